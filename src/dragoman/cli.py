@@ -5,7 +5,6 @@ Knows no server: `launch` is imported on demand, so that `--help` is fast.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from .commands.calibrate import calibrate
 from .commands.options import print_error
 from .commands.profiles import profiles
 from .commands.record import record, replay
+from .commands.serve import run_server
 from .commands.simulate import simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
@@ -181,21 +181,6 @@ def _build_help(field: SettingField) -> str:
     return text
 
 
-def _run_server(settings: Settings, echo: Callable[[str], None]) -> int:
-    # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
-    # core that the event loop needs, and a small model's products are too small to share.
-    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-        os.environ.setdefault(variable, "1")
-    # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
-    gc.disable()
-    try:
-        from .launch import run  # noqa: PLC0415 - it brings the whole server
-
-        return run(settings, echo)
-    finally:
-        gc.enable()
-
-
 def main() -> None:
     """The `dragoman` command."""
-    create_app(_run_server, os.environ)(prog_name="dragoman")
+    create_app(run_server, os.environ)(prog_name="dragoman")

@@ -12,7 +12,7 @@ from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import HfTokenizer
-from tests.engines.kit import terms
+from dragoman.testing.subject import build_terms
 from tests.pipeline.mortal import Clock, Mortal, never
 from tests.serving.house import tokenizer
 
@@ -57,7 +57,7 @@ class House:
 
 
 async def said(model: ServedModel) -> int:
-    run = await admit(model, [ASK], terms())
+    run = await admit(model, [ASK], build_terms())
     return len([event async for batch in run.batches for event in batch])
 
 
@@ -126,7 +126,7 @@ async def test_a_model_that_nobody_asks_for_is_let_go(lent: HfTokenizer) -> None
 
 async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
     house = House(lent)
-    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
+    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
     house.clock.now += 1000
     await house.tend()
@@ -147,7 +147,7 @@ async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent
 
 async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
     house = House(lent, memory=10)
-    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
+    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
     waiting = asyncio.create_task(house.models.load_and_find("b"))
     for _ in range(20):
@@ -172,7 +172,7 @@ async def test_who_has_waited_gets_it_however_many_others_want_another(lent: HfT
 
 async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> None:
     house = House(lent, memory=10)
-    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
+    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
     waiting = asyncio.create_task(house.models.load_and_find("b"))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -186,7 +186,7 @@ async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> No
     model = await house.models.load_and_find("a")
     await house.models.load_and_find("b")
     with pytest.raises(Overloaded):
-        await admit(model, [ASK], terms())
+        await admit(model, [ASK], build_terms())
 
 
 async def test_what_fits_nowhere_is_said(lent: HfTokenizer) -> None:
@@ -204,7 +204,7 @@ async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
 
 async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> None:
     models, engine, _ = await dying(lent)
-    run = await admit(models.find_loaded("m"), [ASK], terms())
+    run = await admit(models.find_loaded("m"), [ASK], build_terms())
     await anext(run.batches)
     engine.dead = True
     rest = asyncio.ensure_future(anext(run.batches))

@@ -14,7 +14,7 @@ from dragoman.pipeline.models import ServedModel, TokenBackend
 from dragoman.pipeline.run import admit
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.kit import talk, terms
+from dragoman.testing.subject import build_conversation, build_terms
 
 
 class Late:
@@ -48,8 +48,8 @@ async def test_what_an_engine_refuses_late_is_refused_as_if_it_had_told_at_once(
     assert isinstance(tiny.backend, TokenBackend)
     engine = Late()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
-    request = GenerateRequest(model.name, talk("Hello"), choices=2, limits=GenerationLimits(max_tokens=3))
-    run = await admit(model, [request], terms())
+    request = GenerateRequest(model.name, build_conversation("Hello"), choices=2, limits=GenerationLimits(max_tokens=3))
+    run = await admit(model, [request], build_terms())
     with pytest.raises(RequestError, match="not this one") as refused:
         await anext(run.batches)
     assert refused.value.param == "temperature"

@@ -14,9 +14,9 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from .embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
-from .errors import ContextTooLong, DragomanError, RequestError
+from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
-from .request import GenerateRequest, Sampling
+from .request import Conversation, GenerateRequest, Sampling
 from .vision import PromptImage
 
 
@@ -425,3 +425,14 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
         raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
     if min(ids) < 0 or max(ids) >= vocab_size:
         raise RequestError(f"The prompt contains token ids that are not in 0 to {vocab_size - 1}.", param="prompt")
+
+
+def check_unenforced_tool_choice(request: TokenRequest) -> None:
+    """For an engine that samples freely: what it calls cannot be enforced. Raises Unsupported."""
+    prompt = None if request.origin is None else request.origin.prompt
+    if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
+        return
+    if prompt.tool_choice.mode != "auto":
+        raise Unsupported("This engine cannot enforce a call: use `auto` or `none`.", param="tool_choice")
+    if not prompt.parallel_tool_calls:
+        raise Unsupported("This engine cannot limit the number of calls.", param="parallel_tool_calls")

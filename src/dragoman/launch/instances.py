@@ -92,5 +92,5 @@ class PortDispatcher:
     async def lifespan_context(self) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             for application in self._applications.values():
-                await stack.enter_async_context(application.lifespan_context())
+                await stack.enter_async_context(application.lifespan())
             yield

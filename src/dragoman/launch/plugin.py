@@ -6,26 +6,28 @@ name one, never a request.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from inspect import signature
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from ..core.engine import Engine, HasContextLength
+from ..core.engine import Engine, HasContextLength, TokenEngine
 from ..engines.rollout import Executor
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
+from .model_builder import build_token_model
 from .model_metadata import resolve_served_names
 from .rollout import build_executor_model
 
 ENGINES, STORES = "dragoman.engines", "dragoman.stores"
 
 Factory = Callable[[str, Settings], object]
-"""Creates an Engine that is not started, a rollout Executor, or a ServedModel, from MODEL's argument and the settings.
+"""Creates a SupportedEngine that is not started, from MODEL's argument and the settings.
 
 May raise ValueError.
 """
@@ -34,6 +36,36 @@ UNKNOWN_LENGTH = 131_072
 """Context length in tokens if neither the engine nor the settings state one; the engine rejects longer
 requests.
 """
+
+_FACTORY = "a factory must be a function that takes (argument: str, settings: dragoman.Settings)"
+_RESULT = (
+    "it must be an Engine, a TokenEngine with a `tokenizer` directory and a `max_model_len`, a rollout Executor, or a "
+    "ServedModel"
+)
+_ENGINE_MEMBERS = ("capabilities", "generate", "start", "stop", "health")
+_TOKEN_ENGINE_MEMBERS = ("capabilities", "add", "abort", "start", "stop", "health", "tokenizer", "max_model_len")
+
+
+@runtime_checkable
+class TokenEngineWithTokenizer(TokenEngine, Protocol):
+    """A TokenEngine that can be served with nothing else."""
+
+    @property
+    def tokenizer(self) -> str | Path:
+        """A directory with tokenizer.json, and what else a model has beside it: template, generation_config.json."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        ...
+
+
+SupportedEngine = Engine | TokenEngineWithTokenizer | Executor | ServedModel
+
+
+class UnsupportedEngineError(ValueError):
+    """What was given is no engine. The message begins with what it is."""
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
@@ -65,23 +97,68 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
+    if not callable(factory):
+        raise ValueError(f"the factory is a {type(factory).__name__}; {_FACTORY}")
     try:
-        signature(factory).bind(argument, settings)
+        inspect.signature(factory).bind(argument, settings)
     except TypeError as error:
-        raise ValueError(f"the factory must take two arguments (argument, settings): {error}") from error
+        name = getattr(factory, "__name__", type(factory).__name__)
+        raise ValueError(f"{name}{inspect.signature(factory)} cannot be called: {error}; {_FACTORY}") from error
     built = factory(argument, settings)
+    if inspect.iscoroutine(built):
+        built.close()
+        raise ValueError(f"the factory is a coroutine function; {_FACTORY}")
+    try:
+        return build_served_model(built, settings, clock, own_name=own_name)
+    except UnsupportedEngineError as error:
+        raise ValueError(f"the factory returned {error}") from error
+
+
+def build_served_model(built: object, settings: Settings, clock: Clock, *, own_name: str) -> ServedModel:
+    """A model around what a third party made. Raises UnsupportedEngineError where it is none of a SupportedEngine,
+    and as its tokenizer's directory cannot be read: OSError, ValueError or EngineError.
+    """
     if isinstance(built, ServedModel):
         return built
+    if isinstance(built, type):
+        raise UnsupportedEngineError(f"the class {built.__name__} instead of an instance; {_RESULT}")
     limit = _resolve_context_length(built, settings.max_model_len)
-    if not isinstance(built, Engine):
-        if isinstance(built, Executor):
-            return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
-        raise ValueError(
-            f"the factory returned a {type(built).__name__}; it must return an Engine, a rollout Executor, or a "
-            "ServedModel (required for a token engine, since it holds the vocabulary)"
-        )
-    name, aliases = resolve_served_names(settings, own_name)
-    return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
+    if all(hasattr(built, name) for name in ("add", "abort")):
+        return _build_token_engine_model(built, settings, clock, own_name=own_name, max_model_len=limit)
+    if isinstance(built, Engine):
+        if inspect.iscoroutinefunction(built.generate):
+            raise UnsupportedEngineError(
+                f"a {type(built).__name__} whose `generate` yields nothing; it must be an async generator of events"
+            )
+        name, aliases = resolve_served_names(settings, own_name)
+        return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
+    if isinstance(built, Executor):
+        return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
+    raise UnsupportedEngineError(f"a {type(built).__name__}; {_RESULT}{_describe_missing(built, _ENGINE_MEMBERS)}")
+
+
+def _build_token_engine_model(
+    built: object, settings: Settings, clock: Clock, *, own_name: str, max_model_len: int
+) -> ServedModel:
+    if not isinstance(built, TokenEngineWithTokenizer):
+        missing = _describe_missing(built, _TOKEN_ENGINE_MEMBERS)
+        raise UnsupportedEngineError(f"a {type(built).__name__}; {_RESULT}{missing}")
+    directory = Path(built.tokenizer)
+    if not (directory / "tokenizer.json").is_file():
+        raise ValueError(f"`tokenizer` must be a directory with a tokenizer.json, not {directory}")
+    return build_token_model(
+        settings,
+        clock,
+        directory,
+        built,
+        own_name=own_name,
+        max_model_len=max_model_len,
+    )
+
+
+def _describe_missing(built: object, members: Sequence[str]) -> str:
+    missing = [f"`{name}`" for name in members if not hasattr(built, name)]
+    return f" (a {type(built).__name__} lacks {', '.join(missing)})" if 0 < len(missing) < len(members) else ""
 
 
 def _resolve_context_length(built: object, max_model_len: int | None) -> int:

@@ -27,7 +27,7 @@ from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
 from ..serving.app import Application, create_app
-from ..serving.clock import SystemClock
+from ..serving.clock import Clock, SystemClock
 from ..serving.cors import CorsPolicy
 from ..serving.keepalive import StreamTimeouts
 from ..serving.media import MediaOptions, MediaResolver
@@ -35,6 +35,7 @@ from ..serving.port_faults.spec import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
+from ..store import Store
 from .listener import listen_on_file
 from .models import build_models, warn_unsupported
 from .port_faults.port import ServerPort
@@ -58,11 +59,13 @@ class AssembledServer:
     application: Application
 
 
-def run(settings: Settings, print_line: Callable[[str], None]) -> int:
-    """Serve until a signal stops the process; return the exit code.
+ModelsBuilder = Callable[[Settings, Clock], Models]
 
-    Raises:
-        SettingsError: the settings are invalid or cannot be served.
+
+def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models) -> int:
+    """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served.
+
+    build: makes what is served out of the settings.
     """
     logging.basicConfig(
         level=settings.log_level.upper(),
@@ -80,7 +83,7 @@ def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     server_ports = ServerPorts([ServerPort(item) for item in server_settings if item.uds is None])
     controllers = [ServerPortController(server_port, server_ports) for server_port in server_ports.ports] or [None]
     assembled_servers = [
-        assemble_server(item, secret, ports) for item, ports in zip(server_settings, controllers, strict=True)
+        assemble_server(item, secret, ports, build) for item, ports in zip(server_settings, controllers, strict=True)
     ]
     listeners = [server_port.listen() for server_port in server_ports.ports]
     if settings.uds is not None:
@@ -131,20 +134,31 @@ def _expand_instances(settings: Settings) -> list[Settings]:
 
 
 def assemble_server(
-    settings: Settings, secret: bytes, port_controller: PortController | None = None
+    settings: Settings,
+    secret: bytes,
+    port_controller: PortController | None = None,
+    build: ModelsBuilder = build_models,
 ) -> AssembledServer:
-    """Build a server's models, store and application.
-
-    port_controller: fault injection for ports; simulated servers only.
-
-    Raises:
-        SettingsError: a model, the store or the request log cannot be opened.
-    """
-    models = build_models(settings, SystemClock())
+    """ports: of this process, which only a simulated server can be told to leave. Raises SettingsError."""
+    models = build(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
-    application = create_app(
+    application = build_application(settings, models, secret, store, port_controller)
+    return AssembledServer(settings, models, application)
+
+
+def build_application(
+    settings: Settings,
+    models: Models,
+    secret: bytes,
+    store: Store | None,
+    port_controller: PortController | None = None,
+    *,
+    requires_lifespan: bool = False,
+) -> Application:
+    """requires_lifespan: as in `create_app`. Raises SettingsError."""
+    return create_app(
         models,
         options=build_serving_options(settings),
         secret=secret,
@@ -152,8 +166,8 @@ def assemble_server(
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
+        requires_lifespan=requires_lifespan,
     )
-    return AssembledServer(settings, models, application)
 
 
 def open_request_log(path: str) -> RequestLog:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
@@ -28,7 +28,14 @@ from .body import BodyMemoryBudget, ClientGone
 from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
 from .crypto import Sealer
 from .disconnect import with_disconnect_events
-from .endpoint import Endpoint, EnvelopeResolver, ErrorEnvelope, Handler, build_not_found_endpoint
+from .endpoint import (
+    Endpoint,
+    EnvelopeResolver,
+    ErrorEnvelope,
+    Handler,
+    build_not_found_endpoint,
+    build_not_started_endpoint,
+)
 from .explain import build_routes as explain_routes
 from .generate import build_generation_handler
 from .host import build_allowed_hosts
@@ -112,14 +119,14 @@ def create_app(
     media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
+    requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
-    secret: the key that encrypts and signs reasoning; None generates one that is lost with the process.
-    store: None disables storage.
-    media: None fetches nothing from URLs.
-    request_log: closed with the application's lifespan.
-    port_controller: fault injection for ports; simulated servers only.
+    secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
+    store: None is a server that keeps nothing. media: None fetches nothing from URLs.
+    request_log: closed with the application's lifespan. ports: of a server that can be told to stop listening.
+    requires_lifespan: requests get a 503 unless its lifespan runs; otherwise whoever calls it may start the engines.
     """
     options = options or ServingOptions()
     background = None if store is None else BackgroundRuns(store, options.max_background)
@@ -166,7 +173,8 @@ def create_app(
         service, resolve_envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path]
     )
     websockets = {"/v1/responses": ResponsesWebSocket(service, resolve_envelope)}
-    return Application(Router(endpoints, fallback), websockets, build_lifespan(service, workers))
+    not_started = build_not_started_endpoint(service, resolve_envelope) if requires_lifespan else None
+    return Application(Router(endpoints, fallback), websockets, build_lifespan(service, workers), not_started)
 
 
 _OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
@@ -245,10 +253,10 @@ class Router:
 
 
 class Application:
-    """The ASGI application.
+    """An ASGI application.
 
-    websockets: by path; a WebSocket on any other path is rejected.
-    lifespan_factory: creates the context manager of the application's lifespan.
+    websockets: by path; a WebSocket on any other is refused. lifespan_factory: makes what begins and ends with it.
+    not_started: answers all requests while the lifespan does not run; None where others may start the engines.
     """
 
     def __init__(
@@ -256,24 +264,41 @@ class Application:
         router: Router,
         websockets: Mapping[str, ResponsesWebSocket],
         lifespan_factory: Callable[[object], AbstractAsyncContextManager[object]],
+        not_started: Endpoint | None = None,
     ) -> None:
         self._router, self._websockets, self._lifespan_factory = router, websockets, lifespan_factory
+        self._not_started, self._is_started = not_started, False
         self._start_limiter = StartLimiter()
 
-    def lifespan_context(self) -> AbstractAsyncContextManager[object]:
-        """Create the lifespan's context manager, for an application that shares a process with others."""
-        return self._lifespan_factory(self)
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
+        """Start the engines and the store, and stop them at the end: `Starlette(lifespan=app.lifespan)`.
+
+        For an application that is mounted in another, since no server tells a mounted one when to start. _app: the
+        application that it is mounted in. Raises RuntimeError where it runs already.
+        """
+        if self._is_started:
+            raise RuntimeError("the lifespan of this application runs already: start it once, in the outer application")
+        self._is_started = True
+        try:
+            async with self._lifespan_factory(self):
+                yield
+        finally:
+            self._is_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await serve_lifespan(self.lifespan_context(), receive, send)
-        elif scope["type"] == "websocket":
+            await serve_lifespan(self.lifespan(), receive, send)
+            return
+        if scope.get("root_path"):
+            scope = _strip_root_path(scope)
+        if scope["type"] == "websocket":
             await self._handle_websocket(scope, receive, send)
         elif (on_disconnect := find_on_disconnect(scope)) is None:
             await with_disconnect_events(self, scope, receive, send)
         else:
-            lifecycle = self._router.find_endpoint(scope).open_request(scope, receive, on_disconnect)
-            # A stream can run for minutes: release the scope and the body meanwhile.
+            lifecycle = self._find_endpoint(scope).open_request(scope, receive, on_disconnect)
+            # For as long as a stream runs nothing is kept but what is needed then.
             del scope, receive
             await self._start_limiter.acquire()
             try:
@@ -282,8 +307,22 @@ class Application:
                 outcome = ResponseOutcome(cancelled=True)
             lifecycle.finish(outcome)
 
+    def _find_endpoint(self, scope: Scope) -> Endpoint:
+        if self._not_started is not None and not self._is_started:
+            return self._not_started
+        return self._router.find_endpoint(scope)
+
     async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in self._websockets:
+        if self._not_started is not None and not self._is_started:
+            await send({"type": "websocket.close", "code": 1013})
+        elif scope["path"] in self._websockets:
             await self._websockets[scope["path"]](scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+
+def _strip_root_path(scope: Scope) -> Scope:
+    """The scope of an application that is mounted below a prefix, as if it were not: routes are without the prefix."""
+    root, path = scope["root_path"].rstrip("/"), scope["path"]
+    relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
+    return {**scope, "path": relative or "/", "root_path": ""}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMediaType
+from ..core.errors import DragomanError, MethodNotAllowed, NotFound, Overloaded, UnsupportedMediaType
 from ..dialects.body import abbreviate
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
@@ -325,6 +325,9 @@ def build_response(
     return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
 
 
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
 def build_not_found_endpoint(
     service: Service, resolve_envelope: EnvelopeResolver, known_paths: Sequence[str]
 ) -> Endpoint:
@@ -339,8 +342,20 @@ def build_not_found_endpoint(
         )
         raise NotFound(f"No such route: {abbreviate(http.path)}. {hint}")
 
-    methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-    return Endpoint("*", Access.USER, dict.fromkeys(methods, raise_not_found), service, resolve_envelope)
+    return Endpoint("*", Access.USER, dict.fromkeys(_METHODS, raise_not_found), service, resolve_envelope)
+
+
+def build_not_started_endpoint(service: Service, resolve_envelope: EnvelopeResolver) -> Endpoint:
+    """What answers while the application's lifespan does not run."""
+
+    async def raise_not_started(_: HttpRequest) -> JsonResponse:
+        raise Overloaded(
+            "This application has not been started: its lifespan does not run. A mounted application needs "
+            "`lifespan=app.lifespan` in the application that it is mounted in.",
+            code="not_started",
+        )
+
+    return Endpoint("*", Access.PUBLIC, dict.fromkeys(_METHODS, raise_not_started), service, resolve_envelope)
 
 
 def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:

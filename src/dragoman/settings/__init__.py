@@ -6,7 +6,7 @@ from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
 from .generation import GenerationConfig
 from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
-from .sources import is_loopback, load_settings, suggest_name
+from .sources import is_loopback, load_keywords, load_settings, suggest_name
 from .state import load_or_create_key, state_directory
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "find_changed_settings",
     "flag_of",
     "is_loopback",
+    "load_keywords",
     "load_or_create_key",
     "load_settings",
     "state_directory",

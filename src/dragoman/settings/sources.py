@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,28 @@ def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, s
     if file is not None:
         path = Path(cast("str", file))
         sources.append(_Source(_read_keys(path), lambda field: f"{path}: {field.name}"))
+    return _merge(sources)
+
+
+def load_keywords(keywords: Mapping[str, object]) -> Settings:
+    """The settings that a program states by name, as Python values or as text; None is nothing. Raises SettingsError.
+
+    The environment is not read; a file is, where `config` names one.
+    """
+    for name in keywords:
+        if name not in FIELDS_BY_NAME:
+            raise SettingsError(f"{name}: unknown setting.{suggest_name(name, lambda field: field.name)}")
+    set_options = {name: value for name, value in keywords.items() if value is not None}
+    sources = [_Source(set_options, lambda field: field.name)]
+    file = sources[0].read_value(FIELDS_BY_NAME["config"])
+    if file is not None:
+        path = Path(cast("str", file))
+        sources.append(_Source(_read_keys(path), lambda field: f"{path}: {field.name}"))
+    return _merge(sources)
+
+
+def _merge(sources: Sequence[_Source]) -> Settings:
+    """Of each setting what the first source says that has it."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for field in FIELDS:

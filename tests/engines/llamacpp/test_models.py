@@ -32,9 +32,9 @@ from dragoman.launch.llamacpp import build_gguf_tokenizer
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines import kit
+from dragoman.testing import Subject
+from dragoman.testing.subject import build_conversation
 from tests.engines.harness import GREEDY, Only, Speaker, Told, alone
-from tests.engines.kit import Subject
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
@@ -330,18 +330,18 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
     tool = FunctionTool(
         "get_weather", None, '{"type": "object", "properties": {"city": {"enum": ["Rome"]}}}', strict=True
     )
-    prompt = msgspec.structs.replace(kit.talk("What is the weather in Rome?"), tools=(tool,))
+    prompt = msgspec.structs.replace(build_conversation("What is the weather in Rome?"), tools=(tool,))
     required = msgspec.structs.replace(prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     for seed in range(3):
         hot = SamplingOptions(temperature=2.0, seed=seed)
         asked = GenerateRequest(subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100))
-        (call,) = (await subject.reply(asked)).choices[0].list_calls()
+        (call,) = (await subject.complete(asked)).choices[0].list_calls()
         assert call.name == "get_weather"
         assert json.loads(call.arguments) in ({}, {"city": "Rome"})
     free = GenerateRequest(
         subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=100)
     )
-    assert {call.name for call in (await subject.reply(free)).choices[0].list_calls()} == {"get_weather"}
+    assert {call.name for call in (await subject.complete(free)).choices[0].list_calls()} == {"get_weather"}
     await models.stop()
 
 

@@ -20,10 +20,11 @@ from ...core.engine import (
     Scheduled,
     TokenOutput,
     TokenRequest,
+    check_unenforced_tool_choice,
 )
-from ...core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from ...core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError
 from ...core.events import FinishReason
-from ...core.request import Conversation, SamplingOptions
+from ...core.request import SamplingOptions
 from .executor import DeclaresCapabilities, Executor, Versioned
 from .executor_calls import CallMember, ExecutorCall, build_outputs, group_calls, parse_candidates
 
@@ -93,7 +94,7 @@ class RolloutEngine:
         if not request.prompt or not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab:
             message = f"The prompt is empty, or contains token ids that are not in 0 to {self._vocab - 1}."
             raise RequestError(message, param="prompt")
-        _check_tool_choice(request)
+        check_unenforced_tool_choice(request)
         if len(self._active) >= self._max_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         member = CallMember(request, deliver)
@@ -206,17 +207,6 @@ class RolloutEngine:
             del self._active[member.request.id]
             self._changed.set()
         member.deliver(output)
-
-
-def _check_tool_choice(request: TokenRequest) -> None:
-    """Raise Unsupported for enforced tool choices: an executor samples without constraints."""
-    prompt = None if request.origin is None else request.origin.prompt
-    if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
-        return
-    if prompt.tool_choice.mode != "auto":
-        raise Unsupported("This engine cannot enforce a call: use `auto` or `none`.", param="tool_choice")
-    if not prompt.parallel_tool_calls:
-        raise Unsupported("This engine cannot limit the number of calls.", param="parallel_tool_calls")
 
 
 async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:

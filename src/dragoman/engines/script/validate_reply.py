@@ -81,4 +81,4 @@ def _check_json(text: str, schema: str, label: str) -> None:
     try:
         check_schema(text, schema)
     except SchemaError as error:
-        raise Unsupported(f"{what} cannot be returned as requested: {error}.") from None
+        raise Unsupported(f"{label} cannot be returned as requested: {error}.") from None

@@ -1,0 +1,48 @@
+"""`dragoman serve` and `dragoman.serve`: a server in the foreground. Brings the server only when it is called."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..settings import Settings
+
+if TYPE_CHECKING:
+    from ..launch.plugin import SupportedEngine
+    from ..launch.server import ModelsBuilder
+
+
+def serve(
+    model: str | None = None,
+    *,
+    engines: Mapping[str, SupportedEngine] | None = None,
+    **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
+) -> int:
+    """Serve until told to stop (Ctrl-C), and return the exit code. Arguments as of `dragoman.create_app`.
+
+    For the main thread, since it handles signals. Raises SettingsError for what cannot be served.
+    """
+    from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
+
+    read_settings, build = resolve_models(model, engines, settings)
+    return run_server(read_settings, typer.echo, build)
+
+
+def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBuilder | None = None) -> int:
+    """Serve until told to stop; the exit code. build: makes what is served, None is what the settings say."""
+    # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
+    # core that the event loop needs, and a small model's products are too small to share.
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    # What is imported and built is kept: looking for garbage in it is a sixth of the time that a start takes.
+    gc.disable()
+    try:
+        from ..launch import run  # noqa: PLC0415 - it brings the whole server
+
+        return run(settings, echo) if build is None else run(settings, echo, build)
+    finally:
+        gc.enable()

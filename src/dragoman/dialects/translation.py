@@ -1,0 +1,44 @@
+"""Requests and answers between dialects, by name: a body in one, the answer to it in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from .anthropic import MessagesWriter, read_messages
+from .base import GenerationCall, Header, ReaderOptions, Writer
+from .chat import ChatWriter, read_chat
+from .completions import CompletionsWriter, read_completions
+
+Dialect = Literal["chat", "completions", "messages"]
+"""OpenAI's Chat Completions, OpenAI's Completions, Anthropic's Messages."""
+
+_READERS: Mapping[str, Callable[[bytes, ReaderOptions], GenerationCall]] = {
+    "chat": read_chat,
+    "completions": read_completions,
+    "messages": read_messages,
+}
+_WRITERS: Mapping[str, Callable[[Header], Writer]] = {
+    "chat": ChatWriter,
+    "completions": CompletionsWriter,
+    "messages": MessagesWriter,
+}
+
+
+def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = None) -> GenerationCall:
+    """The requests of a body, one a prompt. default_model: of a body that names none. Raises RequestError."""
+    return _find(_READERS, dialect)(body, ReaderOptions(default_model=default_model))
+
+
+def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) -> Writer:
+    """What writes one answer, streamed (`feed`, then `end`) or whole (`render_full`). created: Unix seconds."""
+    return _find(_WRITERS, dialect)(Header(id, created, model))
+
+
+_Item = TypeVar("_Item")
+
+
+def _find(table: Mapping[str, _Item], dialect: str) -> _Item:
+    if dialect not in table:
+        raise ValueError(f"unknown dialect {dialect!r}; known are {', '.join(table)}")
+    return table[dialect]

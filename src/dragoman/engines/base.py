@@ -1,0 +1,168 @@
+"""Base classes for engines of third parties: what every engine needs besides its own `generate`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+from ..core.engine import (
+    CONSTRAINT_FEATURES,
+    Capabilities,
+    Ended,
+    Failed,
+    Feature,
+    Health,
+    OutputCallback,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+    check_unenforced_tool_choice,
+)
+from ..core.errors import ContextTooLong, EngineError, QueueFull, RequestError
+from ..core.events import Event, FinishReason
+from ..core.request import GenerateRequest
+
+log = logging.getLogger(__name__)
+
+TOKEN_CAPABILITIES = Capabilities(
+    frozenset({Feature.TOKEN_IDS, Feature.TOOLS}), frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
+)
+"""What a token engine can do that samples as it likes: the rest is the pipeline's work."""
+
+CONSTRAINED_TOKEN_CAPABILITIES = Capabilities(
+    TOKEN_CAPABILITIES.features | CONSTRAINT_FEATURES, TOKEN_CAPABILITIES.parameters
+)
+"""What a token engine can do that samples only tokens that `TokenRequest.matcher` allows."""
+
+
+class BaseEngine(ABC):
+    """An Engine with defaults: a subclass defines `generate`, and says what it can do in `capabilities`."""
+
+    capabilities: Capabilities = Capabilities()
+    _is_started = False
+
+    @abstractmethod
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        """As `Engine.generate`."""
+
+    async def start(self) -> None:
+        self._is_started = True
+
+    async def stop(self) -> None:
+        self._is_started = False
+
+    def health(self) -> Health:
+        return Health(ready=self._is_started, reason=None if self._is_started else "the engine is not running")
+
+
+class BaseTokenEngine(ABC):
+    """A TokenEngine with defaults: a subclass defines `generate`, which streams the token ids of one sequence.
+
+    The base class queues, counts, ends and aborts sequences. A subclass whose `generate` follows the request's matcher
+    sets `capabilities` to CONSTRAINED_TOKEN_CAPABILITIES.
+    """
+
+    capabilities: Capabilities = TOKEN_CAPABILITIES
+
+    def __init__(self, tokenizer: str | Path, max_model_len: int, *, max_sequences: int = 1024) -> None:
+        """tokenizer: a directory with tokenizer.json, the chat template and generation_config.json.
+
+        max_model_len: tokens of prompt and answer together. max_sequences: at once; another gets QueueFull.
+        """
+        self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
+        self._running: dict[str, tuple[asyncio.Task[None], OutputCallback]] = {}
+        self._is_started = False
+
+    @abstractmethod
+    def generate(self, request: TokenRequest) -> AsyncGenerator[int | Sampled]:
+        """Yield the next token ids of this sequence: plain, or as Sampled where they have logprobs.
+
+        Called once a sequence; several run side by side. It may go on for ever: it is closed when the sequence ends.
+        The matcher, if there is one, has accepted each token by the time that the next is asked for. Work that takes
+        longer than a millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before the first token
+        for a request that cannot be served, EngineError for a failure.
+        """
+
+    async def start(self) -> None:
+        self._is_started = True
+
+    async def stop(self) -> None:
+        self._is_started = False
+        running, self._running = self._running, {}
+        for task, _ in running.values():
+            task.cancel()
+        await asyncio.gather(*(task for task, _ in running.values()), return_exceptions=True)
+        for id, (_, deliver) in running.items():
+            deliver(Failed(id, "The engine is shutting down."))
+
+    def health(self) -> Health:
+        reason = None if self._is_started else "the engine is not running"
+        return Health(ready=self._is_started, reason=reason, running=len(self._running))
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        """As TokenEngine.add. Raises Unsupported where a call is required and nothing can enforce it."""
+        if not self._is_started:
+            raise EngineError("The engine is not running.")
+        if len(request.prompt) >= self.max_model_len:
+            raise ContextTooLong(limit=self.max_model_len, prompt=len(request.prompt), param="prompt")
+        if Feature.GRAMMAR not in self.capabilities.features:
+            check_unenforced_tool_choice(request)
+        if len(self._running) >= self.max_sequences:
+            raise QueueFull(f"{len(self._running)} sequences are already running; retry later.")
+        self._running[request.id] = (asyncio.get_running_loop().create_task(self._run(request)), deliver)
+
+    def abort(self, id: str) -> None:
+        """As TokenEngine.abort."""
+        if id in self._running:
+            self._running.pop(id)[0].cancel()
+
+    async def _run(self, request: TokenRequest) -> None:
+        self._deliver(Scheduled(request.id, 0))
+        count = 0
+        try:
+            async with aclosing(self.generate(request)) as tokens:
+                async for item in tokens:
+                    sampled = item if isinstance(item, Sampled) else Sampled(request.id, item)
+                    count += 1
+                    self._deliver(sampled)
+                    end = _find_end(request, sampled.token, count)
+                    if end is not None:
+                        self._deliver(end)
+                        return
+                    # Others get their turn also beside a generator that never waits.
+                    await asyncio.sleep(0)
+            self._deliver(Ended(request.id, FinishReason.STOP))
+        except RequestError as error:
+            self._deliver(Failed(request.id, error.message) if count else Rejected(request.id, error))
+        except EngineError as error:
+            self._deliver(Failed(request.id, error.message))
+        except Exception:
+            log.exception("the engine failed on %s", request.id)
+            self._deliver(Failed(request.id, "The engine failed; see the server's log."))
+
+    def _deliver(self, output: TokenOutput) -> None:
+        """Nothing is delivered of a sequence that was aborted or has ended."""
+        if output.id not in self._running:
+            return
+        _, deliver = self._running[output.id]
+        if isinstance(output, Ended | Failed | Rejected):
+            del self._running[output.id]
+        deliver(output)
+
+
+def _find_end(request: TokenRequest, token: int, count: int) -> Ended | Failed | None:
+    """How the sequence ends with this token, its `count`-th, if it does."""
+    if token in request.stop_token_ids and count > request.min_tokens:
+        return Ended(request.id, FinishReason.STOP, stop=token)
+    if request.matcher is not None:
+        if not request.matcher.advance(token):
+            return Failed(request.id, f"The engine sampled token {token}, which the request's grammar does not allow.")
+        if request.matcher.finished:
+            return Ended(request.id, FinishReason.STOP)
+    return Ended(request.id, FinishReason.LENGTH) if count >= request.max_tokens else None

@@ -1,0 +1,68 @@
+"""An application for a program that brings its own server, or its own engines."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import DragomanError
+from ..pipeline.models import Models, ServedModel
+from ..serving.app import Application
+from ..serving.clock import Clock, SystemClock
+from ..settings import Settings, SettingsError, load_keywords
+from .models import build_models, warn_unsupported
+from .plugin import SupportedEngine, build_served_model
+from .secret import load_secret_key
+from .server import ModelsBuilder, build_application
+from .store import build_store
+
+
+def create_app(
+    model: str | None = None,
+    *,
+    engines: Mapping[str, SupportedEngine] | None = None,
+    **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
+) -> Application:
+    """An ASGI application that serves MODEL, as the command does, or these engines, each under its name.
+
+    settings: as on the command line, with underscores; the environment is not read. Its lifespan starts and stops the
+    engines: whoever mounts it passes `lifespan=app.lifespan` to the outer application. Raises SettingsError.
+    """
+    read_settings, build = resolve_models(model, engines, settings)
+    if read_settings.instances.items:
+        raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
+    models = build(read_settings, SystemClock())
+    secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)
+    store = build_store(read_settings, os.environ)
+    return build_application(read_settings, models, secret, store, requires_lifespan=True)
+
+
+def resolve_models(
+    model: str | None, engines: Mapping[str, SupportedEngine] | None, settings: Mapping[str, object]
+) -> tuple[Settings, ModelsBuilder]:
+    """The settings, and what makes the models. Arguments as of `create_app`. Raises SettingsError."""
+    if engines is None:
+        read_settings = load_keywords({**settings, "model": model})
+        warn_unsupported(read_settings)
+        return read_settings, build_models
+    if model is not None or settings.get("models") is not None:
+        raise SettingsError("engines: set either engines or the settings `model` and `models`")
+    if not engines:
+        raise SettingsError("engines: at least one engine is needed")
+    read_settings = load_keywords(settings)
+    if read_settings.served_model_name and len(engines) > 1:
+        raise SettingsError("served_model_name: several engines have the names under which they are given")
+    return read_settings, lambda settings, clock: _build_engine_models(engines, settings, clock)
+
+
+def _build_engine_models(engines: Mapping[str, object], settings: Settings, clock: Clock) -> Models:
+    return Models([_build_engine_model(name, engine, settings, clock) for name, engine in engines.items()])
+
+
+def _build_engine_model(name: str, engine: object, settings: Settings, clock: Clock) -> ServedModel:
+    try:
+        return build_served_model(engine, settings, clock, own_name=name)
+    except (OSError, ValueError, DragomanError) as error:
+        raise SettingsError(f"engines: {name}: {error}") from error

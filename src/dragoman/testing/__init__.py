@@ -1,0 +1,10 @@
+"""Tests for engines of third parties. Needs pytest and pytest-asyncio, which Dragoman itself does not."""
+
+import pytest
+
+pytest.register_assert_rewrite("dragoman.testing.engine_kit")
+
+from .engine_kit import EngineKit  # noqa: E402 - after its assertions are registered
+from .subject import Subject, serve_engine  # noqa: E402
+
+__all__ = ["EngineKit", "Subject", "serve_engine"]

@@ -1,0 +1,229 @@
+"""The tests that every engine must pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from ..core.engine import Feature
+from ..core.errors import ContextTooLong, DragomanError
+from ..core.events import FinishReason, PromptTokens
+from ..core.message import FunctionTool, ToolChoice
+from ..core.request import GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions, StringChoices
+from ..pipeline.run import admit
+from .subject import (
+    Subject,
+    are_same,
+    build_conversation,
+    build_reply,
+    build_terms,
+    count_tokens,
+    get_prompt_tokens,
+    list_token_ids,
+)
+
+LONG_TEXT = "Once upon a time there was a fox. It lived near the river and was curious about the world."
+
+
+def build_sampling(**options: object) -> SamplingOptions:
+    return SamplingOptions(**options)  # pyright: ignore[reportArgumentType]
+
+
+GREEDY = build_sampling(temperature=0.0)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def build_mixed_request(subject: Subject, number: int) -> GenerateRequest:
+    """Thirty-two requests of which no two are alike."""
+    can = subject.model.capabilities
+    kinds = [
+        GREEDY,
+        build_sampling(temperature=1.0, seed=number),
+        build_sampling(temperature=1.3, top_p=0.8, seed=number),
+        build_sampling(temperature=0.9, top_k=5, min_p=0.05, seed=number),
+        build_sampling(
+            temperature=0.7, frequency_penalty=0.5, presence_penalty=0.3, repetition_penalty=1.2, seed=number
+        ),
+    ]
+    texts = ["Hello", "Count to 12.", "Tell me a story.", "What is 3 + 4?", LONG_TEXT * (1 + number % 4)]
+    return subject.build_request(
+        texts[number % len(texts)],
+        sampling=kinds[number % len(kinds)],
+        limits=GenerationLimits(max_tokens=4 + number),
+        logprobs=min(number % 3, can.max_logprobs) if number % 2 and Feature.LOGPROBS in can.features else None,
+    )
+
+
+class EngineKit:
+    """Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields a Subject.
+
+    What an engine says in its capabilities that it cannot do is skipped with that reason, and nothing else. The engine
+    needs a context of at most 5000 tokens, and answers of at least 30 tokens where it is allowed to.
+    """
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_tokens_out_are_usage(self, subject: Subject) -> None:
+        events = await subject.collect_events(
+            subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=20))
+        )
+        usage = build_reply(events).usage
+        assert usage.completion == count_tokens(events) <= 20
+        assert usage.prompt == get_prompt_tokens(events) > 0
+
+    async def test_max_tokens_is_exact_and_told(self, subject: Subject) -> None:
+        reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=3)))
+        assert reply.usage.completion == 3
+        assert reply.choices[0].reason is FinishReason.LENGTH
+
+    @pytest.mark.parametrize("n", [1, 3])
+    async def test_every_choice_is_answered_and_counted(self, subject: Subject, n: int) -> None:
+        events = await subject.collect_events(subject.build_request(choices=n, limits=GenerationLimits(max_tokens=8)))
+        reply = build_reply(events)
+        assert len(reply.choices) == n
+        assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
+
+    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(self, subject: Subject) -> None:
+        with pytest.raises(ContextTooLong):
+            await subject.collect_events(subject.build_request("word " * 6000))
+
+    async def test_the_same_seed_says_the_same(self, subject: Subject) -> None:
+        subject.require_parameters("seed")
+        asked = subject.build_request(
+            sampling=build_sampling(seed=7, temperature=1.5), choices=2, limits=GenerationLimits(max_tokens=16)
+        )
+        first, second = await subject.complete(asked), await subject.complete(asked)
+        assert first.choices == second.choices
+
+    async def test_a_stop_string_ends_the_text_and_never_shows(self, subject: Subject) -> None:
+        plain = (
+            (await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30))))
+            .choices[0]
+            .join_text()
+        )
+        stop = plain[8:11]
+        limits = GenerationLimits(max_tokens=30, stop=(stop,))
+        reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=limits))
+        assert reply.choices[0].join_text() == plain[: plain.index(stop)]
+        assert (reply.choices[0].reason, reply.choices[0].stop) == (FinishReason.STOP, stop)
+
+    async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: Subject) -> None:
+        subject.require(Feature.LOGPROBS)
+        most = min(2, subject.model.capabilities.max_logprobs)
+        asked = subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
+        tokens = (await subject.complete(asked)).choices[0].tokens
+        assert tokens
+        for token in tokens:
+            assert token.logprob is not None
+            assert token.logprob <= 0.0
+            assert len(token.top) <= most
+            assert all(other.logprob <= 0.0 for other in token.top)
+
+    async def test_the_prompt_comes_back_with_its_logprobs(self, subject: Subject) -> None:
+        subject.require(Feature.PROMPT_LOGPROBS)
+        asked = subject.build_request(prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1))
+        events = await subject.collect_events(asked)
+        (prompt,) = [event for event in events if isinstance(event, PromptTokens)]
+        assert len(prompt.tokens) == get_prompt_tokens(events)
+        assert prompt.tokens[0].logprob is None
+        assert all(token.logprob is not None for token in prompt.tokens[1:])
+
+    async def test_a_prompt_of_ids_says_what_its_text_says(self, subject: Subject) -> None:
+        subject.require(Feature.TOKEN_IDS)
+        tokenizer = subject.model.tokenizer
+        assert tokenizer is not None
+        text = "Once upon a time"
+        limits = GenerationLimits(max_tokens=8)
+        spelled = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
+        counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
+        assert list_token_ids(await subject.complete(spelled)) == list_token_ids(await subject.complete(counted))
+
+    async def test_a_schema_binds_the_answer(self, subject: Subject) -> None:
+        if subject.is_scripted:
+            pytest.skip("a script says what it says; it refuses a reply that its request's schema forbids")
+        subject.require(Feature.JSON_SCHEMA)
+        for seed in range(4):
+            asked = subject.build_request(
+                constraint=JsonSchema(json.dumps(SCHEMA)),
+                sampling=build_sampling(seed=seed, temperature=2.0),
+                limits=GenerationLimits(max_tokens=200),
+            )
+            choice = (await subject.complete(asked)).choices[0]
+            assert choice.reason is FinishReason.STOP
+            jsonschema_rs.validate(SCHEMA, json.loads(choice.join_text()))
+
+    @pytest.mark.parametrize(
+        ("constraint", "feature", "fits"),
+        [
+            (Regex("[a-c]{5}x"), Feature.REGEX, lambda text: len(text) == 6 and text.endswith("x")),  # pyright: ignore
+            (StringChoices(("yes", "no")), Feature.CHOICE, lambda text: text in ("yes", "no")),  # pyright: ignore
+        ],
+    )
+    async def test_a_pattern_binds_the_answer(
+        self, subject: Subject, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
+    ) -> None:
+        if subject.is_scripted:
+            pytest.skip("a script says what it says")
+        subject.require(feature)
+        asked = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
+        assert fits((await subject.complete(asked)).choices[0].join_text())
+
+    async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(self, subject: Subject) -> None:
+        if subject.is_scripted:
+            pytest.skip("a script says what it says")
+        subject.require(Feature.TOOLS, Feature.JSON_SCHEMA)
+        tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)
+        prompt = msgspec.structs.replace(
+            build_conversation("Make one."),
+            tools=(tool,),
+            tool_choice=ToolChoice("required"),
+            parallel_tool_calls=False,
+        )
+        asked = GenerateRequest(
+            subject.model.name,
+            prompt,
+            sampling=build_sampling(temperature=2.0, seed=3),
+            limits=GenerationLimits(max_tokens=300),
+        )
+        calls = (await subject.complete(asked)).choices[0].list_calls()
+        assert calls
+        for call in calls:
+            assert call.name == "make_person"
+            jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))
+
+    async def test_closing_frees_the_engine(self, subject: Subject) -> None:
+        run = await admit(
+            subject.model,
+            [subject.build_request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))],
+            build_terms(),
+        )
+        assert await anext(run.batches)
+        await run.batches.aclose()
+        while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread tells nobody
+            await asyncio.sleep(0)
+        assert subject.model.backend.engine.health().waiting == 0
+
+    async def test_thirty_two_at_once_say_what_each_says_alone(self, subject: Subject) -> None:
+        asked = [build_mixed_request(subject, number) for number in range(32)]
+        together = await asyncio.gather(*(subject.complete(request) for request in asked))
+        for request, among_others in zip(asked, together, strict=True):
+            assert are_same(await subject.complete(request), among_others, exact=subject.is_exact)
+
+    async def test_a_refused_request_leaves_the_engine_as_it_was(self, subject: Subject) -> None:
+        with pytest.raises(DragomanError):
+            await subject.collect_events(subject.build_request("word " * 6000))
+        assert (
+            await subject.complete(subject.build_request(limits=GenerationLimits(max_tokens=2)))
+        ).usage.completion > 0
