@@ -41,7 +41,8 @@ from .transfers import TransferContext, parse_transfer_params
 
 
 class SimulatorEngine:
-    """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control` and `Directed`."""
+    """A `core.engine.TokenEngine`, `core.metrics.StatsSource` and `core.control.Control` and
+    `core.engine.Scriptable`."""
 
     def __init__(
         self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
