@@ -31,7 +31,7 @@ class ImageToken(Struct, frozen=True):
 
 
 class EncodedImage(Struct, frozen=True):
-    """One image in base64, stored in `PreparedImage.prepared`. count: tokens that llama.cpp uses for it."""
+    """One image in base64, stored in `PreparedImage.model_inputs`. count: tokens that llama.cpp uses for it."""
 
     data: str
     count: int

@@ -52,7 +52,7 @@ _IMAGE_ERRORS = (
 
 
 class ImagePixels(Struct, frozen=True):
-    """One preprocessed image, stored in `PreparedImage.prepared`. count: placeholder tokens, each for one row of
+    """One preprocessed image, stored in `PreparedImage.model_inputs`. count: placeholder tokens, each for one row of
     features."""
 
     inputs: VisionInputs
