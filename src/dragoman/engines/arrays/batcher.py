@@ -39,7 +39,7 @@ class Batcher(Generic[T, R]):
 
     compute: maps inputs to as many results, in order; called on the thread.
     size: returns an input's tokens.
-    max_tokens: of a batch, unless a single input has more.
+    max_batch_tokens: of a batch, unless a single input has more.
     max_waiting: calls that may wait before Overloaded is raised.
     """
 
@@ -153,7 +153,7 @@ def _complete_call(call: _Call[T, R], error: EngineError | None) -> None:
     try:
         call.loop.call_soon_threadsafe(_set_result, call, error)
     except RuntimeError:
-        """The loop was closed: there is nobody left to tell."""
+        """Deliver to a closed loop: no caller is left."""
 
 
 def _set_result(call: _Call[T, R], error: EngineError | None) -> None:

@@ -13,7 +13,7 @@ from ...core.vision import PreparedImage, PromptImage
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """Find the span of every image, as `core.vision.Vision.place`.
+    """Find the span of every image, as `core.vision.ImageProcessor.locate`.
 
     token: the image placeholder id; it stands for nothing else.
     counts: placeholder tokens of each image.

@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 class SafeMatcher:
     """The matcher of one sequence.
 
-    broken: the matcher raised, or rejected a token that its own mask allows.
-    finished: only the end may follow.
+    is_broken: the matcher raised, or rejected a token that its own mask allows.
+    is_finished: only the end may follow.
     error: why it is broken, if that is the request's fault.
     """
 

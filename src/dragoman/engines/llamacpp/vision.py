@@ -31,15 +31,15 @@ class ImageToken(Struct, frozen=True):
 
 
 class EncodedImage(Struct, frozen=True):
-    """One image in base64, stored in `ReadImage.prepared`. count: tokens that llama.cpp uses for it."""
+    """One image in base64, stored in `PreparedImage.model_inputs`. count: tokens that llama.cpp uses for it."""
 
     data: str
     count: int
 
 
 class LlamaCppVision:
-    """As `core.vision.Vision`. The constructor blocks and needs a running process. Raises EngineError without image
-    support."""
+    """As `core.vision.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
+    image support."""
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
         self._process, self._marker, self._token = process, marker, token

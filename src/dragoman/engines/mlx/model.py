@@ -22,7 +22,7 @@ TIED_WEIGHT = "lm_head.weight"
 
 
 class MlxModel:
-    """As `batching.Model`. Holds the weights; each runner has keys and values of its own."""
+    """As `batching.Model`. Holds the weights; each runner has its own KV cache."""
 
     def __init__(self, network: Network, *, vocab: int, max_positions: int) -> None:
         self._network, self._vocab, self._max_positions = network, vocab, max_positions
@@ -121,7 +121,11 @@ class MlxRunner:
 
 
 class MlxStates:
-    """As `batching.States`. rows: [chunks, vocab] after each one's last token. pieces: of what precedes it."""
+    """As `batching.StepStates`.
+
+    last_rows: [chunks, vocab] logits after each chunk's last token.
+    prefix_logits: logits of the tokens before it, by chunk.
+    """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = chunks
@@ -144,7 +148,7 @@ def _to_numpy(logits: Array) -> Floats:
 
 
 def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: bool) -> tuple[Network, dict[str, object]]:
-    """The model in a directory and its config.json. Raises EngineError for what cannot be served."""
+    """Load the model in a directory and its config.json. Raises EngineError for an unsupported model."""
     if not list(directory.glob("model*.safetensors")):
         raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
     try:

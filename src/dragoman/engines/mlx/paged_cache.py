@@ -13,10 +13,12 @@ from .backend import Array, mx
 
 
 class ChunkGroup:
-    """Chunks of the same number of tokens, computed side by side.
+    """Chunks of equal length, computed as one batch.
 
-    ids: [rows, tokens]. offset: [rows] positions of their first tokens. written: where keys and values go. read:
-    [rows, keys] of the pool; the key at place k of a row has position k.
+    ids: [rows, tokens].
+    offset: [rows] positions of their first tokens.
+    write_slots: of the pool, for new keys and values.
+    read_slots: [rows, keys] of the pool; key k of a row has position k.
     """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:

@@ -41,7 +41,8 @@ from .transfers import TransferContext, parse_transfer_params
 
 
 class SimulatorEngine:
-    """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control` and `Directed`."""
+    """A `core.engine.TokenEngine`, `core.metrics.StatsSource` and `core.control.Control` and
+    `core.control.Scriptable`."""
 
     def __init__(
         self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
@@ -83,7 +84,7 @@ class SimulatorEngine:
         self._fault_injector.set_plan(faults)
 
     def enqueue_reply(self, reply: object) -> None:
-        """As `core.engine.Scriptable.enqueue_reply`."""
+        """As `core.control.Scriptable.enqueue_reply`."""
         replies = cast("list[object]", reply) if isinstance(reply, list) else [reply]
         for entry in [parse_reply(value, "reply") for value in replies]:
             self._replies.enqueue_reply(entry)

@@ -21,7 +21,7 @@ _MASK = (1 << 64) - 1
 
 
 class BlockStored(Struct, frozen=True, array_like=True, tag=True):
-    """Blocks of one chain, in its order. token_ids: of all of them. parent_block_hash: of what is before the first."""
+    """Consecutive blocks were stored. token_ids: of all of them. parent_block_hash: of the block before the first."""
 
     block_hashes: list[int]
     parent_block_hash: int | None

@@ -40,7 +40,7 @@ StepTime = Callable[[StepLoad], float]
 
 
 class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds for each token of a step beyond so many, up to where the next one begins."""
+    """Cost of each token of a step above `beyond`, up to the next entry. seconds: per token."""
 
     beyond: int
     seconds: float

@@ -36,12 +36,17 @@ class Slo(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Report(Struct, frozen=True):
-    """Times in seconds, rates a second, shares from 0 to 1.
+    """The figures of a run. Times in seconds, rates per second, shares from 0 to 1.
 
-    duration: first arrival to last token. ttft, tpot, itl, latency: time to the first token, time per output token
-    after it (a mean a request), gap between two tokens (every one), time to the last token. good: requests within
-    the SLO; None without one. kv_usage: over time, all replicas. cache_hits: share of prompt tokens. kv_transfer: of
-    keys and values from a prefill replica; None where each replica does everything.
+    duration: first arrival to last token.
+    ttft: time to the first token.
+    tpot: mean time per output token after the first, per request.
+    itl: every gap between two tokens.
+    latency: time to the last token.
+    good: requests within the SLO; None without one.
+    kv_usage_mean, kv_usage_max: over time and all replicas.
+    cache_hits: share of prompt tokens.
+    kv_transfer: seconds of transfers from a prefill replica; None for aggregated serving.
     """
 
     requests: int

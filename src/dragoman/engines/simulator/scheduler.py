@@ -47,7 +47,7 @@ class SchedulerOutput:
 
     decodes: sequences that compute one token and sample the next.
     chunks: prompt chunks.
-    filled: sequences whose decoding fills a block.
+    block_fillers: sequences whose decoding fills a block.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no part in the step.

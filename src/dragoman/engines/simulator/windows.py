@@ -38,7 +38,7 @@ class MeasuredWindows:
         self._simulated_ttft, self._simulated_decode = _compute_durations(matched)
 
     def build_request_rows(self) -> Rows:
-        """A row a window: what is computed in it, over how long it took. Every target is 1."""
+        """Build a row per window: its computed work divided by its measured duration. Every target is 1."""
         has_decode = self._decode > 0
         features = np.vstack(
             [self._waiting / self._ttft[:, None], self._decoding[has_decode] / self._decode[has_decode, None]]

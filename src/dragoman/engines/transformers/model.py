@@ -45,9 +45,9 @@ class TransformersOptions(Struct, frozen=True):
 
 
 class TransformersModel:
-    """As `batching.Model`. Holds the weights; each runner has keys and values of its own.
+    """As `batching.Model`. Holds the weights; each runner has its own KV cache.
 
-    sight: what it sees with, once that has been tried.
+    vision_runner: set once the vision self-check has passed.
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:

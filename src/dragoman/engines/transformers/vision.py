@@ -52,7 +52,7 @@ _IMAGE_ERRORS = (
 
 
 class ImagePixels(Struct, frozen=True):
-    """One preprocessed image, stored in `ReadImage.prepared`. count: placeholder tokens, each for one row of
+    """One preprocessed image, stored in `PreparedImage.model_inputs`. count: placeholder tokens, each for one row of
     features."""
 
     inputs: VisionInputs
@@ -115,7 +115,7 @@ def _process_by_grid(
 
 
 class TransformersVision:
-    """As `core.vision.Vision`."""
+    """As `core.vision.ImageProcessor`."""
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor

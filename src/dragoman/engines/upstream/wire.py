@@ -18,7 +18,7 @@ class TokenLogprobEntry(Struct, frozen=True):
 
 
 class Logprobs(Struct, frozen=True):
-    """Logprobs: `content` and `refusal` of a chat, the three others of a completion."""
+    """Logprobs of a choice. A chat has `content` and `refusal`, a completion the three others."""
 
     content: list[TokenLogprobEntry] | None = None
     refusal: list[TokenLogprobEntry] | None = None

@@ -12,8 +12,9 @@ from .backend import AsyncLLM
 class VllmControl:
     """As `core.control.Control`.
 
-    running: the engine, or an EngineError. end_all: ends what waits and runs; how many. sleeps: it was started so that
-    it can give memory back.
+    get_engine: returns the running engine or raises EngineError.
+    abort_running: aborts all requests and returns their ids.
+    can_sleep: vLLM was started with sleep mode enabled.
     """
 
     def __init__(

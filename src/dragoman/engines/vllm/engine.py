@@ -43,7 +43,7 @@ class _ActiveRequest:
 
 
 class VllmEngine:
-    """A `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.Monitored`.
+    """A `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.StatsSource`.
 
     arguments: of vLLM's AsyncEngineArgs. It may be started again after a stop, with nothing of what was before.
     """
@@ -67,7 +67,7 @@ class VllmEngine:
         return self._features.max_model_len
 
     def stats(self) -> Sequence[EngineStats]:
-        """As Monitored.stats: what vLLM's own scheduler counts."""
+        """As StatsSource.stats: what vLLM's own scheduler counts."""
         return self._counters.list_all()
 
     async def start(self) -> None:

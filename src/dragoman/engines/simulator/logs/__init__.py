@@ -1,1 +1,1 @@
-"""Logs of measured requests, as other tools write them: a file each for a tool. Bytes in, `Log` out; no I/O."""
+"""Readers of logs of measured requests, one module per tool. Bytes in, `MeasuredLog` out; no I/O."""

@@ -40,7 +40,11 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 class StreamTimings:
-    """Collects events with their times. usage: None until an event has it. tokens: times at which tokens arrived."""
+    """Collects token times and usage from a stream.
+
+    token_times: times at which tokens arrived, seconds.
+    usage: None until an event has it.
+    """
 
     def __init__(self, format: str) -> None:
         self.token_times: list[float] = []
