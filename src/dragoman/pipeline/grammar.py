@@ -135,7 +135,7 @@ async def _enforce(format: ToolFormat, backend: TokenBackend, composed: _Compose
 def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
     """The form of a custom tool. A regex also holds inside a JSON string; a grammar cannot be escaped for one."""
     if tool.syntax == "lark":
-        warnings.append(f"{param}.format is not enforced: only a regex can be; the model only sees the grammar in its prompt")
+        warnings.append(f"{param}.format is not enforced: only a regex can be; the prompt shows the grammar")
     return CallForm(_build_pieces(format, tool, param), param, True)
 
 
