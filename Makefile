@@ -2,16 +2,16 @@
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
-#   make test-long                                    the properties alone, searched for long, and what takes long
+#   make test-long                                    property tests with a longer search, and slow tests
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
 #   make check                                        lint, format, types, layers
-#   make bench                                        measure
+#   make bench                                        benchmarks
 #   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag
-#   make coverage                                     the tests with their coverage (installs coverage and pytest-cov)
-#   make sbom                                         dist/dragoman.cdx.json: what a server is made of, as CycloneDX
-#   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
-#   make clean                                        remove what tools have left behind
+#   make coverage                                     the tests with code coverage (installs coverage and pytest-cov)
+#   make sbom                                         dist/dragoman.cdx.json: the server's bill of materials, as CycloneDX
+#   make lock  [LOCK_ARGS=--upgrade]                  update the lock files (needs uv)
+#   make clean                                        remove build outputs and caches
 #
 # PYTHON=python3.13 chooses another Python for a new .venv, TEST_WORKERS=0 one process for all tests (`-s`, `--pdb`).
 
@@ -52,15 +52,15 @@ test: $(VENV)/.test
 test-long: $(VENV)/.test
 	$(BIN)/pytest $(PARALLEL) -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
-# The locked packages stay as they are: what does not fit beside them is not installed.
+# The lock constrains the installation: packages that conflict with it are not installed.
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 
-# In an environment of its own that sees the project's: vLLM pins other versions than the locks do. It leaves sockets to
-# the garbage collector.
+# A separate environment on top of the project's, as vLLM pins other versions than the locks do. ResourceWarnings are
+# ignored because vLLM leaves sockets to the garbage collector.
 test-vllm: $(VENV)/vllm/.made
 	$(VENV)/vllm/bin/python -m pytest -m vllm -W "ignore:Unclosed context:ResourceWarning" $(TEST_ARGS)
 
@@ -85,7 +85,7 @@ bench: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
 
-# The locked packages stay as they are. Servers that tests start as processes of their own are not measured.
+# The lock constrains the installation. Servers that tests start as separate processes are not measured.
 coverage: $(VENV)/.test
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt coverage pytest-cov
@@ -106,7 +106,7 @@ clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each lock has all that the one before it has, in the same versions: who has the later one has the earlier one too.
+# Each lock includes the previous one in the same versions, so installing the later one is enough.
 
 $(VENV)/.serve: requirements/serve.lock
 	$(INSTALL)

@@ -229,7 +229,7 @@ def _load_base_profile(options: CalibrateOptions) -> SimulatorProfile | None:
 def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> Hardware:
     from ..engines.simulator.profile import Hardware  # noqa: PLC0415
 
-    base = Hardware(options.hardware or "not told") if base_profile is None else base_profile.hardware
+    base = Hardware(options.hardware or "unknown") if base_profile is None else base_profile.hardware
     overrides = {
         "name": options.hardware,
         "memory_bandwidth": options.memory_bandwidth,
@@ -241,7 +241,7 @@ def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | 
 def _build_model(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> ModelProfile:
     from ..engines.simulator.profile import ModelProfile  # noqa: PLC0415
 
-    base = ModelProfile(options.model or "not told") if base_profile is None else base_profile.model
+    base = ModelProfile(options.model or "unknown") if base_profile is None else base_profile.model
     overrides = {
         "name": options.model,
         "weight_bytes": options.weight_bytes,

@@ -62,7 +62,7 @@ class Compiler:
         if not eos:
             raise ValueError("constraints require an end-of-sequence token")
         self._limits = limits or CompilerLimits()
-        self.vocabulary = Vocabulary.of(tokenizer, eos, vocab_size or 0)
+        self.vocabulary = GrammarVocabulary.of(tokenizer, eos, vocab_size or 0)
         self._tools_cache: Tools | None = None
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
@@ -98,7 +98,7 @@ class Compiler:
             return known
         try:
             compiled = compile_with(self._load_tools(), text)
-        except Rejected as rejected:
+        except InvalidGrammar as rejected:
             raise RequestError(rejected.message, param=param) from rejected
         return self._store(text, compiled, size)
 
@@ -129,7 +129,7 @@ class Compiler:
             return self._tools_cache
 
 
-def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
+def make_tools(vocabulary: GrammarVocabulary, limits: CompilerLimits) -> Tools:
     import llguidance  # noqa: PLC0415
 
     parser_limits = llguidance.LLParserLimits(
@@ -146,7 +146,7 @@ def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
 
 
 def compile_with(tools: Tools, text: str) -> CompiledGrammar:
-    """Compile a text. Raises Rejected, and EngineError where llguidance panics."""
+    """Compile a text. Raises InvalidGrammar, and EngineError where llguidance panics."""
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
@@ -204,7 +204,7 @@ class _Matcher:
         return self._inner.is_stopped() and not self._inner.is_error()
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """A tokenizer in the form that llguidance reads (see its TokenizerWrapper).
 
     Control tokens are special tokens there, so no text in a grammar matches one.
@@ -220,7 +220,7 @@ class Vocabulary:
         self._encode = encode
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> Vocabulary:
+    def of(cls, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> GrammarVocabulary:
         size = max(tokenizer.vocab_size, vocab_size, *(id + 1 for id in eos))
         special = tokenizer.special_tokens
         return cls(
@@ -234,7 +234,7 @@ class Vocabulary:
         return self._encode(text if isinstance(text, str) else text.decode())
 
 
-class Rejected(Exception):
+class InvalidGrammar(Exception):
     """llguidance rejects the grammar."""
 
     def __init__(self, message: str) -> None:
@@ -242,8 +242,8 @@ class Rejected(Exception):
         self.message = message
 
 
-def _too_complex() -> Rejected:
-    return Rejected("The constraint is too large or too complex to be compiled.")
+def _too_complex() -> InvalidGrammar:
+    return InvalidGrammar("The constraint is too large or too complex to be compiled.")
 
 
 def _check_compiled(matcher: llguidance.LLMatcher) -> None:
@@ -255,8 +255,8 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
     if matcher.get_error().startswith("panic"):
         raise _too_complex()
     if matcher.get_error().startswith("NoExtension"):
-        raise Rejected("Invalid constraint: no answer can satisfy it.")
-    raise Rejected(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
+        raise InvalidGrammar("Invalid constraint: no answer can satisfy it.")
+    raise InvalidGrammar(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
 
 
 def _check_panic(matcher: llguidance.LLMatcher) -> None:

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from ..core.errors import EngineError
 from ..workers.child import memory_in_use, serve
-from .grammar_compiler import CompilerLimits, Rejected, Vocabulary, compile_with, make_tools
+from .grammar_compiler import CompilerLimits, GrammarVocabulary, InvalidGrammar, compile_with, make_tools
 
 
 class TrialSetup(Struct, frozen=True):
-    """A `Vocabulary`, and the limits."""
+    """A `GrammarVocabulary`, and the limits."""
 
     tokens: list[bytes]
     special: list[int]
@@ -49,13 +49,13 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
         """
         return [single[byte] for byte in text.encode() if byte in single]
 
-    tools = make_tools(Vocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
+    tools = make_tools(GrammarVocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
 
     def work(call: bytes) -> bytes:
         before, begun = memory_in_use(), process_time()
         try:
             compiled = compile_with(tools, call.decode("utf-8", "surrogatepass"))
-        except Rejected as rejected:
+        except InvalidGrammar as rejected:
             outcome = Outcome(error=rejected.message)
         except EngineError:
             outcome = Outcome(has_panicked=True)

@@ -72,7 +72,7 @@ async def _build_calls(
         each = zip(tools, params, strict=True)
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]
 
-    forms = [await _enforce(format, backend, made) for made in await anyio.to_thread.run_sync(compose_each)]
+    forms = [await _enforce(format, backend, composed) for composed in await anyio.to_thread.run_sync(compose_each)]
     warnings += [warning for _, warning in forms if warning is not None]
     allows_parallel = request.prompt.parallel_tool_calls and not tool_choice.is_named
     called = tuple(form for form, _ in forms)
@@ -114,29 +114,29 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
         return _Composed(tool, param, None, error=error)
 
 
-async def _enforce(format: ToolFormat, backend: TokenBackend, made: _Composed) -> tuple[CallForm, str | None]:
+async def _enforce(format: ToolFormat, backend: TokenBackend, composed: _Composed) -> tuple[CallForm, str | None]:
     """The tool's form, and a warning where its schema is not enforced. Raises RequestError if it is strict."""
-    tool, error = made.tool, made.error
+    tool, error = composed.tool, composed.error
     try:
-        if made.grammar is not None:
-            await backend.compiler.compile(made.grammar)
+        if composed.grammar is not None:
+            await backend.compiler.compile(composed.grammar)
     except RequestError as not_compiled:
         error = not_compiled
     if error is None:
-        assert made.form is not None
-        return made.form, None
+        assert composed.form is not None
+        return composed.form, None
     assert isinstance(tool, FunctionTool)
     if tool.strict:
         raise error
     loose = FunctionTool(tool.name, tool.description, None, tool.strict)
-    warning = f"{made.param} is not enforced: {error.message}"
-    return CallForm(_build_pieces(format, loose, made.param), made.param, False), warning
+    warning = f"{composed.param} is not enforced: {error.message}"
+    return CallForm(_build_pieces(format, loose, composed.param), composed.param, False), warning
 
 
 def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
     """The form of a custom tool. A regex also holds inside a JSON string; a grammar cannot be escaped for one."""
     if tool.syntax == "lark":
-        warnings.append(f"{param}.format is not enforced: only a regex can be; the model is told of the grammar")
+        warnings.append(f"{param}.format is not enforced: only a regex can be; the prompt shows the grammar")
     return CallForm(_build_pieces(format, tool, param), param, True)
 
 

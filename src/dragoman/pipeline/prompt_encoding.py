@@ -119,7 +119,7 @@ async def _render_untrusted(
     images: list[bytes],
     source: str,
     terms: CallTerms,
-    shown: tuple[Tool, ...] | None,
+    visible_tools: tuple[Tool, ...] | None,
 ) -> tuple[Rendered, tuple[PreparedImage, ...]]:
     """Render with the template in the request, in a worker process."""
     base, templates = _model_renderer(backend), backend.request_templates
@@ -131,7 +131,7 @@ async def _render_untrusted(
     renderer = await templates.renderer(base, source)
     read, pictures = await anyio.to_thread.run_sync(_read_images, backend.vision, images)
     ready = _apply_effort(renderer, conversation)
-    steps = renderer.steps(ready, now=terms.now, tools=shown, pictures=pictures)
+    steps = renderer.steps(ready, now=terms.now, tools=visible_tools, pictures=pictures)
     return await templates.render(renderer, steps), read
 
 

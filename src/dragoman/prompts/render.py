@@ -143,8 +143,8 @@ class Renderer:
             RequestError: the template rejects the conversation.
         """
         reading = MessageOptions(self._template.features, self._reasoning_markers, allows_images=pictures is not None)
-        shown = conversation.tools if tools is None else tools
-        values = _TemplateValues(self._template, reading, conversation, shown)
+        visible_tools = conversation.tools if tools is None else tools
+        values = _TemplateValues(self._template, reading, conversation, visible_tools)
         texts = values.collect_texts()
         mark, sign = _find_unused_chars([*texts, self._template.source])
         marker = ControlTokenBreaker(

@@ -113,8 +113,8 @@ def _read_keys(path: Path) -> dict[str, object]:
         if name == "config":
             raise SettingsError(f"{path}: {key}: a configuration file cannot include another")
         keys[name] = value
-    told = {name: value for name, value in keys.items() if value is not None}
-    return _rename(told, lambda name: f"{path}: {name}")
+    values = {name: value for name, value in keys.items() if value is not None}
+    return _rename(values, lambda name: f"{path}: {name}")
 
 
 def _rename(raw: Mapping[str, object], show: Callable[[str], str]) -> dict[str, object]:
