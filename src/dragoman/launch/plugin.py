@@ -162,11 +162,11 @@ def _describe_missing(built: object, members: Sequence[str]) -> str:
     return f" (a {type(built).__name__} lacks {', '.join(missing)})" if 0 < len(missing) < len(members) else ""
 
 
-def _context_length(made: object, wanted: int | None) -> int:
+def _context_length(built: object, wanted: int | None) -> int:
     """Tokens. Raises ValueError where more is wanted than the engine states."""
-    if not isinstance(made, HasContextLength):
+    if not isinstance(built, HasContextLength):
         return wanted or UNKNOWN_LENGTH
-    own = made.max_model_len
+    own = built.max_model_len
     if wanted is not None and wanted > own:
         raise ValueError(f"--max-model-len {wanted} exceeds the engine's context length of {own} tokens")
     return wanted or own
