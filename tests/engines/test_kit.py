@@ -25,7 +25,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from dragoman.testing import EngineKit, Subject
+from dragoman.testing import EngineKit, EngineUnderTest
 from dragoman.testing.engine_kit import LONG_TEXT
 from tests.engines.llamacpp.files import write_embedded
 from tests.engines.rollout.executors import Dice
@@ -131,12 +131,12 @@ SUBJECTS = [
 
 
 @pytest_asyncio.fixture(params=SUBJECTS)
-async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
+async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderTest]:
     make: Callable[[], AbstractAsyncContextManager[Models]] = request.param
     async with make() as models:
         model = next(iter(models))
         is_scripted = isinstance(model.backend.engine, ScriptedEngine)
-        yield Subject(model, is_exact=make is not in_llamacpp, is_scripted=is_scripted)
+        yield EngineUnderTest(model, is_exact=make is not in_llamacpp, is_scripted=is_scripted)
 
 
 class TestEngines(EngineKit):

@@ -18,6 +18,7 @@ from dragoman.settings import Settings, SettingsError
 from dragoman.store import MemoryStore
 
 MODULE = """
+from dragoman import BaseTokenEngine
 from dragoman.core.errors import EngineError
 from dragoman.engines import tiny
 from dragoman.engines.scripted import ScriptedEngine
@@ -46,12 +47,37 @@ class Limited(ScriptedEngine):
 def limited(argument, settings):
     return Limited(tokenizer=load_tokenizer(tiny.find_bundled_model()))
 
+class Fixed(BaseTokenEngine):
+    async def generate(self, request):
+        for token in (5, 6, 7):
+            yield token
+
+def tokens(argument, settings):
+    return Fixed(argument or tiny.find_bundled_model(), max_model_len=512)
+
+def bare(argument, settings):
+    engine = tokens(argument, settings)
+    del engine.tokenizer
+    return engine
+
+def one_argument(argument):
+    return create(argument, None)
+
+async def awaited(argument, settings):
+    return create(argument, settings)
+
+def uncalled(argument, settings):
+    return Limited
+
+constant = 7
+
 def store(argument, bounds):
     return MemoryStore(bounds)
 """
 ENTRIES = """
 [dragoman.engines]
 house = house_engine:create
+fixed = house_engine:tokens
 
 [dragoman.stores]
 house = house_engine:store
@@ -98,8 +124,17 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:nothing_here:create", "nothing_here cannot be imported"),
         ("python:house_engine:nothing", "house_engine has no nothing"),
         ("python:house_engine", "python:MODULE:FACTORY"),
-        ("python:house_engine:wrong", "returned a object"),
-        ("python:house_engine:Limited", r"the factory must take two arguments \(argument, settings\): too many"),
+        ("python:house_engine:wrong", "returned a object; it must be an Engine, a TokenEngine with a `tokenizer`"),
+        ("python:house_engine:uncalled", "returned the class Limited instead of an instance"),
+        ("python:house_engine:bare", "a Fixed lacks `tokenizer`"),
+        ("fixed:/nowhere", "`tokenizer` must be a directory with a tokenizer.json, not /nowhere"),
+        ("python:house_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
+        ("python:house_engine:constant", "the factory is a int; a factory must be a function that takes"),
+        (
+            "python:house_engine:one_argument",
+            r"one_argument\(argument\) cannot be called: too many positional arguments; a factory must be a function "
+            r"that takes \(argument: str, settings: dragoman.Settings\)",
+        ),
         ("python:house_engine:failing", "no licence"),
         ("hose", "unknown engine or model `hose`"),
     ],
@@ -129,3 +164,21 @@ def test_a_store_that_a_package_registers() -> None:
     assert isinstance(build_store(Settings(store="house:anything"), {}), MemoryStore)
     with pytest.raises(SettingsError, match="store: must be"):
         build_store(Settings(store="nobodys"), {})
+
+
+async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> None:
+    models = build_models(Settings(model="fixed"), SystemClock())
+    app = create_app(models)
+    (served,) = models
+    assert (served.name, served.max_model_len) == ("fixed", 512)
+    async with (
+        app.lifespan(),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
+    ):
+        reply = await client.post("/v1/completions", json={"prompt": "a", "n": 2, "return_token_ids": True})
+        assert [choice["token_ids"] for choice in reply.json()["choices"]] == [[5, 6, 7], [5, 6, 7]]
+        assert reply.json()["usage"]["completion_tokens"] == 6
+        call = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        asked = {"messages": [{"role": "user", "content": "a"}], "tools": [call], "tool_choice": "required"}
+        refused = await client.post("/v1/chat/completions", json=asked)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")

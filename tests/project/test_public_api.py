@@ -191,7 +191,7 @@ class Awaited(public_api_example.Shouter):
 )
 def test_what_cannot_be_served_is_said(options: dict[str, Any], words: str):
     with pytest.raises(dragoman.SettingsError, match=words):
-        dragoman.create_app(**{"store": "none", **options})
+        dragoman.create_app(store="none", **options)
 
 
 def test_the_example_translates_between_dialects():

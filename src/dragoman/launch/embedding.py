@@ -58,11 +58,10 @@ def resolve_models(
 
 
 def _build_engine_models(engines: Mapping[str, object], settings: Settings, clock: Clock) -> Models:
-    return Models([_build_engine_model(name, engine, settings, clock) for name, engine in engines.items()])
-
-
-def _build_engine_model(name: str, engine: object, settings: Settings, clock: Clock) -> ServedModel:
-    try:
-        return build_served_model(engine, settings, clock, own_name=name)
-    except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"engines: {name}: {error}") from error
+    models: list[ServedModel] = []
+    for name, engine in engines.items():
+        try:
+            models.append(build_served_model(engine, settings, clock, own_name=name))
+        except (OSError, ValueError, DragomanError) as error:
+            raise SettingsError(f"engines: {name}: {error}") from error
+    return Models(models)

@@ -17,7 +17,7 @@ from ..core.message import FunctionTool, ToolChoice
 from ..core.request import GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions, StringChoices
 from ..pipeline.run import admit
 from .subject import (
-    Subject,
+    EngineUnderTest,
     are_same,
     build_conversation,
     build_reply,
@@ -45,7 +45,7 @@ SCHEMA = {
 }
 
 
-def build_mixed_request(subject: Subject, number: int) -> GenerateRequest:
+def build_mixed_request(subject: EngineUnderTest, number: int) -> GenerateRequest:
     """Thirty-two requests of which no two are alike."""
     can = subject.model.capabilities
     kinds = [
@@ -67,7 +67,7 @@ def build_mixed_request(subject: Subject, number: int) -> GenerateRequest:
 
 
 class EngineKit:
-    """Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields a Subject.
+    """Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields a EngineUnderTest.
 
     What an engine says in its capabilities that it cannot do is skipped with that reason, and nothing else. The engine
     needs a context of at most 5000 tokens, and answers of at least 30 tokens where it is allowed to.
@@ -75,7 +75,7 @@ class EngineKit:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_tokens_out_are_usage(self, subject: Subject) -> None:
+    async def test_tokens_out_are_usage(self, subject: EngineUnderTest) -> None:
         events = await subject.collect_events(
             subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=20))
         )
@@ -83,31 +83,31 @@ class EngineKit:
         assert usage.completion == count_tokens(events) <= 20
         assert usage.prompt == get_prompt_tokens(events) > 0
 
-    async def test_max_tokens_is_exact_and_told(self, subject: Subject) -> None:
+    async def test_max_tokens_is_exact_and_reported(self, subject: EngineUnderTest) -> None:
         reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=3)))
         assert reply.usage.completion == 3
         assert reply.choices[0].reason is FinishReason.LENGTH
 
     @pytest.mark.parametrize("n", [1, 3])
-    async def test_every_choice_is_answered_and_counted(self, subject: Subject, n: int) -> None:
+    async def test_every_choice_is_answered_and_counted(self, subject: EngineUnderTest, n: int) -> None:
         events = await subject.collect_events(subject.build_request(choices=n, limits=GenerationLimits(max_tokens=8)))
         reply = build_reply(events)
         assert len(reply.choices) == n
         assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
 
-    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(self, subject: Subject) -> None:
+    async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(self, subject: EngineUnderTest) -> None:
         with pytest.raises(ContextTooLong):
             await subject.collect_events(subject.build_request("word " * 6000))
 
-    async def test_the_same_seed_says_the_same(self, subject: Subject) -> None:
+    async def test_the_same_seed_says_the_same(self, subject: EngineUnderTest) -> None:
         subject.require_parameters("seed")
-        asked = subject.build_request(
+        request = subject.build_request(
             sampling=build_sampling(seed=7, temperature=1.5), choices=2, limits=GenerationLimits(max_tokens=16)
         )
-        first, second = await subject.complete(asked), await subject.complete(asked)
+        first, second = await subject.complete(request), await subject.complete(request)
         assert first.choices == second.choices
 
-    async def test_a_stop_string_ends_the_text_and_never_shows(self, subject: Subject) -> None:
+    async def test_a_stop_string_ends_the_text_and_never_shows(self, subject: EngineUnderTest) -> None:
         plain = (
             (await subject.complete(subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30))))
             .choices[0]
@@ -119,11 +119,11 @@ class EngineKit:
         assert reply.choices[0].join_text() == plain[: plain.index(stop)]
         assert (reply.choices[0].reason, reply.choices[0].stop) == (FinishReason.STOP, stop)
 
-    async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: Subject) -> None:
+    async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.LOGPROBS)
         most = min(2, subject.model.capabilities.max_logprobs)
-        asked = subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
-        tokens = (await subject.complete(asked)).choices[0].tokens
+        request = subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
+        tokens = (await subject.complete(request)).choices[0].tokens
         assert tokens
         for token in tokens:
             assert token.logprob is not None
@@ -131,16 +131,16 @@ class EngineKit:
             assert len(token.top) <= most
             assert all(other.logprob <= 0.0 for other in token.top)
 
-    async def test_the_prompt_comes_back_with_its_logprobs(self, subject: Subject) -> None:
+    async def test_the_prompt_comes_back_with_its_logprobs(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.PROMPT_LOGPROBS)
-        asked = subject.build_request(prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1))
-        events = await subject.collect_events(asked)
+        request = subject.build_request(prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1))
+        events = await subject.collect_events(request)
         (prompt,) = [event for event in events if isinstance(event, PromptTokens)]
         assert len(prompt.tokens) == get_prompt_tokens(events)
         assert prompt.tokens[0].logprob is None
         assert all(token.logprob is not None for token in prompt.tokens[1:])
 
-    async def test_a_prompt_of_ids_says_what_its_text_says(self, subject: Subject) -> None:
+    async def test_a_prompt_of_ids_says_what_its_text_says(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.TOKEN_IDS)
         tokenizer = subject.model.tokenizer
         assert tokenizer is not None
@@ -150,17 +150,17 @@ class EngineKit:
         counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
         assert list_token_ids(await subject.complete(spelled)) == list_token_ids(await subject.complete(counted))
 
-    async def test_a_schema_binds_the_answer(self, subject: Subject) -> None:
+    async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
             pytest.skip("a script says what it says; it refuses a reply that its request's schema forbids")
         subject.require(Feature.JSON_SCHEMA)
         for seed in range(4):
-            asked = subject.build_request(
+            request = subject.build_request(
                 constraint=JsonSchema(json.dumps(SCHEMA)),
                 sampling=build_sampling(seed=seed, temperature=2.0),
                 limits=GenerationLimits(max_tokens=200),
             )
-            choice = (await subject.complete(asked)).choices[0]
+            choice = (await subject.complete(request)).choices[0]
             assert choice.reason is FinishReason.STOP
             jsonschema_rs.validate(SCHEMA, json.loads(choice.join_text()))
 
@@ -172,15 +172,15 @@ class EngineKit:
         ],
     )
     async def test_a_pattern_binds_the_answer(
-        self, subject: Subject, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
+        self, subject: EngineUnderTest, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
     ) -> None:
         if subject.is_scripted:
             pytest.skip("a script says what it says")
         subject.require(feature)
-        asked = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
-        assert fits((await subject.complete(asked)).choices[0].join_text())
+        request = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
+        assert fits((await subject.complete(request)).choices[0].join_text())
 
-    async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(self, subject: Subject) -> None:
+    async def test_a_required_call_follows_the_schema(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
             pytest.skip("a script says what it says")
         subject.require(Feature.TOOLS, Feature.JSON_SCHEMA)
@@ -191,19 +191,19 @@ class EngineKit:
             tool_choice=ToolChoice("required"),
             parallel_tool_calls=False,
         )
-        asked = GenerateRequest(
+        request = GenerateRequest(
             subject.model.name,
             prompt,
             sampling=build_sampling(temperature=2.0, seed=3),
             limits=GenerationLimits(max_tokens=300),
         )
-        calls = (await subject.complete(asked)).choices[0].list_calls()
+        calls = (await subject.complete(request)).choices[0].list_calls()
         assert calls
         for call in calls:
             assert call.name == "make_person"
             jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))
 
-    async def test_closing_frees_the_engine(self, subject: Subject) -> None:
+    async def test_closing_frees_the_engine(self, subject: EngineUnderTest) -> None:
         run = await admit(
             subject.model,
             [subject.build_request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))],
@@ -215,13 +215,13 @@ class EngineKit:
             await asyncio.sleep(0)
         assert subject.model.backend.engine.health().waiting == 0
 
-    async def test_thirty_two_at_once_say_what_each_says_alone(self, subject: Subject) -> None:
-        asked = [build_mixed_request(subject, number) for number in range(32)]
-        together = await asyncio.gather(*(subject.complete(request) for request in asked))
-        for request, among_others in zip(asked, together, strict=True):
+    async def test_thirty_two_at_once_say_what_each_says_alone(self, subject: EngineUnderTest) -> None:
+        requests = [build_mixed_request(subject, number) for number in range(32)]
+        together = await asyncio.gather(*(subject.complete(request) for request in requests))
+        for request, among_others in zip(requests, together, strict=True):
             assert are_same(await subject.complete(request), among_others, exact=subject.is_exact)
 
-    async def test_a_refused_request_leaves_the_engine_as_it_was(self, subject: Subject) -> None:
+    async def test_a_refused_request_leaves_the_engine_as_it_was(self, subject: EngineUnderTest) -> None:
         with pytest.raises(DragomanError):
             await subject.collect_events(subject.build_request("word " * 6000))
         assert (

@@ -28,7 +28,7 @@ _numbers = count()
 
 
 @dataclass(frozen=True)
-class Subject:
+class EngineUnderTest:
     """A model that is served, with its engine started.
 
     is_exact: what runs beside a request shows in none of its numbers; otherwise in the last digits of its logprobs.
@@ -117,12 +117,12 @@ def get_prompt_tokens(events: list[Event]) -> int:
 
 
 @asynccontextmanager
-async def serve_engine(engine: SupportedEngine, **settings: Any) -> AsyncGenerator[Subject]:  # noqa: ANN401 - as of create_app
+async def serve_engine(engine: SupportedEngine, **settings: Any) -> AsyncGenerator[EngineUnderTest]:  # noqa: ANN401 - as of create_app
     """The engine, started and served as by `dragoman.create_app(engines=...)`, without HTTP. Raises SettingsError."""
     read_settings, build = resolve_models(None, {"engine": engine}, settings)
     models = build(read_settings, SystemClock())
     await models.start()
     try:
-        yield Subject(next(iter(models)))
+        yield EngineUnderTest(next(iter(models)))
     finally:
         await models.stop()

@@ -32,7 +32,7 @@ from dragoman.launch.llamacpp import build_gguf_tokenizer
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman.testing import Subject
+from dragoman.testing import EngineUnderTest
 from dragoman.testing.subject import build_conversation
 from tests.engines.harness import GREEDY, Only, Speaker, Told, alone
 
@@ -326,7 +326,7 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
     file = write_embedded(tmp_path / "marks.gguf", marks=USER_DEFINED)
     models = build_models(Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock())
     await models.start()
-    subject = Subject(next(iter(models)))
+    subject = EngineUnderTest(next(iter(models)))
     tool = FunctionTool(
         "get_weather", None, '{"type": "object", "properties": {"city": {"enum": ["Rome"]}}}', strict=True
     )
