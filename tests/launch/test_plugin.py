@@ -178,7 +178,7 @@ async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> N
         reply = await client.post("/v1/completions", json={"prompt": "a", "n": 2, "return_token_ids": True})
         assert [choice["token_ids"] for choice in reply.json()["choices"]] == [[5, 6, 7], [5, 6, 7]]
         assert reply.json()["usage"]["completion_tokens"] == 6
-        call = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        call = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
         asked = {"messages": [{"role": "user", "content": "a"}], "tools": [call], "tool_choice": "required"}
         refused = await client.post("/v1/chat/completions", json=asked)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
