@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -178,7 +179,8 @@ async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> N
         reply = await client.post("/v1/completions", json={"prompt": "a", "n": 2, "return_token_ids": True})
         assert [choice["token_ids"] for choice in reply.json()["choices"]] == [[5, 6, 7], [5, 6, 7]]
         assert reply.json()["usage"]["completion_tokens"] == 6
-        call = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        asked = {"messages": [{"role": "user", "content": "a"}], "tools": [call], "tool_choice": "required"}
+        call: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        user = {"role": "user", "content": "a"}
+        asked: dict[str, Any] = {"messages": [user], "tools": [call], "tool_choice": "required"}
         refused = await client.post("/v1/chat/completions", json=asked)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
