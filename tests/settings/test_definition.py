@@ -37,7 +37,7 @@ def example(field: SettingField) -> str:
     if field.is_list:
         return "one,two"
     if field.kind is int and (field.option.minimum or 0) > 512:
-        return "64K"
+        return "64M" if (field.option.minimum or 0) > 65536 else "64K"
     return field.choices[-1] if field.choices else EXAMPLES[field.kind]
 
 

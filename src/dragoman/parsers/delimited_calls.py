@@ -347,7 +347,7 @@ class DelimitedCallParser(CallParser):
         call.finish()
         if call.has_begun:
             self._stream_arguments(call, n)
-            self._started, self._follows_call, self._marker_length = False, True, 0
+            self._has_started, self._follows_call, self._marker_length = False, True, 0
             self._expect_marker(in_section=True)
         return call.has_begun
 

@@ -107,7 +107,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.budget.spend_chars(characters)
         return ""
 
-    def made(self, value: Value) -> Value:
+    def check_result(self, value: Value) -> Value:
         """Hook: charge a value that was created from values already charged."""
         if isinstance(value, (str, list, tuple, dict)):
             self.budget.spend_chars(len(value))  # pyright: ignore[reportUnknownArgumentType]
@@ -134,13 +134,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             __self._check_method(name, owner, (*args, *kwargs.values()))
         if __obj is dict:
             __self.written(kwargs)
-        return __self.made(super().call(__context, __obj, *args, **kwargs))
+        return __self.check_result(super().call(__context, __obj, *args, **kwargs))
 
     def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
         """Called by `map` and similar filters, which look up a filter by name."""
         if name not in CONTAINER_FILTERS:
             self.written(value)
-        return self.made(super().call_filter(name, value, *args, **kwargs))
+        return self.check_result(super().call_filter(name, value, *args, **kwargs))
 
     def _check_method(self, name: str, owner: str, args: tuple[Any, ...]) -> None:
         for value in args:

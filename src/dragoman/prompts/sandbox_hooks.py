@@ -2,7 +2,7 @@
 
 Hooks are attributes of the environment, which no name in a template can shadow: `step` in every loop iteration and
 macro
-call, `literal` and `written` for all output, `made` for results of filters, `small` for arguments that are a width.
+call, `literal` and `written` for all output, `check_result` for results of filters, `small` for arguments that are a width.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HookInserter(NodeTransformer):
             return node
         if node.name not in CONTAINER_FILTERS:
             node.node = self._build_hook_call("written", node.node)
-        return self._build_hook_call("made", node)
+        return self._build_hook_call("check_result", node)
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
         return self._hook_literal(node)
