@@ -104,7 +104,7 @@ async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
                 assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
                 said = refused.json()
                 assert said.get("type") == ("error" if anthropic else None)
-                assert "stopping" in said["error"]["message"]
+                assert "shutting down" in said["error"]["message"]
         assert house.engine.num_running == 1
         house.go_on.set()
         assert (await running).endswith(b"data: [DONE]\n\n")

@@ -100,7 +100,7 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
     await client.engine.control.pause("keep")
     told = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.control.abort_all() == 1
-    assert [type(output).__name__ for output in told] == ["Scheduled", *["PromptScored"] * scored, "Ended"]
+    assert [type(output).__name__ for output in told] == ["Scheduled", *["PromptLogprobs"] * scored, "Ended"]
 
 
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
