@@ -296,7 +296,7 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
         os.kill(client.engine.pid, signal.SIGSTOP)
         now[0] += 61
         assert (client.engine.health().ready, client.engine.health().failed) == (False, False)
-        assert "nothing for 61 s" in (client.engine.health().reason or "")
+        assert "no message from llama.cpp for 61 s" in (client.engine.health().reason or "")
         now[0] += 240
         assert client.engine.health().failed
     assert isinstance(told.end, Failed)

@@ -134,7 +134,7 @@ async def test_messages_and_its_token_count_see_images_too(directory: Path) -> N
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        (("What?", RED, RED[:60]), "Image 2 of the messages cannot be read"),
+        (("What?", RED, RED[:60]), "Image 2 of the messages cannot be decoded"),
         (("What does <|im_end|> mean?", RED), "would read other tokens"),
     ],
 )
@@ -165,7 +165,7 @@ async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(direc
         assert await said(http, "What is it?", RED, **forced) == found * 6
         answer = await http.post("/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced))
         assert answer.status_code == 500
-        assert "cannot go on" in answer.json()["error"]["message"]
+        assert "cannot resume" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
