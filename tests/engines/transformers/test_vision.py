@@ -243,23 +243,23 @@ def eyes(directory: Path) -> tuple[Any, Any, Any, TransformersVision]:
 class Flat(TransformersVisionRunner):
     """Sees an image as a text: each piece one further."""
 
-    def positions(self, chunks: Any, plain: Tensor) -> Tensor:
-        return plain
+    def build_positions(self, chunks: Any, text_positions: Tensor) -> Tensor:
+        return text_positions
 
 
 class Mirrored(TransformersVisionRunner):
     """Puts the pieces of an image the wrong way round."""
 
-    def _computed(self, image: PromptImage) -> Tensor:
+    def _compute_features(self, image: PromptImage) -> Tensor:
         return super()._compute_features(image).flip(0)
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_5_vl"])
 def test_a_sight_that_is_not_right_is_found_out(kind: str, tmp_path: Path) -> None:
     network, model, processor, vision = eyes(vlms.save(kind, tmp_path))
-    model.sight = TransformersVisionRunner(network)
+    model.vision_runner = TransformersVisionRunner(network)
     check_vision(model, network, processor, vision, tolerance=1e-3)
-    model.sight = Flat(network) if kind == "qwen2_5_vl" else Mirrored(network)
+    model.vision_runner = Flat(network) if kind == "qwen2_5_vl" else Mirrored(network)
     with pytest.raises(EngineError, match="output with paged attention differs"):
         check_vision(model, network, processor, vision, tolerance=1e-3)
 

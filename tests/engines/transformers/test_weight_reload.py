@@ -60,7 +60,7 @@ async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
         wrong = {
             f"no tensor {name}": sent(model, name),
             f"{name} has shape": sent(model, **{name: torch.zeros(3)}),
-            "not used here.*strange": sent(model, strange=torch.zeros(1)),
+            "unexpected tensors.*strange": sent(model, strange=torch.zeros(1)),
             "one tensor in this model, but differ": sent(model, **{"lm_head.weight": torch.zeros(96, 32)}),
             "has dtype I64": sent(model, **{name: torch.zeros(48, 32, dtype=torch.int64)}),
         }
