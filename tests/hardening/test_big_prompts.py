@@ -36,7 +36,8 @@ async def test_tokenising_lets_others_run():
         turns += 1
         await asyncio.sleep(0)
     assert len(await encoding) > 100_000
-    assert turns > 1_000
+    # 100,000 turns here, and 7,000 where the library holds the interpreter.
+    assert turns > 20_000
 
 
 @pytest.mark.parametrize("path", ASKED)
