@@ -97,7 +97,8 @@ def test_a_busy_server_says_that_it_waits_and_how_to_end_that(tmp_path: Path):
     with server(tmp_path, "--no-access-log", "--shutdown-timeout", "60") as (process, url):
         host, port = url.removeprefix("http://").split(":")
         body = b'{"messages": [{"role": "user", "content": "[[say hi]][[delay 60]][[say there]]"}], "stream": true}'
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}\r\n\r\n"
         with socket.create_connection((host, int(port)), timeout=20) as client:
             client.sendall(head.encode() + body)
             assert client.recv(4096)

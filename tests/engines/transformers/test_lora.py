@@ -210,6 +210,9 @@ async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -
 
 
 def test_a_wrong_adapter_is_told_before_anything_is_served(tmp_path: Path) -> None:
-    for model, said in ((f"transformers:{tiny.find_bundled_model()}", "cannot be read"), ("tiny", "does not support adapters")):
+    for model, said in (
+        (f"transformers:{tiny.find_bundled_model()}", "cannot be read"),
+        ("tiny", "does not support adapters"),
+    ):
         with pytest.raises(SettingsError, match=said):
             build_models(Settings(model=model, lora_modules=(f"a={tmp_path}",)), SystemClock())
