@@ -1,9 +1,8 @@
 """Inserts hooks into a template's syntax tree before it is compiled. Pure.
 
 Hooks are attributes of the environment, which no name in a template can shadow: `step` in every loop iteration and
-macro
-call, `literal` and `written` for all output, `check_result` for results of filters, `small` for arguments that are a
-width.
+macro call, `literal` and `written` for all output, `check_result` for results of filters, `small` for arguments that
+are a width.
 """
 
 from __future__ import annotations
