@@ -22,7 +22,7 @@ def serve(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> int:
-    """Serve until told to stop (Ctrl-C), and return the exit code. Arguments as of `dragoman.create_app`.
+    """Serve until a signal stops it (Ctrl-C), and return the exit code. Arguments as of `dragoman.create_app`.
 
     For the main thread, since it handles signals. Raises SettingsError for what cannot be served.
     """
@@ -33,12 +33,12 @@ def serve(
 
 
 def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBuilder | None = None) -> int:
-    """Serve until told to stop; the exit code. build: makes what is served, None is what the settings say."""
+    """Serve until a signal stops it, and return the exit code. build: the models; None builds those of settings."""
     # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
     # core that the event loop needs, and a small model's products are too small to share.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    # What is imported and built is kept: looking for garbage in it is a sixth of the time that a start takes.
+    # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:
         from ..launch import run  # noqa: PLC0415 - it brings the whole server

@@ -28,7 +28,7 @@ def create_app(
     """An ASGI application that serves MODEL, as the command does, or these engines, each under its name.
 
     settings: as on the command line, with underscores; the environment is not read. Its lifespan starts and stops the
-    engines: whoever mounts it passes `lifespan=app.lifespan` to the outer application. Raises SettingsError.
+    engines: the code that mounts it passes `lifespan=app.lifespan` to the outer application. Raises SettingsError.
     """
     read_settings, build = resolve_models(model, engines, settings)
     if read_settings.instances.items:

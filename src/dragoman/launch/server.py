@@ -63,7 +63,7 @@ ModelsBuilder = Callable[[Settings, Clock], Models]
 
 
 def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models) -> int:
-    """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served.
+    """Serve until a signal stops it, and return the exit code. Raises SettingsError for what cannot be served.
 
     build: makes what is served out of the settings.
     """
@@ -139,7 +139,7 @@ def assemble_server(
     port_controller: PortController | None = None,
     build: ModelsBuilder = build_models,
 ) -> AssembledServer:
-    """ports: of this process, which only a simulated server can be told to leave. Raises SettingsError."""
+    """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
     models = build(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:

@@ -123,10 +123,10 @@ def create_app(
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
-    secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
-    store: None is a server that keeps nothing. media: None fetches nothing from URLs.
-    request_log: closed with the application's lifespan. ports: of a server that can be told to stop listening.
-    requires_lifespan: requests get a 503 unless its lifespan runs; otherwise whoever calls it may start the engines.
+    secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
+    store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
+    port_controller: opens and closes the port of a simulated server.
+    requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options = options or ServingOptions()
     background = None if store is None else BackgroundRuns(store, options.max_background)
@@ -298,7 +298,7 @@ class Application:
             await with_disconnect_events(self, scope, receive, send)
         else:
             lifecycle = self._find_endpoint(scope).open_request(scope, receive, on_disconnect)
-            # For as long as a stream runs nothing is kept but what is needed then.
+            # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
             await self._start_limiter.acquire()
             try:
