@@ -57,7 +57,7 @@ TOKENS = tuple(
         (Alternative(id, text, -0.1), Alternative(9, "<x>", -3.5)),
         (Alternative(8, "�", -0.1, b"\xf0"),) * 2,
     )
-    for special in (False, True)
+    for special in ((False, True) if raw is None else (False,))  # A control token is never part of a character.
 )
 
 

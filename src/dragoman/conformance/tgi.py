@@ -2,6 +2,8 @@
 
 the stream:  token*  last        `index` counts the events; the concatenated token texts are `generated_text`
 
+The text of a control token is part of `generated_text` only if the request has `skip_special_tokens: false`.
+
 An error is an event that ends it. There is no [DONE].
 """
 
@@ -43,9 +45,20 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
     if has_failed:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
-    token_texts = "".join(event["token"]["text"] for event in events if not event["token"]["special"])
-    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not the text of the tokens")
+    require(
+        _is_text_of_tokens(events[-1]["generated_text"], prefix, [event["token"] for event in events]),
+        "generated_text is not the text of the tokens",
+    )
     return events
+
+
+def _is_text_of_tokens(text: str, prefix: str, tokens: list[Json]) -> bool:
+    """Whether the text consists of the prefix and the tokens' texts, with or without each control token's."""
+    ends = {len(prefix)} if text.startswith(prefix) else set[int]()
+    for token in tokens:
+        after = {end + len(token["text"]) for end in ends if text.startswith(token["text"], end)}
+        ends = ends | after if token["special"] else after
+    return len(text) in ends
 
 
 def check_object(answer: Json) -> None:

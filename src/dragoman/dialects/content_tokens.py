@@ -55,9 +55,9 @@ class TokenMatcher:
         self._waiting.clear()
         return out
 
-    def rest(self) -> str:
-        """Remove and return the text after the last aligned token."""
-        text, self._text = self._text.decode("utf-8", "replace"), b""
+    def rest(self) -> bytes:
+        """Remove and return the text after the last aligned token, in UTF-8; it may begin within a character."""
+        text, self._text = self._text, b""
         return text
 
     def _take_decided(self) -> list[Matched]:

@@ -173,7 +173,7 @@ class _TokenPieces:
         return self._read(self._matcher.close())
 
     def rest(self) -> str:
-        return self._matcher.rest()
+        return self._decoder.decode(self._matcher.rest())
 
     def _read(self, found: Sequence[Matched]) -> list[tuple[Token, str]]:
         return [
