@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman.conformance import anthropic, chat, completions, responses, sglang, shared_shapes, tgi
+from dragoman.conformance import anthropic, chat, completions, ollama, responses, sglang, shared_shapes, tgi
 from dragoman.conformance.checks import Violation, require, require_object
 
 from .exchange import Request, Response
@@ -61,7 +61,9 @@ def check_error(request: Request, response: Response) -> None:
         return
     path = request.path
     names_anthropic = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
-    if path.startswith("/v1/messages") or names_anthropic:
+    if path.startswith("/api/"):
+        ollama.check_error(body)
+    elif path.startswith("/v1/messages") or names_anthropic:
         anthropic.check_error(body)
     elif path in ("/generate_stream", "/info") or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
@@ -89,6 +91,10 @@ def check_stream(request: Request, data: bytes) -> None:
             tgi.check_stream(data, prefix=_prompt_of(sent))
         case "/generate":
             sglang.check_stream(data, choices=_choices_of(sent))
+        case "/api/chat" | "/api/generate":
+            ollama.check_stream(data, is_chat=request.route == "/api/chat")
+        case "/api/pull":
+            require(data.endswith(b"\n"), "the stream ends inside a line")
         case _:
             require(data.endswith(b"\n\n") or not data, "the stream ends inside an event")
 
@@ -105,6 +111,8 @@ def _check_whole(request: Request, whole: Any) -> None:
             responses.check_object(whole)
         case "/v1/messages":
             anthropic.check_object(whole)
+        case "/api/chat" | "/api/generate":
+            ollama.check_object(whole, is_chat=request.route == "/api/chat")
         case _:
             pass
 

@@ -11,6 +11,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from ..core.pull import ModelPuller
 from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
 from ..dialects.anthropic.files import is_anthropic_request
 from ..dialects.base import Profile, ReaderOptions
@@ -54,7 +55,7 @@ from .responses.background import BackgroundRuns
 from .responses.compact import compact
 from .responses.input_tokens import count_input_tokens
 from .responses.websocket import ResponsesWebSocket
-from .routes import admin, chat, embeddings, messages, models
+from .routes import admin, chat, embeddings, messages, models, ollama
 from .service import Service, ServingOptions
 from .sglang import build_routes as sglang_routes
 from .streaming import ResponseOutcome
@@ -82,6 +83,7 @@ def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> RouteTable:
         **sglang_routes(),
         **tgi_routes(),
         **explain_routes(),
+        **ollama.build_routes(),
         "/": (user, {"GET": models.show_index, **tgi_routes()["/"][1]}),
         "/v1/models": (user, {"GET": models.list_models}),
         "/v1/models/{model:path}": (user, {"GET": models.show_model}),
@@ -119,6 +121,7 @@ def create_app(
     media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
+    puller: ModelPuller | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -126,6 +129,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
+    puller: downloads models for /api/pull; None refuses to.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options = options or ServingOptions()
@@ -153,6 +157,7 @@ def create_app(
         recent_prompts=RecentPrompts() if options.explain else None,
         request_log=request_log,
         port_controller=port_controller,
+        puller=puller,
     )
 
     resolve_envelope = _build_envelope_resolver(options.profile)
@@ -187,6 +192,8 @@ def _build_envelope_resolver(profile: Profile) -> EnvelopeResolver:
     anthropic = ErrorEnvelope(render_anthropic_error, map_anthropic_status)
 
     def resolve(path: str, headers: Mapping[str, str]) -> ErrorEnvelope:
+        if path.startswith("/api/"):
+            return ollama.ENVELOPE
         if path.startswith("/v1/messages") or (is_anthropic_request(headers) and not path.startswith(_OPENAI_PATHS)):
             return anthropic
         if path in TGI_ROUTES:
