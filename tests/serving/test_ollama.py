@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,9 +15,10 @@ from dragoman.conformance import ollama as grammar
 from dragoman.core.errors import EngineError, NotFound
 from dragoman.core.pull import PullProgress
 from dragoman.dialects.ollama import LATEST
+from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
-from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel
+from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
@@ -164,6 +166,34 @@ async def test_a_last_message_of_the_assistant_is_continued(http: httpx2.AsyncCl
 async def test_a_suffix_needs_a_model_that_was_trained_for_it(http: httpx2.AsyncClient):
     status, error = await refuse(http, "POST", "/api/generate", {"prompt": "def f(", "suffix": "return 1"})
     assert (status, error) == (400, "suffix: 'tiny' does not support insert")
+
+
+async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path: Path):
+    for file in tiny.find_bundled_model().glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())
+    size = 1 + max(*vocabulary["model"]["vocab"].values(), *(token["id"] for token in vocabulary["added_tokens"]))
+    names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+    vocabulary["added_tokens"] += [
+        {**vocabulary["added_tokens"][0], "id": size + i, "content": name} for i, name in enumerate(names)
+    ]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
+    models = build_models(Settings(model="sim", tokenizer=str(tmp_path), served_model_name=("coder",)), SystemClock())
+    (model,) = models
+    await models.start()
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as client:
+        asked = {"prompt": "def f(", "suffix": "return 1", "stream": False, "options": {"num_predict": 2}}
+        told = (await client.post("/api/generate", json=asked)).json()
+        shown = (await client.post("/api/show", json={"model": "coder"})).json()
+    await models.stop()
+    assert isinstance(model.backend, TokenBackend)
+    encode = model.backend.tokenizer.encode
+    texts = [encode("def f(", special=False), encode("return 1", special=False)]
+    prompt = [size, *texts[0], size + 1, *texts[1], size + 2]
+    assert told["context"][: told["prompt_eval_count"]] == prompt
+    assert "insert" in shown["capabilities"]
 
 
 async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2.AsyncClient):

@@ -42,7 +42,10 @@ INFILL_FAMILIES = (
 
 
 class InfillPrompt(Struct, frozen=True):
-    """ids: the prompt. stop_ids: tokens besides end-of-sequence that end the answer."""
+    """A prompt for the text between two others.
+
+    ids: the prompt. stop_ids: tokens besides end-of-sequence that end the answer.
+    """
 
     ids: tuple[int, ...]
     stop_ids: tuple[int, ...]

@@ -30,7 +30,7 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
 
 
 class OllamaCalledFunction(Struct, frozen=True):
-    """arguments: an object."""
+    """The function of a call. arguments: an object."""
 
     name: str
     arguments: Raw = Raw()
