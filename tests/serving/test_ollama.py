@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from dragoman.conformance import ollama as grammar
 from dragoman.core.errors import EngineError, NotFound
-from dragoman.core.pull import PullProgress
+from dragoman.core.pull import ModelPuller, PullProgress
 from dragoman.dialects.ollama import LATEST
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
@@ -338,7 +338,7 @@ async def test_a_strict_server_rejects_what_others_warn_of():
 class OnDemand:
     """A server of a model that is loaded on demand, kept for a minute."""
 
-    def __init__(self, puller: object = None, **options: Any) -> None:
+    def __init__(self, puller: ModelPuller | None = None, **options: Any) -> None:
         lent = tokenizer()
 
         def load() -> ServedModel:
@@ -348,7 +348,7 @@ class OnDemand:
         spec = ModelSpec("a", load, 0, aliases=("b",), ttl=60.0, memory=10)
         self.models = Models([spec], clock=self.clock, sleep=never)
         self.slot = self.models.slots[0]
-        app = create_app(self.models, options=ServingOptions(**options), puller=puller)  # type: ignore[arg-type]
+        app = create_app(self.models, options=ServingOptions(**options), puller=puller)
         self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")
 
     async def post(self, path: str, key: str | None = None, **fields: object) -> httpx2.Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -198,8 +200,9 @@ def test_images_come_before_the_text():
     data = base64.b64encode(PIXEL).decode()
     (message,) = conversation({"role": "USER", "content": "What?", "images": [data]}).messages
     assert message == Message(Role.USER, (Image(InlineMedia(PIXEL, "image/png")), Text("What?")))
-    (seen,) = generate(images=[data]).call.requests[0].prompt.messages  # type: ignore[union-attr]
-    assert isinstance(seen.parts[0], Image)
+    prompt = generate(images=[data]).call.requests[0].prompt
+    assert isinstance(prompt, Conversation)
+    assert isinstance(prompt.messages[0].parts[0], Image)
     assert refusal(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
 
 
@@ -208,7 +211,7 @@ def test_an_answer_that_has_begun_is_continued():
     assert conversation(*HELLO, begun).template == TemplateOptions(
         add_generation_prompt=False, continue_final_message=True
     )
-    called = {**begun, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    called: dict[str, Any] = {**begun, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
     assert conversation(*HELLO, called).template == TemplateOptions()
     assert conversation(*HELLO, {**begun, "content": ""}).template == TemplateOptions()
 
@@ -329,20 +332,21 @@ def test_lists_have_tags_and_unknown_facts_are_left_out():
     assert (shown["details"]["families"], shown["details"]["quantization_level"]) == (["llama"], "Q4_K_M")
 
 
-TABLES: dict[str, tuple[ParameterTable, type[msgspec.Struct], Any]] = {
-    "chat": (OLLAMA_CHAT, OllamaChatBody, lambda **fields: chat(**fields).call),
-    "generate": (OLLAMA_GENERATE, OllamaGenerateBody, lambda **fields: generate(**fields).call),
-    "options": (OLLAMA_OPTIONS, OllamaOptions, lambda **fields: chat(options=fields).call),
-    "embed": (OLLAMA_EMBED, OllamaEmbedBody, lambda **fields: read_embed(msgspec.json.encode(fields), OPTIONS)),
+Fields = dict[str, object]
+TABLES: dict[str, tuple[ParameterTable, type[msgspec.Struct], Callable[[Fields], Any]]] = {
+    "chat": (OLLAMA_CHAT, OllamaChatBody, lambda fields: chat(**fields).call),
+    "generate": (OLLAMA_GENERATE, OllamaGenerateBody, lambda fields: generate(**fields).call),
+    "options": (OLLAMA_OPTIONS, OllamaOptions, lambda fields: chat(options=fields).call),
+    "embed": (OLLAMA_EMBED, OllamaEmbedBody, lambda fields: read_embed(msgspec.json.encode(fields), OPTIONS)),
     "embeddings": (
         OLLAMA_EMBEDDINGS,
         OllamaEmbeddingsBody,
-        lambda **fields: read_embeddings(msgspec.json.encode(fields), OPTIONS),
+        lambda fields: read_embeddings(msgspec.json.encode(fields), OPTIONS),
     ),
     "model": (
         OLLAMA_MODEL,
         OllamaModelBody,
-        lambda **fields: read_model_reference(msgspec.json.encode(fields), OPTIONS),
+        lambda fields: read_model_reference(msgspec.json.encode(fields), OPTIONS),
     ),
 }
 OTHERS = [
@@ -366,17 +370,17 @@ def test_a_row_says_what_happens(name: str, row: ParameterSupport):
         return
     read, path = TABLES[name][2], "options." if name == "options" else ""
     for harmless in (None, *row.harmless):
-        assert read(**{row.name: harmless}).warnings == ()
+        assert read({row.name: harmless}).warnings == ()
     match row.status:
         case SupportStatus.REFUSED:
-            error = refusal(read, **{row.name: STRANGE})
+            error = refusal(partial(read, {row.name: STRANGE}))
             assert (type(error), error.param) == (Unsupported, path + row.name)
         case SupportStatus.WARNED:
-            (warning,) = read(**{row.name: STRANGE}).warnings
+            (warning,) = read({row.name: STRANGE}).warnings
             assert warning.startswith(f"{path}{row.name}: ")
         case _:
-            assert read(**{row.name: STRANGE}).warnings == ()
-            assert read(**{row.name: STRANGE}).unknown == ()
+            assert read({row.name: STRANGE}).warnings == ()
+            assert read({row.name: STRANGE}).unknown == ()
 
 
 def test_unknown_fields_are_named():
