@@ -61,7 +61,7 @@ def check_error(request: Request, response: Response) -> None:
         return
     path = request.path
     names_anthropic = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
-    if path.startswith("/api/"):
+    if path.startswith("/api/") and not path.startswith("/api/v1/"):
         ollama.check_error(body)
     elif path.startswith("/v1/messages") or names_anthropic:
         anthropic.check_error(body)

@@ -291,6 +291,13 @@ async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx
     assert (status, "options.num_predict" in error) == (400, True)
 
 
+async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_one(http: httpx2.AsyncClient):
+    body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
+    assert (await http.post("/api/chat", content=body)).status_code == 200
+    assert (await http.post("/api/chat", content=body, headers={"content-type": "text/plain"})).status_code == 415
+    assert (await http.post("/api/chat", content=body, headers={"origin": "https://evil.example"})).status_code == 403
+
+
 async def test_only_ollamas_clients_are_told_that_ollama_is_running(http: httpx2.AsyncClient):
     for agent in ("ollama-python/0.6.3 (x86_64 linux)", "ollama/0.12.0 (amd64 linux) Go/1.24", "ollama-js/0.6.3"):
         assert (await http.get("/", headers={"user-agent": agent})).text == "Ollama is running"

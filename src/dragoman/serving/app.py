@@ -192,7 +192,7 @@ def _build_envelope_resolver(profile: Profile) -> EnvelopeResolver:
     anthropic = ErrorEnvelope(render_anthropic_error, map_anthropic_status)
 
     def resolve(path: str, headers: Mapping[str, str]) -> ErrorEnvelope:
-        if path.startswith("/api/"):
+        if path.startswith("/api/") and not path.startswith("/api/v1/"):
             return ollama.ENVELOPE
         if path.startswith("/v1/messages") or (is_anthropic_request(headers) and not path.startswith(_OPENAI_PATHS)):
             return anthropic

@@ -36,10 +36,10 @@ from ...prompts.infill import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import ErrorEnvelope, Handler, HttpRequest, JsonResponse
-from ..generate import admit_call, build_header, build_responder, collect_warnings, read_call
+from ..generate import admit_call, build_header, build_responder, collect_warnings
 from ..streaming import EventBatches, Responder
 from . import ollama_models
-from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, unload
+from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, read_ollama_call, unload
 
 ENVELOPE = ErrorEnvelope(lambda error, _: render_ollama_error(error), lambda error: error.status)
 
@@ -103,7 +103,7 @@ def _to_nanoseconds(seconds: float) -> int:
 async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> JsonResponse | Responder:
     service = http.service
     timer = AnswerTimer(service.clock.monotonic, http.started_at)
-    ollama_call = await read_call(http, partial(read, clock=AnswerClock(service.clock.now, timer.measure)))
+    ollama_call = await read_ollama_call(http, partial(read, clock=AnswerClock(service.clock.now, timer.measure)))
     slot, name = find_model_slot(service.models, ollama_call.model)
     if not ollama_call.has_prompt and ollama_call.keep_alive == 0:
         await unload(http, slot)
@@ -186,7 +186,7 @@ async def _embed(
     http: HttpRequest, read: Callable[[bytes, ReaderOptions], OllamaEmbedCall], timer: AnswerTimer
 ) -> tuple[OllamaEmbedCall, tuple[str, ...], Embeddings | None]:
     """Return the call, the warnings, and the result: None where there is no input, so that the model is only loaded."""
-    call = await read_call(http, read)
+    call = await read_ollama_call(http, read)
     slot, name = find_model_slot(http.service.models, call.model)
     call_with_warnings = msgspec.structs.replace(
         call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive))

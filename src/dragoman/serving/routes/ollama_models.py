@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +12,7 @@ from ...core.engine import Feature
 from ...core.errors import ModelNotFound, NotFound, PermissionDenied, Unsupported
 from ...core.pull import ModelPuller, PullProgress
 from ...core.request import Sampling
+from ...dialects.base import ReaderOptions
 from ...dialects.body import abbreviate
 from ...dialects.ollama import (
     LATEST,
@@ -28,8 +30,10 @@ from ...pipeline.embedding import find_embedder
 from ...pipeline.models import EmbedderBackend, Models, ModelSlot, ServedModel, TokenBackend, is_name_pattern
 from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse
-from ..generate import build_stream_headers, collect_warnings, read_call
+from ..generate import build_stream_headers, collect_warnings, parse_body
 from ..streaming import ReplayResponder, Responder
+
+T = TypeVar("T")
 
 OLLAMA_VERSION = "0.12.11"
 """The Ollama whose API this is: the first with all fields that are honoured. Some clients require a minimum."""
@@ -127,6 +131,11 @@ def _may_control(http: HttpRequest) -> bool:
     return http.caller.is_admin or http.service.keyring.is_open
 
 
+async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    """Read a body, which LiteLLM sends without a content type. Raises RequestError."""
+    return await parse_body(http, await http.read_json(allow_untyped=True), read)
+
+
 async def list_tags(http: HttpRequest) -> JsonResponse | Responder:
     slots = http.service.models.slots
     names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
@@ -145,7 +154,7 @@ async def list_running(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
-    call = await read_call(http, read_model_reference)
+    call = await read_ollama_call(http, read_model_reference)
     warnings = collect_warnings(call, strict=http.service.options.strict)
     slot, name = find_model_slot(http.service.models, call.model)
     return JsonResponse(render_show(_build_card(slot, name)), warnings=warnings)
@@ -157,7 +166,7 @@ async def show_version(_: HttpRequest) -> JsonResponse | Responder:
 
 async def pull(http: HttpRequest) -> JsonResponse | Responder:
     """Download a model and report the progress. For a model that is served there is nothing to download."""
-    call = await read_call(http, read_model_reference)
+    call = await read_ollama_call(http, read_model_reference)
     warnings = collect_warnings(call, strict=http.service.options.strict)
     reports = _find_reports(http, call.model)
     if not call.stream:
