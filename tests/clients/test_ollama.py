@@ -72,7 +72,7 @@ def test_what_fails_is_the_official_clients_exception(official: Said):
     assert (official["broken"]["error"], "out of memory" in official["broken"]["message"]) == ("ResponseError", True)
 
 
-@needs("langchain", "langchain_ollama")
+@needs("langchain_ollama")
 def test_langchain_streams_what_it_gets_whole(langchain: Said):
     assert langchain["whole"] == langchain["streamed"]
     assert (langchain["whole"]["calls"], langchain["whole"]["thinking"]) == (CALLS, "Sums.")

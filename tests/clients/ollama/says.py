@@ -120,7 +120,7 @@ def try_ollama(address: str) -> None:
 
 
 def try_langchain(address: str) -> None:
-    from langchain.agents import create_agent
+    from langchain_core.messages import HumanMessage
     from langchain_core.tools import tool
     from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
 
@@ -148,8 +148,12 @@ def try_langchain(address: str) -> None:
     tell("streamed", lambda: folded(bound, LOOP))
 
     def loop() -> dict[str, Any]:
-        messages = create_agent(scripted, [adds]).invoke({"messages": [("user", LOOP)]})["messages"]
-        return {"text": messages[-1].text, "results": [m.content for m in messages if m.type == "tool"]}
+        messages: list[Any] = [HumanMessage(LOOP)]
+        while True:
+            messages.append(bound.invoke(messages))
+            if not messages[-1].tool_calls:
+                return {"text": messages[-1].text, "results": [m.content for m in messages if m.type == "tool"]}
+            messages += [adds.invoke(call) for call in messages[-1].tool_calls]
 
     tell("loop", loop)
     tiny = ChatOllama(model="tiny", validate_model_on_init=True, temperature=0, keep_alive="5m", **there)

@@ -237,9 +237,10 @@ def _render_call(index: int, id: str, name: str, arguments: str, *, is_cut_off: 
     streamer.end(is_cut_off=False)
     # Formatted, because a model may break lines between members, and a line is one JSON value here.
     value = msgspec.json.format(replace_surrogates(streamer.value).encode(), indent=-1)
+    # LiteLLM reads the outer index, and without it merges calls that come in separate chunks.
     return [
-        b'{"id":%s,"function":{"index":%d,"name":%s,"arguments":%s}}'
-        % (encode_string(id), index, encode_string(name), escape_line_breaks(value))
+        b'{"id":%s,"index":%d,"function":{"index":%d,"name":%s,"arguments":%s}}'
+        % (encode_string(id), index, index, encode_string(name), escape_line_breaks(value))
     ]
 
 
