@@ -22,7 +22,6 @@ from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts
 from ..store import Store
-from . import anthropic_files, batches, message_batches, weights
 from .auth import Access, Keyring
 from .body import BodyMemoryBudget, ClientGone
 from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
@@ -36,7 +35,6 @@ from .endpoint import (
     build_not_found_endpoint,
     build_not_started_endpoint,
 )
-from .explain import build_routes as explain_routes
 from .generate import build_generation_handler
 from .host import build_allowed_hosts
 from .http_metrics import HttpMetrics
@@ -44,24 +42,36 @@ from .internal_client import InternalClient
 from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
-from .metrics import build_metrics_handler
 from .pacing import StartLimiter
-from .port_faults.routes import build_routes as port_routes
-from .port_faults.spec import PortController
+from .port_faults import PortController
 from .request_log import RequestLog
-from .responses import conversations, create, stored
-from .responses.background import BackgroundRuns
-from .responses.compact import compact
-from .responses.input_tokens import count_input_tokens
-from .responses.websocket import ResponsesWebSocket
-from .routes import admin, chat, embeddings, messages, models
+from .routes import (
+    admin,
+    anthropic_files,
+    batches,
+    chat,
+    conversations,
+    embeddings,
+    message_batches,
+    messages,
+    models,
+    weights,
+)
+from .routes.explain import build_routes as explain_routes
+from .routes.listener import build_routes as port_routes
+from .routes.metrics import build_metrics_handler
+from .routes.responses import create, stored
+from .routes.responses.background import BackgroundRuns
+from .routes.responses.compact import compact
+from .routes.responses.input_tokens import count_input_tokens
+from .routes.responses.websocket import ResponsesWebSocket
+from .routes.sglang import build_routes as sglang_routes
+from .routes.tgi import ENVELOPE as TGI_ENVELOPE
+from .routes.tgi import TGI_ONLY_PATHS as TGI_ROUTES
+from .routes.tgi import build_routes as tgi_routes
+from .routes.vllm import build_routes as vllm_routes
 from .service import Service, ServingOptions
-from .sglang import build_routes as sglang_routes
 from .streaming import ResponseOutcome
-from .tgi import ENVELOPE as TGI_ENVELOPE
-from .tgi import TGI_ONLY_PATHS as TGI_ROUTES
-from .tgi import build_routes as tgi_routes
-from .vllm import build_routes as vllm_routes
 
 RouteTable = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 

@@ -14,7 +14,7 @@ from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
 from .file_store import delete_abandoned_uploads
 from .request_log import RequestLog
-from .responses.background import BackgroundRuns
+from .routes.responses.background import BackgroundRuns
 from .service import Service
 
 BackgroundWorker = Callable[[Service, Store], Coroutine[None, None, None]]

@@ -21,10 +21,10 @@ from .crypto import Sealer
 from .http_metrics import HttpMetrics
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
-from .port_faults.spec import PortController
+from .port_faults import PortController
 from .request_log import RequestLog
-from .responses.background import BackgroundRuns
-from .responses.conversation_locks import ConversationLocks
+from .routes.responses.background import BackgroundRuns
+from .routes.responses.conversation_locks import ConversationLocks
 from .weight_uploads import WeightUploads
 
 

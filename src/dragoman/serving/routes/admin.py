@@ -11,10 +11,10 @@ from ...core.control import EngineControl, PauseMode, Scriptable
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...pipeline.adapters import Adapter
 from ...pipeline.models import ServedModel
+from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse
 from ..streaming import Responder
-from .admin_body import decode_body
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:

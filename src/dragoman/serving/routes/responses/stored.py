@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from ...core.errors import RequestError, Unsupported
-from ...dialects.body import abbreviate, check_one_of, invalid_value
-from ...dialects.pagination import paginate, read_page_query
-from ...dialects.responses.input_items import read_item_id
-from ...dialects.responses.reader import INCLUDABLE
-from ...dialects.responses.stored import read_stored_response
-from ...store import CommitConflict, Delete, Key, Record
-from ..endpoint import HttpRequest, JsonResponse
-from ..streaming import Responder
+from ....core.errors import RequestError, Unsupported
+from ....dialects.body import abbreviate, check_one_of, invalid_value
+from ....dialects.pagination import paginate, read_page_query
+from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses.reader import INCLUDABLE
+from ....dialects.responses.stored import read_stored_response
+from ....store import CommitConflict, Delete, Key, Record
+from ...endpoint import HttpRequest, JsonResponse
+from ...streaming import Responder
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 from starlette.datastructures import FormData
 
-from ..dialects.anthropic.batches import format_timestamp
-from ..dialects.anthropic.files import (
+from ...dialects.anthropic.batches import format_timestamp
+from ...dialects.anthropic.files import (
     FileMetadata,
     is_anthropic_request,
     read_expiry_seconds,
@@ -18,14 +18,14 @@ from ..dialects.anthropic.files import (
     render_file_list,
     select_ids,
 )
-from ..dialects.batches import FileObject
-from ..store import Record
+from ...dialects.batches import FileObject
+from ...store import Record
+from ..auth import Access
+from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
+from ..file_store import FILE_KIND, find_file, is_complete
+from ..store_access import list_newest_first, require_store
+from ..streaming import Responder
 from . import files
-from .auth import Access
-from .endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
-from .file_store import FILE_KIND, find_file, is_complete
-from .store_access import list_newest_first, require_store
-from .streaming import Responder
 
 _OCTET_STREAM = "application/octet-stream"
 

@@ -13,17 +13,17 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
-from ..dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
-from ..dialects.body import abbreviate, invalid_value, missing_parameter
-from ..dialects.pagination import read_page_query
-from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
-from .auth import Access
-from .body import ClientGone
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete, read_chunks
-from .store_access import list_records, require_store
-from .streaming import ReplayResponder, Responder
+from ...core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
+from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
+from ...dialects.body import abbreviate, invalid_value, missing_parameter
+from ...dialects.pagination import read_page_query
+from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
+from ..auth import Access
+from ..body import ClientGone
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete, read_chunks
+from ..store_access import list_records, require_store
+from ..streaming import ReplayResponder, Responder
 
 CHUNK_SIZE = 512 * 1024
 """Bytes per stored chunk."""

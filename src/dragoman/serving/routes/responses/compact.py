@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...core.errors import Unsupported
-from ...dialects.base import ReaderOptions
-from ...dialects.responses import ResponsesCall, read_responses
-from ..endpoint import HttpRequest, JsonResponse
-from ..generate import admit_call, build_header, build_responder, read_call
-from ..streaming import Responder
+from ....core.errors import Unsupported
+from ....dialects.base import ReaderOptions
+from ....dialects.responses import ResponsesCall, read_responses
+from ...endpoint import HttpRequest, JsonResponse
+from ...generate import admit_call, build_header, build_responder, read_call
+from ...streaming import Responder
 from .turn import prepend_history
 
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import RequestError, Unsupported
-from ..dialects.base import GenerationCall
-from ..dialects.sglang import read_sglang
-from ..dialects.tgi import is_tgi_body, read_tgi
-from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from .auth import Access
-from .endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
-from .generate import parse_body, run_generation, run_in_thread_if_large
-from .routes.admin import find_controls
-from .routes.admin_body import check_version, decode_body
-from .routes.models import check_health
-from .streaming import Responder
+from ...core.errors import RequestError, Unsupported
+from ...dialects.base import GenerationCall
+from ...dialects.sglang import read_sglang
+from ...dialects.tgi import is_tgi_body, read_tgi
+from ...pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from ..admin_body import check_version, decode_body
+from ..auth import Access
+from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
+from ..generate import parse_body, run_generation, run_in_thread_if_large
+from ..streaming import Responder
+from .admin import find_controls
+from .models import check_health
 from .tgi import generate as generate_as_tgi
 from .vllm import reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk

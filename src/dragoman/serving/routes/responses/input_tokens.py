@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ...core.errors import Unsupported
-from ...core.request import Conversation
-from ...dialects.base import GenerationCall
-from ...dialects.responses import read_responses, render_input_tokens
-from ...pipeline.admission import check_countable
-from ...pipeline.models import TokenBackend
-from ...pipeline.truncation import build_dropped_warning, build_fitting_prompt
-from ..context import build_owner_files
-from ..endpoint import HttpRequest, JsonResponse
-from ..generate import build_terms, read_call, reject_unknown_fields
-from ..streaming import Responder
+from ....core.errors import Unsupported
+from ....core.request import Conversation
+from ....dialects.base import GenerationCall
+from ....dialects.responses import read_responses, render_input_tokens
+from ....pipeline.admission import check_countable
+from ....pipeline.models import TokenBackend
+from ....pipeline.truncation import build_dropped_warning, build_fitting_prompt
+from ...context import build_owner_files
+from ...endpoint import HttpRequest, JsonResponse
+from ...generate import build_terms, read_call, reject_unknown_fields
+from ...streaming import Responder
 from .turn import prepend_history
 
 

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
-from ...core.errors import RequestError
-from ...dialects.body import check_text, translated
-from ..endpoint import HttpRequest
+from ..core.errors import RequestError
+from ..dialects.body import check_text, translated
+from .endpoint import HttpRequest
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, suppress
 
-from ...core.errors import DragomanError
-from ...core.events import Event, Finished, Started
-from ...core.reply import ReplyBuilder
-from ...dialects.responses.stored import RUNNING_STATUSES
-from ...pipeline.engine_calls import contain
-from ...store import Change, CommitConflict, Key, Put, Replace, StoreUnavailable
-from ..streaming import log, wrap_unexpected_error
+from ....core.errors import DragomanError
+from ....core.events import Event, Finished, Started
+from ....core.reply import ReplyBuilder
+from ....dialects.responses.stored import RUNNING_STATUSES
+from ....pipeline.engine_calls import contain
+from ....store import Change, CommitConflict, Key, Put, Replace, StoreUnavailable
+from ...streaming import log, wrap_unexpected_error
 from .background import BackgroundRuns, build_event_append
 from .turn import ResponseStore, ResponseTurn
 

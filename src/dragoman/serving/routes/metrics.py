@@ -19,11 +19,11 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from ..core.metrics import EngineStats, Histogram
-from ..pipeline.metrics import ModelMetrics
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .http_metrics import HttpMetrics
-from .streaming import Responder
+from ...core.metrics import EngineStats, Histogram
+from ...pipeline.metrics import ModelMetrics
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..http_metrics import HttpMetrics
+from ..streaming import Responder
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.errors import Conflict, NotFound
-from ..dialects.batches import (
+from ...core.errors import Conflict, NotFound
+from ...dialects.batches import (
     BatchCounts,
     BatchError,
     BatchErrors,
@@ -28,9 +28,9 @@ from ..dialects.batches import (
     read_line,
     read_usage,
 )
-from ..dialects.body import abbreviate
-from ..dialects.pagination import read_page_query
-from ..store import (
+from ...dialects.body import abbreviate
+from ...dialects.pagination import read_page_query
+from ...store import (
     UNCLAIMED_RUN,
     Append,
     Change,
@@ -45,15 +45,16 @@ from ..store import (
     Store,
     StoreFull,
 )
-from . import file_store, files
-from .auth import Access
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .generate import reject_unknown_fields
-from .internal_client import InternalClient, InternalResponse
-from .jobs import JobRunner, JobTask, RecordLease
-from .service import Service
-from .store_access import list_records, require_store
-from .streaming import Responder
+from .. import file_store
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..generate import reject_unknown_fields
+from ..internal_client import InternalClient, InternalResponse
+from ..jobs import JobRunner, JobTask, RecordLease
+from ..service import Service
+from ..store_access import list_records, require_store
+from ..streaming import Responder
+from . import files
 
 BATCH = "batch"
 BATCH_ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import NotFound, RequestError
+from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse
-from ..routes.admin_body import decode_body
+from ..port_faults import PortCommand, PortController, PortState
 from ..streaming import Responder
-from .spec import PortCommand, PortController, PortState
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:

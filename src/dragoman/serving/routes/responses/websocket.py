@@ -16,16 +16,16 @@ import anyio.to_thread
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from ...core.errors import DragomanError, Overloaded, RequestError
-from ...core.events import ChoiceFinished, Event, FinishReason
-from ...dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
-from ..auth import Access
-from ..disconnect import never
-from ..endpoint import EnvelopeResolver, HttpRequest, build_http_request, show_address
-from ..generate import LARGE_BODY, build_reader_options, find_header_timeout
-from ..host import check_headers
-from ..service import Service
-from ..streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
+from ....core.errors import DragomanError, Overloaded, RequestError
+from ....core.events import ChoiceFinished, Event, FinishReason
+from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
+from ...auth import Access
+from ...disconnect import never
+from ...endpoint import EnvelopeResolver, HttpRequest, build_http_request, show_address
+from ...generate import LARGE_BODY, build_reader_options, find_header_timeout
+from ...host import check_headers
+from ...service import Service
+from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
 from .history import ResponseHistory
 from .turn import ResponseTurn, open_turn
 

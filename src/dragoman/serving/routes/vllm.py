@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from .. import __version__
-from ..core.errors import NotFound, RequestError
-from ..dialects.generate import read_generate
-from ..pipeline.models import ServedModel, TokenBackend
-from .auth import Access
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .generate import build_generation_handler
-from .streaming import Responder
+from ... import __version__
+from ...core.errors import NotFound, RequestError
+from ...dialects.generate import read_generate
+from ...pipeline.models import ServedModel, TokenBackend
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..generate import build_generation_handler
+from ..streaming import Responder
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
-from ...core.errors import RequestError
-from ...dialects.body import abbreviate
+from ....core.errors import RequestError
+from ....dialects.body import abbreviate
 
 
 class ConversationLock:

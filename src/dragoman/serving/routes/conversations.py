@@ -22,7 +22,7 @@ from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Rem
 from ..endpoint import HttpRequest, JsonResponse
 from ..generate import reject_unknown_fields
 from ..streaming import Responder
-from .history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
+from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from ..core.errors import NotFound, Unsupported
-from ..dialects.base import GenerationCall, ReaderOptions
-from ..dialects.chat import read_chat
-from ..dialects.completions import read_completions
-from ..dialects.explain import PromptDifference, PromptExplanation, render_explanation
-from ..dialects.generate import read_generate, render_generate_body
-from ..pipeline.models import ServedModel, TokenBackend
-from ..pipeline.prepare import TokenJob
-from ..pipeline.recent_prompts import count_common_prefix
-from .auth import Access
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .generate import AdmittedCall, build_header, prepare_call, read_call
+from ...core.errors import NotFound, Unsupported
+from ...dialects.base import GenerationCall, ReaderOptions
+from ...dialects.chat import read_chat
+from ...dialects.completions import read_completions
+from ...dialects.explain import PromptDifference, PromptExplanation, render_explanation
+from ...dialects.generate import read_generate, render_generate_body
+from ...pipeline.models import ServedModel, TokenBackend
+from ...pipeline.prepare import TokenJob
+from ...pipeline.recent_prompts import count_common_prefix
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..generate import AdmittedCall, build_header, prepare_call, read_call
+from ..streaming import Responder
+from .messages import read_conversation
 from .responses.input_tokens import read_call_with_history
-from .routes.messages import read_conversation
 from .sglang import read_generate_call
-from .streaming import Responder
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
 """Reads a request's call including its history."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from .. import __version__
-from ..core.errors import DragomanError
-from ..dialects.tgi import map_tgi_status, read_tgi, render_tgi_error, render_tgi_info
-from .auth import Access
-from .endpoint import EnvelopedError, ErrorEnvelope, Handler, HandlerResult, HttpRequest, JsonResponse, call_handler
-from .generate import build_generation_handler, parse_body, run_generation
-from .streaming import Responder
+from ... import __version__
+from ...core.errors import DragomanError
+from ...dialects.tgi import map_tgi_status, read_tgi, render_tgi_error, render_tgi_info
+from ..auth import Access
+from ..endpoint import EnvelopedError, ErrorEnvelope, Handler, HandlerResult, HttpRequest, JsonResponse, call_handler
+from ..generate import build_generation_handler, parse_body, run_generation
+from ..streaming import Responder
 
 ENVELOPE = ErrorEnvelope(lambda error, _: render_tgi_error(error), map_tgi_status)
 TGI_ONLY_PATHS = frozenset({"/", "/generate_stream", "/info"})

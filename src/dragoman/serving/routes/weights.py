@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from ..core.control import Trainable, WeightsInMemory, WeightsOnDisk
-from ..core.errors import NotFound, PermissionDenied, RequestError, Unsupported
-from .auth import Access
-from .body import read_body
-from .endpoint import Handler, HttpRequest, JsonResponse
-from .routes.admin_body import check_version, decode_body
-from .streaming import Responder
+from ...core.control import Trainable, WeightsInMemory, WeightsOnDisk
+from ...core.errors import NotFound, PermissionDenied, RequestError, Unsupported
+from ..admin_body import check_version, decode_body
+from ..auth import Access
+from ..body import read_body
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..streaming import Responder
 
 BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
 SUPPORTED_TRANSFERS_HINT = (

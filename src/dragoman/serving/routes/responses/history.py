@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...core.errors import NotFound, RequestError, Unsupported
-from ...dialects.body import abbreviate
-from ...dialects.responses import NormalizedItem, ResponsesCall
-from ...dialects.responses.input_items import find_response_id, read_item_id, read_stored_item
-from ...dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
-from ...store import Key, Record, SeriesEntry, Store
+from ....core.errors import NotFound, RequestError, Unsupported
+from ....dialects.body import abbreviate
+from ....dialects.responses import NormalizedItem, ResponsesCall
+from ....dialects.responses.input_items import find_response_id, read_item_id, read_stored_item
+from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
+from ....store import Key, Record, SeriesEntry, Store
 
 RESPONSE_KIND, CONVERSATION_KIND = "response", "conversation"
 """Kinds of records."""

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 
-from ...core.errors import DragomanError, EngineError, RateLimited
-from ...dialects.responses import event_log as logged
-from ...dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
-from ...store import Append, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
-from ..streaming import log
+from ....core.errors import DragomanError, EngineError, RateLimited
+from ....dialects.responses import event_log as logged
+from ....dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
+from ....store import Append, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
+from ...streaming import log
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 
 EVENTS_SERIES = "events"

@@ -12,19 +12,19 @@ import anyio.to_thread
 import msgspec
 from msgspec import Raw
 
-from ...core.errors import Conflict, DragomanError
-from ...core.reply import Reply
-from ...dialects.base import Header
-from ...dialects.body import abbreviate
-from ...dialects.envelope import ResponseId
-from ...dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
-from ...dialects.responses.input_items import read_item_id
-from ...dialects.responses.stored import StoredResponse, to_raw
-from ...store import Append, Change, CommitConflict, Item, Key, Put, Store
-from ..context import RequestContext
-from ..generate import LARGE_BODY, AdmittedCall, admit_call, build_header
-from ..persistence import persist_before_finish
-from ..streaming import EventBatches, log, wrap_unexpected_error
+from ....core.errors import Conflict, DragomanError
+from ....core.reply import Reply
+from ....dialects.base import Header
+from ....dialects.body import abbreviate
+from ....dialects.envelope import ResponseId
+from ....dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
+from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses.stored import StoredResponse, to_raw
+from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
+from ...context import RequestContext
+from ...generate import LARGE_BODY, AdmittedCall, admit_call, build_header
+from ...persistence import persist_before_finish
+from ...streaming import EventBatches, log, wrap_unexpected_error
 from .conversation_locks import ConversationLock
 from .history import (
     CONVERSATION_KIND,

@@ -10,8 +10,8 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import NotFound, RequestError
-from ..dialects.anthropic.batches import (
+from ...core.errors import NotFound, RequestError
+from ...dialects.anthropic.batches import (
     MessageBatch,
     MessageBatchCounts,
     count_result,
@@ -23,17 +23,17 @@ from ..dialects.anthropic.batches import (
     render_batch_list,
     render_deleted_batch,
 )
-from ..dialects.body import abbreviate
-from ..store import UNCLAIMED_RUN, Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, SeriesEntry, Store
-from .auth import Access
-from .endpoint import Handler, HttpRequest, JsonResponse
+from ...dialects.body import abbreviate
+from ...store import UNCLAIMED_RUN, Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, SeriesEntry, Store
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..generate import reject_unknown_fields, run_in_thread_if_large
+from ..internal_client import InternalClient, InternalResponse
+from ..jobs import JobRunner, JobTask, RecordLease
+from ..service import Service
+from ..store_access import list_newest_first, require_store
+from ..streaming import ReplayResponder, Responder
 from .files import RawFraming
-from .generate import reject_unknown_fields, run_in_thread_if_large
-from .internal_client import InternalClient, InternalResponse
-from .jobs import JobRunner, JobTask, RecordLease
-from .service import Service
-from .store_access import list_newest_first, require_store
-from .streaming import ReplayResponder, Responder
 
 MESSAGE_BATCH_KIND = "message_batch"
 REQUESTS, RESULTS = "requests", "results"

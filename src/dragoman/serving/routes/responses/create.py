@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from ...core.errors import DragomanError, Unsupported
-from ...dialects.base import ReaderOptions
-from ...dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ...dialects.responses import ResponsesCall, event_log, read_responses
-from ...dialects.responses.errors import render_error_fields
-from ...store import Key
-from ..endpoint import HttpRequest, JsonResponse
-from ..generate import build_responder, build_stream_headers, read_call
-from ..streaming import ReplayResponder, Responder
+from ....core.errors import DragomanError, Unsupported
+from ....dialects.base import ReaderOptions
+from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
+from ....dialects.responses import ResponsesCall, event_log, read_responses
+from ....dialects.responses.errors import render_error_fields
+from ....store import Key
+from ...endpoint import HttpRequest, JsonResponse
+from ...generate import build_responder, build_stream_headers, read_call
+from ...streaming import ReplayResponder, Responder
 from .background import BackgroundRuns
 from .background_run import start_run
 from .history import RESPONSE_KIND
