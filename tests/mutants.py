@@ -144,10 +144,24 @@ MUTANTS = (
     # Browsers.
     Mutant(
         "any page of the web sends requests to a server on its reader's machine (CSRF)",
-        "serving/endpoint.py",
-        "        if self.access is not Access.PUBLIC:\n",
-        "        if self.access is Access.ADMIN:\n",
+        "serving/auth.py",
+        "        if access is not Access.PUBLIC:\n",
+        "        if access is Access.ADMIN:\n",
         ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "an error on a path that two vendors have is always in one vendor's format",
+        "serving/endpoint.py",
+        "        envelope.resolve(headers),\n",
+        "        envelope,\n",
+        ("tests/serving/test_routes.py",),
+    ),
+    Mutant(
+        "a 404 below a dialect's path is in another dialect's format",
+        "serving/routing.py",
+        "            path = path.rpartition(\"/\")[0]\n",
+        "            return BY_CLIENT\n",
+        ("tests/serving/test_routes.py",),
     ),
     Mutant(
         "a body without a type is JSON: a browser sends a Blob without asking first",
@@ -1209,7 +1223,7 @@ MUTANTS = (
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",
         "serving/routes/responses/websocket.py",
-        "        self._service.options.cors.check_origin(http.headers, by_name=False)\n",
+        "        self._policy.check_origin(http.headers, self.access)\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
     ),
@@ -1288,7 +1302,7 @@ MUTANTS = (
     Mutant(
         "two responses at once run in one conversation",
         "serving/routes/responses/turn.py",
-        "conversation_lock = service.conversation_locks.acquire(owner, responses_call.conversation)",
+        "conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)",
         "conversation_lock = None",
         ("tests/serving/responses/test_conversations.py",),
     ),

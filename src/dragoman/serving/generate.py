@@ -84,8 +84,9 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
 
 def build_reader_options(context: RequestContext) -> ReaderOptions:
     """Return the reader options for this caller."""
-    service = context.service
-    return msgspec.structs.replace(service.reader_options, sealing_key=service.sealer.for_owner(context.caller.owner))
+    generation = context.service.generation
+    sealing_key = generation.sealer.for_owner(context.caller.owner)
+    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -94,7 +95,7 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
     requested_model = call.requests[0].model
     slot = service.models.find_slot(requested_model)
     name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
-    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
+    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.generation.fingerprint)
 
 
 async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -109,7 +110,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
         admitted = await work
-    recent_prompts = context.service.recent_prompts
+    recent_prompts = context.service.generation.recent_prompts
     if recent_prompts is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
@@ -128,7 +129,7 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare the call and record its outcome in the request log, if there is one."""
-    request_log, clock = context.service.request_log, context.service.clock
+    request_log, clock = context.service.generation.request_log, context.service.clock
     if request_log is None:
         return await prepare_call(context, call, header)
     line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
@@ -144,13 +145,13 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare a call without logging or remembering it."""
-    options, meters = context.service.options, context.service.meters
+    options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     with model.keep_loaded():
         with_media = [
-            await context.service.media.resolve_request(build_owner_files(context), model, request)
+            await context.service.generation.media.resolve_request(build_owner_files(context), model, request)
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
@@ -176,6 +177,12 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
 
 def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
     return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
+
+
+async def find_queried_model(http: HttpRequest) -> ServedModel:
+    """Load and return the model in the query, or else the default model."""
+    models = http.service.models
+    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
 
 
 class WarningSource(Protocol):

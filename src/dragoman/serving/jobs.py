@@ -109,6 +109,7 @@ class JobRunner:
     """Runs the jobs of one kind in this process.
 
     slots: limits concurrent tasks of all jobs.
+    new_jobs: set when a job has been stored.
     max_jobs: concurrent jobs.
     """
 
@@ -119,8 +120,10 @@ class JobRunner:
         client: InternalClient,
         kind: str,
         slots: asyncio.Semaphore,
+        new_jobs: asyncio.Event,
         max_jobs: int = 4,
     ) -> None:
+        self._new_jobs = new_jobs
         self._service, self._store, self._client, self._kind = service, store, client, kind
         self._slots, self._max_jobs = slots, max_jobs
 
@@ -132,7 +135,7 @@ class JobRunner:
                 running = {task for task in running if not task.done()}
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
-                await _wait_for_event(self._service.jobs_available, POLL_INTERVAL)
+                await _wait_for_event(self._new_jobs, POLL_INTERVAL)
         finally:
             for task in running:
                 task.cancel()

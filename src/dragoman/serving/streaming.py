@@ -66,6 +66,16 @@ class StreamFraming(Protocol):
     def render_error(self, error: DragomanError) -> bytes: ...
 
 
+class RawFraming:
+    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
+
+    end = b""
+    keepalive = b""
+
+    def render_error(self, error: DragomanError) -> bytes:
+        raise error
+
+
 class ResponseStart(Struct, frozen=True):
     """The data that a response needs until its headers are sent, and no longer.
 

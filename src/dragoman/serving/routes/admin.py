@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -13,27 +13,28 @@ from ...pipeline.adapters import Adapter
 from ...pipeline.models import ServedModel
 from ..admin_body import decode_body
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..streaming import Responder
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Sequence[Route]:
     """Uses vLLM's paths where they exist."""
     admin = Access.ADMIN
-    return {
-        "/sleep": (admin, {"POST": sleep}),
-        "/wake_up": (admin, {"POST": wake_up}),
-        "/is_sleeping": (admin, {"GET": is_sleeping}),
-        "/pause": (admin, {"POST": pause}),
-        "/resume": (admin, {"POST": resume}),
-        "/is_paused": (admin, {"GET": is_paused}),
-        "/abort_requests": (admin, {"POST": abort}),
-        "/collective_rpc": (admin, {"POST": refuse_rpc}),
-        "/v1/load_lora_adapter": (admin, {"POST": load_adapter}),
-        "/v1/unload_lora_adapter": (admin, {"POST": unload_adapter}),
-        "/dragoman/reply": (admin, {"POST": enqueue_reply}),
-        "/dragoman/faults": (admin, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
-    }
+    return (
+        Route("/sleep", admin, OPENAI, {"POST": sleep}),
+        Route("/wake_up", admin, OPENAI, {"POST": wake_up}),
+        Route("/is_sleeping", admin, OPENAI, {"GET": is_sleeping}),
+        Route("/pause", admin, OPENAI, {"POST": pause}),
+        Route("/resume", admin, OPENAI, {"POST": resume}),
+        Route("/is_paused", admin, OPENAI, {"GET": is_paused}),
+        Route("/abort_requests", admin, OPENAI, {"POST": abort}),
+        Route("/collective_rpc", admin, OPENAI, {"POST": refuse_rpc}),
+        Route("/v1/load_lora_adapter", admin, OPENAI, {"POST": load_adapter}),
+        Route("/v1/unload_lora_adapter", admin, OPENAI, {"POST": unload_adapter}),
+        Route("/dragoman/reply", admin, OPENAI, {"POST": enqueue_reply}),
+        Route("/dragoman/faults", admin, OPENAI, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
+    )
 
 
 def find_controls(http: HttpRequest) -> list[EngineControl]:

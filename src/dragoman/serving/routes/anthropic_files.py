@@ -1,9 +1,8 @@
-"""Anthropic's Files API: the same files and paths as OpenAI's, with Anthropic's rendering and paging."""
+"""Anthropic's Files API: the files of `files`, with Anthropic's rendering and paging. `files` declares the routes."""
 
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Mapping
 
 import msgspec
 from starlette.datastructures import FormData
@@ -11,7 +10,6 @@ from starlette.datastructures import FormData
 from ...dialects.anthropic.batches import format_timestamp
 from ...dialects.anthropic.files import (
     FileMetadata,
-    is_anthropic_request,
     read_expiry_seconds,
     read_file_page_query,
     render_deleted_file,
@@ -20,60 +18,34 @@ from ...dialects.anthropic.files import (
 )
 from ...dialects.batches import FileObject
 from ...store import Record
-from ..auth import Access
-from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse
 from ..file_store import FILE_KIND, find_file, is_complete
 from ..store_access import list_newest_first, require_store
 from ..streaming import Responder
-from . import files
+from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
 
 _OCTET_STREAM = "application/octet-stream"
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """The routes of OpenAI's files; the request's headers choose the vendor's format."""
-    overrides: Mapping[str, Mapping[str, Handler]] = {
-        "/v1/files": {"GET": list_files, "POST": upload},
-        "/v1/files/{file}": {"GET": show, "DELETE": delete},
-    }
-    return {
-        path: (
-            access,
-            {
-                method: _dispatch_by_vendor(openai_handler, overrides.get(path, {}).get(method, openai_handler))
-                for method, openai_handler in handlers.items()
-            },
-        )
-        for path, (access, handlers) in files.build_routes().items()
-    }
-
-
-def _dispatch_by_vendor(openai: Handler, anthropic: Handler) -> Handler:
-    async def handle(http: HttpRequest) -> HandlerResult:
-        return await (anthropic if is_anthropic_request(http.headers) else openai)(http)
-
-    return handle
-
-
 async def upload(http: HttpRequest) -> JsonResponse | Responder:
-    return _render_file(await files.store_upload(http, _describe))
+    return _render_file(await store_upload(http, _describe))
 
 
-def _describe(form: FormData) -> files.UploadDescription:
-    part = files.find_file_part(form)
-    seconds = read_expiry_seconds(files.read_fields(form).get("expires_in_seconds"))
+def _describe(form: FormData) -> UploadDescription:
+    part = find_file_part(form)
+    seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
     mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
-    return files.UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
+    return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
-    return _render_file(_decode_file(await files.load_file_record(http)))
+    return _render_file(_decode_file(await load_file_record(http)))
 
 
 async def delete(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(render_deleted_file(await files.delete_file(http)))
+    return JsonResponse(render_deleted_file(await delete_file(http)))
 
 
 async def list_files(http: HttpRequest) -> JsonResponse | Responder:

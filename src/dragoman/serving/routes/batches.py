@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -47,14 +47,16 @@ from ...store import (
 )
 from .. import file_store
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..generate import reject_unknown_fields
 from ..internal_client import InternalClient, InternalResponse
 from ..jobs import JobRunner, JobTask, RecordLease
+from ..lifespan import BackgroundWorker
 from ..service import Service
 from ..store_access import list_records, require_store
 from ..streaming import Responder
-from . import files
+from ..uploads import build_no_such_file_error, build_put
 
 BATCH = "batch"
 BATCH_ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")
@@ -66,56 +68,50 @@ _FILES_TTL = 30 * 86400
 _FINAL_STATES = frozenset({"failed", "completed", "expired", "cancelled"})
 
 
-def build_routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """handlers: of the routes that a batch can call."""
-    return {
-        "/v1/batches": (Access.USER, {"GET": list_batches, "POST": build_create_handler(handlers)}),
-        "/v1/batches/{batch}": (Access.USER, {"GET": show}),
-        "/v1/batches/{batch}/cancel": (Access.USER, {"POST": cancel}),
-    }
+def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
+    """new_batches: set when one has been stored."""
+    user = Access.USER
+    return (
+        Route("/v1/batches", user, OPENAI, {"GET": list_batches, "POST": partial(create, new_batches)}),
+        Route("/v1/batches/{batch}", user, OPENAI, {"GET": show}),
+        Route("/v1/batches/{batch}/cancel", user, OPENAI, {"POST": cancel}),
+    )
 
 
 def build_worker(
-    client: InternalClient, slots: asyncio.Semaphore
-) -> Callable[[Service, Store], Coroutine[None, None, None]]:
-    """Build the worker that processes batches."""
+    service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
+) -> BackgroundWorker:
+    """Build the worker that processes batches. new_batches: as in `build_routes`."""
 
-    async def run(service: Service, store: Store) -> None:
-        jobs = JobRunner(service, store, client, BATCH, slots)
+    async def run(store: Store) -> None:
+        jobs = JobRunner(service, store, client, BATCH, slots, new_batches)
         await jobs.run(partial(process_batch, service, store))
 
     return run
 
 
-def build_create_handler(handlers: Mapping[str, Handler]) -> Handler:
-    """handlers: of the routes that a batch can call."""
-
-    async def create(http: HttpRequest) -> JsonResponse | Responder:
-        store = require_store(http)
-        batch_request = read_batch_request(
-            await http.read_json(), [path for path in BATCH_ENDPOINTS if path in handlers]
-        )
-        reject_unknown_fields(batch_request.unknown, strict=http.service.options.strict)
-        if await file_store.find_file(store, http.caller.owner, batch_request.input_file_id) is None:
-            raise files.build_no_such_file_error(batch_request.input_file_id)
-        created = int(http.service.clock.now())
-        batch = BatchObject(
-            id=http.service.ids.new("batch_"),
-            completion_window=batch_request.completion_window,
-            created_at=created,
-            endpoint=batch_request.endpoint,
-            input_file_id=batch_request.input_file_id,
-            expires_at=created + _COMPLETION_WINDOW,
-            metadata=batch_request.metadata,
-            output_expires_after=batch_request.output_expires_after,
-        )
-        body = msgspec.json.encode(batch)
-        await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
-        http.service.jobs_available.set()
-        warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)
-        return JsonResponse(body, warnings=warnings)
-
-    return create
+async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse | Responder:
+    store = require_store(http)
+    batch_request = read_batch_request(await http.read_json(), BATCH_ENDPOINTS)
+    reject_unknown_fields(batch_request.unknown, strict=http.service.options.strict)
+    if await file_store.find_file(store, http.caller.owner, batch_request.input_file_id) is None:
+        raise build_no_such_file_error(batch_request.input_file_id)
+    created = int(http.service.clock.now())
+    batch = BatchObject(
+        id=http.service.ids.new("batch_"),
+        completion_window=batch_request.completion_window,
+        created_at=created,
+        endpoint=batch_request.endpoint,
+        input_file_id=batch_request.input_file_id,
+        expires_at=created + _COMPLETION_WINDOW,
+        metadata=batch_request.metadata,
+        output_expires_after=batch_request.output_expires_after,
+    )
+    body = msgspec.json.encode(batch)
+    await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
+    new_batches.set()
+    warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)
+    return JsonResponse(body, warnings=warnings)
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
@@ -214,7 +210,7 @@ class _BatchJob:
             output_file_id=output.id,
             error_file_id=errors.id,
         )
-        file_puts = (files.build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
+        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
         await self._save_unless_cancelled(started, *file_puts)
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:

@@ -19,10 +19,22 @@ from ...dialects.responses.conversations import (
     render_deleted_conversation,
 )
 from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store
-from ..endpoint import HttpRequest, JsonResponse
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..generate import reject_unknown_fields
 from ..streaming import Responder
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
+
+
+def build_routes() -> Sequence[Route]:
+    conversation, user = "/v1/conversations/{id}", Access.USER
+    return (
+        Route("/v1/conversations", user, OPENAI, {"POST": create}),
+        Route(conversation, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
+        Route(f"{conversation}/items", user, OPENAI, {"GET": list_items, "POST": add_items}),
+        Route(f"{conversation}/items/{{item}}", user, OPENAI, {"GET": show_item, "DELETE": delete_item}),
+    )
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 
 from ...core.errors import NotFound, Unsupported
 from ...dialects.base import GenerationCall, ReaderOptions
@@ -12,14 +12,15 @@ from ...dialects.explain import PromptDifference, PromptExplanation, render_expl
 from ...dialects.generate import read_generate, render_generate_body
 from ...pipeline.models import ServedModel, TokenBackend
 from ...pipeline.prepare import TokenJob
-from ...pipeline.recent_prompts import count_common_prefix
+from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import Handler, HttpRequest, JsonResponse, Route
+from ..envelopes import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
 from ..generate import AdmittedCall, build_header, prepare_call, read_call
 from ..streaming import Responder
+from .generate import read_generate_call
 from .messages import read_conversation
 from .responses.input_tokens import read_call_with_history
-from .sglang import read_generate_call
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
 """Reads a request's call including its history."""
@@ -48,7 +49,7 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
     return handle
 
 
-def build_explain_handler(read: HttpCallReader) -> Handler:
+def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | None) -> Handler:
     """Return the prompt's text and tokens, its cached length, and its first difference from the caller's recent
     prompts.
     """
@@ -58,27 +59,32 @@ def build_explain_handler(read: HttpCallReader) -> Handler:
         _, admitted, model, (job, *other_jobs) = await _prepare(http, read)
         if other_jobs:
             raise Unsupported("One prompt can be explained at a time.", param="prompt")
-        result = _build_explanation(http, model, job, admitted)
+        result = _build_explanation(http, recent_prompts, model, job, admitted)
         return JsonResponse(render_explanation(result), warnings=admitted.warnings)
 
     return handle
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """An `explain` route below each generating route. /generate also accepts TGI's bodies."""
+def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
+    """An `explain` route below each generating route. recent_prompts: None unless that is enabled."""
     chat, completions = _build_reader(read_chat), _build_reader(read_completions)
-    readers: dict[str, HttpCallReader] = {
-        "/v1/chat/completions": chat,
-        "/v1/completions": completions,
-        "/v1/responses": read_call_with_history,
-        "/v1/messages": _read_messages_call,
-        "/inference/v1/generate": _build_reader(read_generate),
-        "/generate": read_generate_call,
-    }
-    table: dict[str, Handler] = {f"{path}/explain": build_explain_handler(read) for path, read in readers.items()}
-    table["/v1/chat/completions/render"] = build_render_handler(chat)
-    table["/v1/completions/render"] = build_render_handler(completions, as_list=True)
-    return {path: (Access.USER, {"POST": handler}) for path, handler in table.items()}
+    explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader], ...] = (
+        ("/v1/chat/completions", OPENAI, chat),
+        ("/v1/completions", OPENAI, completions),
+        ("/v1/responses", RESPONSES, read_call_with_history),
+        ("/v1/messages", ANTHROPIC, _read_messages_call),
+        ("/inference/v1/generate", OPENAI, _build_reader(read_generate)),
+        ("/generate", OPENAI, read_generate_call),
+    )
+    user, render_all = Access.USER, build_render_handler(completions, as_list=True)
+    return (
+        *(
+            Route(f"{path}/explain", user, envelope, {"POST": build_explain_handler(read, recent_prompts)})
+            for path, envelope, read in explained
+        ),
+        Route("/v1/chat/completions/render", user, OPENAI, {"POST": build_render_handler(chat)}),
+        Route("/v1/completions/render", user, OPENAI, {"POST": render_all}),
+    )
 
 
 def _build_reader(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> HttpCallReader:
@@ -115,7 +121,7 @@ async def _prepare(
 
 
 def _build_explanation(
-    http: HttpRequest, model: ServedModel, job: TokenJob, admitted: AdmittedCall
+    http: HttpRequest, recent: RecentPrompts | None, model: ServedModel, job: TokenJob, admitted: AdmittedCall
 ) -> PromptExplanation:
     request, backend = job.requests[0], model.backend
     cache = backend.cache if isinstance(backend, TokenBackend) else None
@@ -126,14 +132,15 @@ def _build_explanation(
         tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
         request.max_tokens,
         None if cache is None or request.images else cache.cached_tokens(job.prompt, request.cache_salt),
-        _find_difference(http, model, job),
+        None if recent is None else _find_difference(http, recent, model, job),
         admitted.warnings,
     )
 
 
-def _find_difference(http: HttpRequest, model: ServedModel, job: TokenJob) -> PromptDifference | None:
-    recent = http.service.recent_prompts
-    earlier = None if recent is None else recent.find_closest(http.caller.owner, model.name, job.prompt)
+def _find_difference(
+    http: HttpRequest, recent: RecentPrompts, model: ServedModel, job: TokenJob
+) -> PromptDifference | None:
+    earlier = recent.find_closest(http.caller.owner, model.name, job.prompt)
     tokenizer = model.tokenizer
     if earlier is None or tokenizer is None:
         return None

@@ -1,170 +1,57 @@
-"""OpenAI's Files API: upload, list, read, delete."""
+"""The Files API: upload, list, read, delete, in OpenAI's format; `anthropic_files` has Anthropic's."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import BinaryIO, NamedTuple
+from collections.abc import Sequence
 
-import anyio.to_thread
 import msgspec
-from msgspec import UNSET, UnsetType
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.datastructures import FormData
 
-from ...core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
+from ...dialects.anthropic.files import is_anthropic_request
 from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
-from ...dialects.body import abbreviate, invalid_value, missing_parameter
+from ...dialects.body import invalid_value
 from ...dialects.pagination import read_page_query
-from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
+from ...store import Record
 from ..auth import Access
-from ..body import ClientGone
-from ..endpoint import Handler, HttpRequest, JsonResponse
-from ..file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete, read_chunks
+from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse, Route
+from ..envelopes import BY_CLIENT
+from ..file_store import FILE_KIND, is_complete, read_chunks
 from ..store_access import list_records, require_store
-from ..streaming import ReplayResponder, Responder
+from ..streaming import RawFraming, ReplayResponder, Responder
+from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
+from . import anthropic_files
 
-CHUNK_SIZE = 512 * 1024
-"""Bytes per stored chunk."""
 _BATCH_TTL = 30 * 86400
 _MAX_LISTED = 10_000
-_EMPTY_FILENAME = b'; filename=""'
-
 OCTET_STREAM = (b"content-type", b"application/octet-stream")
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    return {
-        "/v1/files": (Access.USER, {"GET": list_files, "POST": upload}),
-        "/v1/files/{file}": (Access.USER, {"GET": show, "DELETE": delete}),
-        "/v1/files/{file}/content": (Access.USER, {"GET": show_content}),
+def build_routes() -> Sequence[Route]:
+    """The routes that both vendors have; a request's headers choose the vendor's format."""
+    collection: dict[str, Handler] = {
+        "GET": _choose_by_client(list_files, anthropic_files.list_files),
+        "POST": _choose_by_client(upload, anthropic_files.upload),
     }
+    item: dict[str, Handler] = {
+        "GET": _choose_by_client(show, anthropic_files.show),
+        "DELETE": _choose_by_client(delete, anthropic_files.delete),
+    }
+    return (
+        Route("/v1/files", Access.USER, BY_CLIENT, collection),
+        Route("/v1/files/{file}", Access.USER, BY_CLIENT, item),
+        Route("/v1/files/{file}/content", Access.USER, BY_CLIENT, {"GET": show_content}),
+    )
 
 
-class UploadDescription(NamedTuple):
-    """The properties of an upload.
+def _choose_by_client(openai: Handler, anthropic: Handler) -> Handler:
+    async def handle(http: HttpRequest) -> HandlerResult:
+        return await (anthropic if is_anthropic_request(http.headers) else openai)(http)
 
-    ttl_seconds: lifetime of the file; None is unlimited.
-    mime_type: only if the vendor's API reports it.
-    """
-
-    prefix: str
-    name: str
-    purpose: str
-    ttl_seconds: int | None
-    mime_type: str | UnsetType = UNSET
+    return handle
 
 
 async def upload(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(msgspec.json.encode(await store_upload(http, _describe)))
-
-
-async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
-    """Store an upload in chunks. The file becomes visible when it is complete."""
-    store = require_store(http)
-    form = await _parse_form(http)
-    try:
-        description = describe(form)
-        created = int(http.service.clock.now())
-        file = FileObject(
-            id=http.service.ids.new(description.prefix),
-            bytes=0,
-            created_at=created,
-            filename=description.name,
-            purpose=description.purpose,
-            expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
-            mime_type=description.mime_type,
-        )
-        put = build_put(http.caller.owner, file, UPLOADING, store.run)
-        await store.commit(put)
-        size = await _store_content(store, put.key, find_file_part(form).file)
-    finally:
-        await form.close()
-    complete_file = msgspec.structs.replace(file, bytes=size)
-    await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(complete_file)))
-    return complete_file
-
-
-def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
-    """Build the record of a file that is hidden while in `state`."""
-    body = msgspec.json.encode(file)
-    return Put(
-        Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
-    )
-
-
-async def _parse_form(http: HttpRequest) -> FormData:
-    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "multipart/form-data":
-        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
-    if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
-    try:
-        return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
-    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
-        raise RequestError("The body is not a valid form of one file and its fields.") from error
-
-
-class _FormParser(MultiPartParser):
-    """A form parser that treats a part named `file` as a file even without a filename, as Anthropic's SDK sends it.
-
-    Raises:
-        MultiPartException: the form is malformed or truncated; the base class would leave the last part's file open.
-    """
-
-    _header_value = b""
-    _has_end = False
-
-    async def parse(self) -> FormData:
-        form = await super().parse()
-        if not self._has_end:
-            for file in self._files_to_close_on_error:
-                file.close()
-            raise MultiPartException("The form has no end.")
-        return form
-
-    def on_end(self) -> None:
-        self._has_end = True
-        super().on_end()
-
-    def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header_value += data[start:end]
-        super().on_header_value(data, start, end)
-
-    def on_header_end(self) -> None:
-        _, options = parse_options_header(self._header_value)
-        if options.get(b"name") == b"file" and b"filename" not in options:
-            super().on_header_value(_EMPTY_FILENAME, 0, len(_EMPTY_FILENAME))
-        self._header_value = b""
-        super().on_header_end()
-
-
-async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
-    limit, size = http.service.options.max_file_bytes, 0
-    while True:
-        message = await http.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        size += len(message.get("body", b""))
-        if size > limit:
-            raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
-
-
-def find_file_part(form: FormData) -> UploadFile:
-    """Raises RequestError: the form has no file."""
-    file = form.get("file")
-    if not isinstance(file, UploadFile):
-        raise missing_parameter("file")
-    return file
-
-
-def read_fields(form: FormData) -> Mapping[str, str]:
-    """The form's text fields."""
-    return {name: text for name, text in form.multi_items() if isinstance(text, str)}
 
 
 def _describe(form: FormData) -> UploadDescription:
@@ -178,18 +65,6 @@ def _describe(form: FormData) -> UploadDescription:
     else:
         ttl_seconds = read_expiry_seconds(seconds)
     return UploadDescription("file-", (file.filename or "upload")[:512], purpose, ttl_seconds)
-
-
-async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
-    size = 0
-    try:
-        while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
-            await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
-            size += len(chunk)
-    except DragomanError:
-        await store.commit(Delete(key))
-        raise
-    return size
 
 
 async def show(http: HttpRequest) -> JsonResponse | Responder:
@@ -212,16 +87,6 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(render_deleted(await delete_file(http), FILE_KIND))
 
 
-async def delete_file(http: HttpRequest) -> str:
-    """Delete the file and return its id. Of concurrent deletions one succeeds."""
-    key = _build_key(http)
-    try:
-        await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))
-    except CommitConflict:
-        raise build_no_such_file_error(key.id) from None
-    return key.id
-
-
 async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     record = await load_file_record(http)
     file = msgspec.json.decode(record.body, type=FileObject)
@@ -232,33 +97,3 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
         http.build_response_start([*http.build_headers(OCTET_STREAM), length, (b"x-content-type-options", b"nosniff")]),
         http.service.stream_monitor,
     )
-
-
-class RawFraming:
-    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
-
-    end = b""
-    keepalive = b""
-
-    def render_error(self, error: DragomanError) -> bytes:
-        raise error
-
-
-def build_no_such_file_error(id: str) -> NotFound:
-    return NotFound(f"No such File object: {abbreviate(id)}", param="id")
-
-
-def _build_key(http: HttpRequest) -> Key:
-    return Key(http.caller.owner, FILE_KIND, http.path_params["file"])
-
-
-async def load_file_record(http: HttpRequest) -> Record:
-    """Return the record of the file in the path.
-
-    Raises:
-        NotFound: there is no such file.
-    """
-    record = await require_store(http).get(_build_key(http))
-    if record is None or not is_complete(record):
-        raise build_no_such_file_error(http.path_params["file"])
-    return record

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -10,28 +11,31 @@ from msgspec import Struct
 from ...core.errors import NotFound, RequestError
 from ..admin_body import decode_body
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..port_faults import PortCommand, PortController, PortState
 from ..streaming import Responder
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    return {"/dragoman/listener": (Access.ADMIN, {"GET": show, "PUT": apply_commands, "POST": apply_commands})}
+def build_routes(controller: PortController | None) -> Sequence[Route]:
+    """controller: None unless the server is simulated."""
+    apply = partial(apply_commands, controller)
+    handlers = {"GET": partial(show, controller), "PUT": apply, "POST": apply}
+    return (Route("/dragoman/listener", Access.ADMIN, OPENAI, handlers),)
 
 
 class _States(Struct, frozen=True):
     ports: Sequence[PortState]
 
 
-async def show(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(_States(_find_port_controller(http).states())))
+async def show(controller: PortController | None, _: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(_States(_require_controller(controller).states())))
 
 
-async def apply_commands(http: HttpRequest) -> JsonResponse | Responder:
+async def apply_commands(controller: PortController | None, http: HttpRequest) -> JsonResponse | Responder:
     """Apply one command or a list of them."""
-    controller = _find_port_controller(http)
-    await controller.apply(_parse_commands(await decode_body(http, object)), http.client)
-    return await show(http)
+    await _require_controller(controller).apply(_parse_commands(await decode_body(http, object)), http.client)
+    return await show(controller, http)
 
 
 def _parse_commands(value: object) -> list[PortCommand]:
@@ -42,8 +46,7 @@ def _parse_commands(value: object) -> list[PortCommand]:
         raise RequestError(str(error)) from None
 
 
-def _find_port_controller(http: HttpRequest) -> PortController:
-    controller = http.service.port_controller
+def _require_controller(controller: PortController | None) -> PortController:
     if controller is None:
         raise NotFound("Only a simulated server on a port supports listener states.", code="unsupported_endpoint")
     return controller

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -26,14 +26,15 @@ from ...dialects.anthropic.batches import (
 from ...dialects.body import abbreviate
 from ...store import UNCLAIMED_RUN, Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, SeriesEntry, Store
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import ANTHROPIC
 from ..generate import reject_unknown_fields, run_in_thread_if_large
 from ..internal_client import InternalClient, InternalResponse
 from ..jobs import JobRunner, JobTask, RecordLease
+from ..lifespan import BackgroundWorker
 from ..service import Service
 from ..store_access import list_newest_first, require_store
-from ..streaming import ReplayResponder, Responder
-from .files import RawFraming
+from ..streaming import RawFraming, ReplayResponder, Responder
 
 MESSAGE_BATCH_KIND = "message_batch"
 REQUESTS, RESULTS = "requests", "results"
@@ -43,28 +44,30 @@ _PATH = "/v1/messages/batches"
 JSON_LINES = (b"content-type", b"application/x-jsonl")
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    return {
-        _PATH: (Access.USER, {"GET": list_batches, "POST": create}),
-        _PATH + "/{batch}": (Access.USER, {"GET": show, "DELETE": delete}),
-        _PATH + "/{batch}/cancel": (Access.USER, {"POST": cancel}),
-        _PATH + "/{batch}/results": (Access.USER, {"GET": show_results}),
-    }
+def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
+    """new_batches: set when one has been stored."""
+    user = Access.USER
+    return (
+        Route(_PATH, user, ANTHROPIC, {"GET": list_batches, "POST": partial(create, new_batches)}),
+        Route(f"{_PATH}/{{batch}}", user, ANTHROPIC, {"GET": show, "DELETE": delete}),
+        Route(f"{_PATH}/{{batch}}/cancel", user, ANTHROPIC, {"POST": cancel}),
+        Route(f"{_PATH}/{{batch}}/results", user, ANTHROPIC, {"GET": show_results}),
+    )
 
 
 def build_worker(
-    client: InternalClient, slots: asyncio.Semaphore
-) -> Callable[[Service, Store], Coroutine[None, None, None]]:
-    """Build the worker that processes message batches."""
+    service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
+) -> BackgroundWorker:
+    """Build the worker that processes message batches. new_batches: as in `build_routes`."""
 
-    async def run(service: Service, store: Store) -> None:
-        jobs = JobRunner(service, store, client, MESSAGE_BATCH_KIND, slots)
+    async def run(store: Store) -> None:
+        jobs = JobRunner(service, store, client, MESSAGE_BATCH_KIND, slots, new_batches)
         await jobs.run(partial(process_batch, service, store))
 
     return run
 
 
-async def create(http: HttpRequest) -> JsonResponse | Responder:
+async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse | Responder:
     store = require_store(http)
     requests, unknown = await run_in_thread_if_large(read_message_batch, await http.read_json())
     reject_unknown_fields(unknown, strict=http.service.options.strict)
@@ -79,7 +82,7 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     items = tuple(Item(request.params, request.custom_id) for request in requests)
     put = Put(key, now, body, "in_progress", run=UNCLAIMED_RUN, expires=now + _RETENTION)
     await store.commit(put, Append(key, REQUESTS, items))
-    http.service.jobs_available.set()
+    new_batches.set()
     return JsonResponse(body, warnings=tuple(f"{name} is ignored: unknown field" for name in unknown))
 
 

@@ -6,7 +6,7 @@ Only renders; the counting happens elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -21,7 +21,9 @@ from prometheus_client.registry import Collector
 
 from ...core.metrics import EngineStats, Histogram
 from ...pipeline.metrics import ModelMetrics
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..http_metrics import HttpMetrics
 from ..streaming import Responder
 
@@ -207,6 +209,10 @@ class HttpCollector(Collector):
         yield _build_histogram(
             coarse, "The same by method and path.", http_metrics.route_durations.items(), ("method", "handler")
         )
+
+
+def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> Sequence[Route]:
+    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics)}),)
 
 
 def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:

@@ -1,66 +1,25 @@
-"""SGLang's routes for RL trainers and routers, mapped to the same operations as vLLM's."""
+"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same operations as vLLM's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
 from ...core.errors import RequestError, Unsupported
-from ...dialects.base import GenerationCall
-from ...dialects.sglang import read_sglang
-from ...dialects.tgi import is_tgi_body, read_tgi
-from ...pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from ...pipeline.models import EmbedderBackend, ScorerBackend
 from ..admin_body import check_version, decode_body
 from ..auth import Access
-from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
-from ..generate import parse_body, run_generation, run_in_thread_if_large
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..generate import find_queried_model
 from ..streaming import Responder
 from .admin import find_controls
-from .models import check_health
-from .tgi import generate as generate_as_tgi
 from .vllm import reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
 
 PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
-
-
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    public, user, admin = Access.PUBLIC, Access.USER, Access.ADMIN
-    return {
-        "/generate": (user, {"POST": generate, "PUT": generate}),
-        "/health_generate": (public, {"GET": check_health}),
-        "/get_model_info": (user, {"GET": show_model_info}),
-        "/model_info": (user, {"GET": show_model_info}),
-        "/get_weight_version": (user, {"GET": show_weight_version}),
-        "/update_weights_from_disk": (admin, {"POST": update_from_disk}),
-        **{path: (admin, {"POST": refuse_transfer}) for path in TRANSFER_PATHS},
-        "/pause_generation": (admin, {"POST": pause}),
-        "/continue_generation": (admin, {"POST": continue_generation}),
-        "/abort_request": (admin, {"POST": abort}),
-        "/flush_cache": (admin, {"GET": flush, "POST": flush}),
-        "/release_memory_occupation": (admin, {"POST": release}),
-        "/resume_memory_occupation": (admin, {"POST": resume}),
-    }
-
-
-async def generate(http: HttpRequest) -> HandlerResult:
-    """Generate. TGI and LightLLM share this path; the body determines the dialect."""
-    body = await http.read_json()
-    if await run_in_thread_if_large(is_tgi_body, body):
-        return await generate_as_tgi(http, body)
-    return await run_generation(http, await parse_body(http, body, read_sglang))
-
-
-async def read_generate_call(http: HttpRequest) -> GenerationCall:
-    """Read a call in the dialect that its body determines.
-
-    Raises:
-        RequestError: the body is invalid.
-    """
-    body = await http.read_json()
-    return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
 
 
 TRANSFER_PATHS = (
@@ -71,6 +30,23 @@ TRANSFER_PATHS = (
     "/destroy_weights_update_group",
 )
 """SGLang's transfer channels: pickled tensors, NCCL, CUDA IPC."""
+
+
+def build_routes() -> Sequence[Route]:
+    user, admin = Access.USER, Access.ADMIN
+    return (
+        Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/get_weight_version", user, OPENAI, {"GET": show_weight_version}),
+        Route("/update_weights_from_disk", admin, OPENAI, {"POST": update_from_disk}),
+        *(Route(path, admin, OPENAI, {"POST": refuse_transfer}) for path in TRANSFER_PATHS),
+        Route("/pause_generation", admin, OPENAI, {"POST": pause}),
+        Route("/continue_generation", admin, OPENAI, {"POST": continue_generation}),
+        Route("/abort_request", admin, OPENAI, {"POST": abort}),
+        Route("/flush_cache", admin, OPENAI, {"GET": flush, "POST": flush}),
+        Route("/release_memory_occupation", admin, OPENAI, {"POST": release}),
+        Route("/resume_memory_occupation", admin, OPENAI, {"POST": resume}),
+    )
 
 
 async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
@@ -89,15 +65,10 @@ class _ModelInfo(Struct, frozen=True):
 
 
 async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
-    model = await _find_model(http)
+    model = await find_queried_model(http)
     version = None if model.trainable is None else model.trainable.weight_version
     generates = not isinstance(model.backend, EmbedderBackend | ScorerBackend)
     return JsonResponse(msgspec.json.encode(_ModelInfo(model.name, model.name, model.name, generates, None, version)))
-
-
-async def _find_model(http: HttpRequest) -> ServedModel:
-    models = http.service.models
-    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
 
 
 class _Version(Struct, frozen=True):

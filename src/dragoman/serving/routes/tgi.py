@@ -1,47 +1,50 @@
-"""TGI's and LightLLM's routes. /generate is shared with SGLang: `sglang.generate` determines the dialect."""
+"""TGI's and LightLLM's routes, except for /generate, and the index page at TGI's path."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 from ... import __version__
-from ...core.errors import DragomanError
-from ...dialects.tgi import map_tgi_status, read_tgi, render_tgi_error, render_tgi_info
+from ...dialects.tgi import read_tgi, render_tgi_info
 from ..auth import Access
-from ..endpoint import EnvelopedError, ErrorEnvelope, Handler, HandlerResult, HttpRequest, JsonResponse, call_handler
-from ..generate import build_generation_handler, parse_body, run_generation
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import TGI
+from ..generate import build_generation_handler, find_queried_model
 from ..streaming import Responder
 
-ENVELOPE = ErrorEnvelope(lambda error, _: render_tgi_error(error), map_tgi_status)
-TGI_ONLY_PATHS = frozenset({"/", "/generate_stream", "/info"})
-"""Paths of TGI only, so that all their errors use TGI's format."""
+INDEX_TEXT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""The index page for browsers."""
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Sequence[Route]:
     user = Access.USER
-    return {
-        "/": (user, {"POST": build_generation_handler(partial(read_tgi, as_list=True))}),
-        "/generate_stream": (user, {"POST": build_generation_handler(partial(read_tgi, always_stream=True))}),
-        "/info": (user, {"GET": show_info}),
-    }
+    post_root = build_generation_handler(partial(read_tgi, as_list=True))
+    return (
+        Route("/", user, TGI, {"GET": show_index, "POST": post_root}),
+        Route(
+            "/generate_stream",
+            user,
+            TGI,
+            {"POST": build_generation_handler(partial(read_tgi, always_stream=True))},
+        ),
+        Route("/info", user, TGI, {"GET": show_info}),
+    )
 
 
-async def generate(http: HttpRequest, body: bytes) -> HandlerResult:
-    """Generate on a shared path, with TGI's error format."""
-    tgi_request = replace(http, envelope=ENVELOPE)
-
-    async def handle() -> Responder:
-        return await run_generation(tgi_request, await parse_body(tgi_request, body, read_tgi))
-
-    result = await call_handler(handle())
-    return EnvelopedError(result, ENVELOPE) if isinstance(result, DragomanError) else result
+async def show_index(_: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(INDEX_TEXT.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
 
 
 async def show_info(http: HttpRequest) -> JsonResponse | Responder:
-    models = http.service.models
-    model = await models.load_and_find(http.query.get("model") or models.slots[0].name)
+    model = await find_queried_model(http)
     return JsonResponse(
-        render_tgi_info(model.name, model.max_model_len, http.service.reader_options.max_stop, __version__)
+        render_tgi_info(model.name, model.max_model_len, http.service.generation.reader_options.max_stop, __version__)
     )

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
 from ... import __version__
-from ...core.errors import NotFound, RequestError
+from ...core.errors import RequestError
 from ...dialects.generate import read_generate
 from ...pipeline.models import ServedModel, TokenBackend
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
-from ..generate import build_generation_handler
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..generate import build_generation_handler, find_queried_model
 from ..streaming import Responder
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Sequence[Route]:
     """Routes that describe or change the whole server require an administrator's key."""
     user, admin = Access.USER, Access.ADMIN
-    return {
-        "/inference/v1/generate": (user, {"POST": build_generation_handler(read_generate)}),
-        "/tokenizer_info": (user, {"GET": show_tokenizer_info}),
-        "/load": (user, {"GET": show_load}),
-        "/get_world_size": (user, {"GET": show_world_size}),
-        "/server_info": (admin, {"GET": show_server_info}),
-        "/reset_prefix_cache": (admin, {"POST": reset_prefix_cache}),
-    }
-
-
-async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
-    """Return the default model's info, or that of the model in the query."""
-    model = await _find_model(http)
-    if model.tokenizer_info is None:
-        raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")
-    return JsonResponse(msgspec.json.encode(model.tokenizer_info))
-
-
-async def _find_model(http: HttpRequest) -> ServedModel:
-    models = http.service.models
-    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
+    return (
+        Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
+        Route("/load", user, OPENAI, {"GET": show_load}),
+        Route("/get_world_size", user, OPENAI, {"GET": show_world_size}),
+        Route("/server_info", admin, OPENAI, {"GET": show_server_info}),
+        Route("/reset_prefix_cache", admin, OPENAI, {"POST": reset_prefix_cache}),
+    )
 
 
 class _Load(Struct, frozen=True):
@@ -103,7 +90,7 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
     config_format = http.query.get("config_format") or "text"
     if config_format not in ("text", "json"):
         raise RequestError("`config_format` is `text` or `json`.", param="config_format")
-    config = _Config(_build_model_info(await _find_model(http)), _Parallel())
+    config = _Config(_build_model_info(await find_queried_model(http)), _Parallel())
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
     return JsonResponse(msgspec.json.encode(_ServerInfo(vllm_config, _build_server_settings(http))))
 

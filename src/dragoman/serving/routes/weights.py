@@ -6,18 +6,20 @@ trainer's own channels (NCCL, CUDA IPC) are not supported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.control import Trainable, WeightsInMemory, WeightsOnDisk
-from ...core.errors import NotFound, PermissionDenied, RequestError, Unsupported
+from ...core.control import Trainable, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.errors import BodyTooLarge, Conflict, NotFound, PermissionDenied, RequestError, Unsupported
 from ..admin_body import check_version, decode_body
 from ..auth import Access
 from ..body import read_body
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..streaming import Responder
 
 BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
@@ -27,17 +29,70 @@ SUPPORTED_TRANSFERS_HINT = (
 )
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    admin = Access.ADMIN
-    return {
-        "/init_weight_transfer_engine": (admin, {"POST": initialize}),
-        "/shutdown_weight_transfer_engine": (admin, {"POST": shut_down}),
-        "/start_weight_update": (admin, {"POST": start}),
-        "/update_weights": (admin, {"POST": update}),
-        "/finish_weight_update": (admin, {"POST": finish}),
-        "/update_weight_version": (admin, {"POST": set_version}),
-        "/weight_info": (admin, {"GET": show_info}),
-    }
+def build_routes() -> Sequence[Route]:
+    admin, uploads = Access.ADMIN, WeightUploads()
+    return (
+        Route("/init_weight_transfer_engine", admin, OPENAI, {"POST": initialize}),
+        Route("/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}),
+        Route("/start_weight_update", admin, OPENAI, {"POST": partial(start, uploads)}),
+        Route("/update_weights", admin, OPENAI, {"POST": partial(update, uploads)}),
+        Route("/finish_weight_update", admin, OPENAI, {"POST": partial(finish, uploads)}),
+        Route("/update_weight_version", admin, OPENAI, {"POST": set_version}),
+        Route("/weight_info", admin, OPENAI, {"GET": show_info}),
+    )
+
+
+class WeightUploads:
+    """Weight updates that arrive in several requests, by model; used only when complete."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[Weights]] = {}
+
+    def start(self, model: str) -> None:
+        """Start an update, discarding one that a trainer did not finish."""
+        self._open[model] = []
+
+    def is_open(self, model: str) -> bool:
+        return model in self._open
+
+    def discard(self, model: str) -> None:
+        self._open.pop(model, None)
+
+    def add(self, model: str, part: Weights, max_bytes: int) -> None:
+        """Add a part. max_bytes: limit of all parts.
+
+        Raises:
+            BodyTooLarge: the limit is exceeded.
+        """
+        size = sum(
+            len(file)
+            for upload in (*self._open[model], part)
+            if isinstance(upload, WeightsInMemory)
+            for file in upload.files
+        )
+        if size > max_bytes:
+            raise BodyTooLarge(f"The pieces together exceed the limit of {max_bytes} bytes.")
+        self._open[model].append(part)
+
+    def finish(self, model: str) -> Weights:
+        """Return the complete weights and end the update.
+
+        Raises:
+            Conflict: no update is in progress.
+            RequestError: the parts do not form complete weights.
+        """
+        if model not in self._open:
+            raise Conflict("No weight update is in progress.")
+        match self._open.pop(model):
+            case []:
+                raise RequestError("No weights were sent since the update started.", param="weights")
+            case [WeightsOnDisk() as stored]:
+                return stored
+            case parts:
+                files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
+                if len(files) < len(parts):
+                    raise RequestError("Send weights in pieces or give a path, not both.", param="weights")
+                return WeightsInMemory(tuple(files))
 
 
 def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
@@ -90,16 +145,16 @@ async def initialize(http: HttpRequest) -> JsonResponse | Responder:
     return _render_message("Weight transfer initialized")
 
 
-async def shut_down(http: HttpRequest) -> JsonResponse | Responder:
+async def shut_down(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     """Discard an unfinished update."""
     name, _ = find_trainable(http)
-    http.service.weight_uploads.discard(name)
+    uploads.discard(name)
     return _render_message("Weight transfer shut down")
 
 
-async def start(http: HttpRequest) -> JsonResponse | Responder:
+async def start(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, _ = find_trainable(http)
-    http.service.weight_uploads.start(name)
+    uploads.start(name)
     return _render_message("Weight update started")
 
 
@@ -112,7 +167,7 @@ class _Update(Struct, frozen=True):
     weight_version: str | None = None
 
 
-async def update(http: HttpRequest) -> JsonResponse | Responder:
+async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     """Add a part to the started update, or apply a complete one."""
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
@@ -124,7 +179,6 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
             find_weights_on_disk(http, _parse_path(request.update_info), "update_info.path"),
             check_version(request.weight_version),
         )
-    uploads = http.service.weight_uploads
     if not uploads.is_open(name):
         return _render_update("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
@@ -144,10 +198,10 @@ class _Finish(Struct, frozen=True):
     weight_version: str | None = None
 
 
-async def finish(http: HttpRequest) -> JsonResponse | Responder:
+async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, trainable = find_trainable(http)
     version = check_version((await decode_body(http, _Finish)).weight_version)
-    weights = http.service.weight_uploads.finish(name)
+    weights = uploads.finish(name)
     return _render_update("Weight update finished", await trainable.update_weights(weights, version))
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from ....core.errors import Unsupported
-from ....dialects.base import ReaderOptions
-from ....dialects.responses import ResponsesCall, read_responses
-from ...endpoint import HttpRequest, JsonResponse
+from ....dialects.responses import read_responses
+from ...auth import Access
+from ...endpoint import HttpRequest, JsonResponse, Route
+from ...envelopes import RESPONSES
 from ...generate import admit_call, build_header, build_responder, read_call
 from ...streaming import Responder
 from .turn import prepend_history
 
 
+def build_routes() -> Sequence[Route]:
+    return (Route("/v1/responses/compact", Access.USER, RESPONSES, {"POST": compact}),)
+
+
 async def compact(http: HttpRequest) -> JsonResponse | Responder:
-    responses_call = await read_call(http, _read_compaction)
+    responses_call = await read_call(http, partial(read_responses, compact=True))
     if responses_call.background:
         raise Unsupported("Compaction is not supported in the background.", param="background")
     header = build_header(http, responses_call.call)
@@ -20,7 +28,3 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     admitted = await admit_call(http, responses_call.call, header)
     writer = responses_call.create_compacted_writer(header, (*history.items, *own_items))
     return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
-
-
-def _read_compaction(body: bytes, options: ReaderOptions) -> ResponsesCall:
-    return read_responses(body, options, compact=True)

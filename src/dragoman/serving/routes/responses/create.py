@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 from ....core.errors import DragomanError, Unsupported
 from ....dialects.base import ReaderOptions
@@ -10,16 +11,25 @@ from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
 from ....dialects.responses import ResponsesCall, event_log, read_responses
 from ....dialects.responses.errors import render_error_fields
 from ....store import Key
-from ...endpoint import HttpRequest, JsonResponse
+from ...auth import Access
+from ...endpoint import HttpRequest, JsonResponse, Route
+from ...envelopes import RESPONSES
 from ...generate import build_responder, build_stream_headers, read_call
 from ...streaming import ReplayResponder, Responder
 from .background import BackgroundRuns
 from .background_run import start_run
 from .history import RESPONSE_KIND
-from .turn import open_turn
+from .turn import ConversationLocks, open_turn
 
 
-async def create(http: HttpRequest) -> JsonResponse | Responder:
+def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
+    handlers = {"POST": partial(create, background, conversation_locks)}
+    return (Route("/v1/responses", Access.USER, RESPONSES, handlers),)
+
+
+async def create(
+    background: BackgroundRuns | None, conversation_locks: ConversationLocks, http: HttpRequest
+) -> JsonResponse | Responder:
     now = http.service.clock.now
 
     def read(body: bytes, options: ReaderOptions) -> ResponsesCall:
@@ -27,19 +37,23 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
 
     responses_call = await read_call(http, read)
     if responses_call.background:
-        return await _start_background(http, responses_call)
-    turn = await open_turn(http, responses_call)
+        return await _start_background(background, conversation_locks, http, responses_call)
+    turn = await open_turn(http, responses_call, conversation_locks)
     return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
 
 
-async def _start_background(http: HttpRequest, responses_call: ResponsesCall) -> JsonResponse | Responder:
-    background = http.service.background
+async def _start_background(
+    background: BackgroundRuns | None,
+    conversation_locks: ConversationLocks,
+    http: HttpRequest,
+    responses_call: ResponsesCall,
+) -> JsonResponse | Responder:
     if background is None:
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).", param="background"
         )
     background.check_limit()
-    turn = await open_turn(http, responses_call)
+    turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)
     if responses_call.call.stream:
         key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....core.errors import Unsupported
 from ....core.request import Conversation
 from ....dialects.base import GenerationCall
@@ -9,11 +11,17 @@ from ....dialects.responses import read_responses, render_input_tokens
 from ....pipeline.admission import check_countable
 from ....pipeline.models import TokenBackend
 from ....pipeline.truncation import build_dropped_warning, build_fitting_prompt
+from ...auth import Access
 from ...context import build_owner_files
-from ...endpoint import HttpRequest, JsonResponse
+from ...endpoint import HttpRequest, JsonResponse, Route
+from ...envelopes import RESPONSES
 from ...generate import build_terms, read_call, reject_unknown_fields
 from ...streaming import Responder
 from .turn import prepend_history
+
+
+def build_routes() -> Sequence[Route]:
+    return (Route("/v1/responses/input_tokens", Access.USER, RESPONSES, {"POST": count_input_tokens}),)
 
 
 async def read_call_with_history(http: HttpRequest) -> GenerationCall:
@@ -35,7 +43,7 @@ async def count_input_tokens(http: HttpRequest) -> JsonResponse | Responder:
         raise Unsupported("This model's engine does not support counting tokens.", param="model")
     if isinstance(request.prompt, Conversation):
         check_countable(request.prompt, model.max_model_len, model.backend.tokenizer.longest_token)
-    request = await http.service.media.resolve_request(build_owner_files(http), model, request)
+    request = await http.service.generation.media.resolve_request(build_owner_files(http), model, request)
     prompted = await build_fitting_prompt(model.backend, request, build_terms(http, http.id), model.max_model_len)
     dropped = [build_dropped_warning(prompted.n_dropped, model.max_model_len)] if prompted.n_dropped else []
     return JsonResponse(render_input_tokens(len(prompted.ids)), warnings=(*call.warnings, *dropped))

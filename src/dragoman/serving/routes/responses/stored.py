@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import msgspec
 
 from ....core.errors import RequestError, Unsupported
@@ -11,13 +14,25 @@ from ....dialects.responses.input_items import read_item_id
 from ....dialects.responses.reader import INCLUDABLE
 from ....dialects.responses.stored import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
-from ...endpoint import HttpRequest, JsonResponse
+from ...auth import Access
+from ...endpoint import HttpRequest, JsonResponse, Route
+from ...envelopes import RESPONSES
 from ...streaming import Responder
+from .background import BackgroundRuns
 from .create import build_replay
 from .history import RESPONSE_KIND, build_no_such_response_error
 
 
-async def show(http: HttpRequest) -> JsonResponse | Responder:
+def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
+    response, user = "/v1/responses/{id}", Access.USER
+    return (
+        Route(response, user, RESPONSES, {"GET": partial(show, background), "DELETE": partial(delete, background)}),
+        Route(f"{response}/cancel", user, RESPONSES, {"POST": partial(cancel, background)}),
+        Route(f"{response}/input_items", user, RESPONSES, {"GET": list_input}),
+    )
+
+
+async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     warnings = _check_include(http)
     starting_after = _parse_starting_after(http)
@@ -26,7 +41,6 @@ async def show(http: HttpRequest) -> JsonResponse | Responder:
             "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
         )
     if _read_flag(http, "stream"):
-        background = http.service.background
         if background is None or not read_stored_response(record.body).summarize().background:
             raise RequestError(
                 "This response cannot be streamed because it was not created with background=true.", param="stream"
@@ -44,10 +58,9 @@ async def list_input(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(paginate([(read_item_id(item), item) for item in items], paging), warnings=warnings)
 
 
-async def cancel(http: HttpRequest) -> JsonResponse | Responder:
+async def cancel(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
     """Cancel a background response. Idempotent; no effect on an ended response."""
     record = await _load_record(http)
-    background = http.service.background
     if background is None or not read_stored_response(record.body).summarize().background:
         raise RequestError("Cannot cancel a synchronous response.")
     updated = await background.cancel(record)
@@ -56,7 +69,7 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(bytes(read_stored_response(updated.body).object))
 
 
-async def delete(http: HttpRequest) -> JsonResponse | Responder:
+async def delete(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
     """Delete the response and stop its run. Of concurrent deletions one succeeds."""
     key, store = _build_key(http), http.service.store
     try:
@@ -65,8 +78,8 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
         await store.commit(Delete(key))
     except CommitConflict:
         raise build_no_such_response_error(key.id) from None
-    if http.service.background is not None:
-        await http.service.background.discard(key)
+    if background is not None:
+        await background.discard(key)
     return JsonResponse(msgspec.json.encode({"id": key.id, "object": "response", "deleted": True}))
 
 

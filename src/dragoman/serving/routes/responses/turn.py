@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 import msgspec
 from msgspec import Raw
 
-from ....core.errors import Conflict, DragomanError
+from ....core.errors import Conflict, DragomanError, RequestError
 from ....core.reply import Reply
 from ....dialects.base import Header
 from ....dialects.body import abbreviate
@@ -25,7 +26,6 @@ from ...context import RequestContext
 from ...generate import LARGE_BODY, AdmittedCall, admit_call, build_header
 from ...persistence import persist_before_finish
 from ...streaming import EventBatches, log, wrap_unexpected_error
-from .conversation_locks import ConversationLock
 from .history import (
     CONVERSATION_KIND,
     ITEMS_SERIES,
@@ -35,6 +35,44 @@ from .history import (
     load_history,
     resolve_references,
 )
+
+
+class ConversationLock:
+    """Locks a conversation until it is released or garbage-collected."""
+
+    def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
+        self._locks, self._key = locks, (owner, id)
+
+    def release(self) -> None:
+        self._locks.discard(self._key)
+
+
+class ConversationLocks:
+    """The conversation locks of this process: one response at a time per conversation, since the next one continues
+    from its output. A weak reference releases the lock of a turn that never ran."""
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[tuple[str, str], ConversationLock] = WeakValueDictionary()
+
+    def acquire(self, owner: str, id: str | None) -> ConversationLock | None:
+        """Lock a conversation; None if there is none.
+
+        Raises:
+            RequestError: another response is being generated in it.
+        """
+        if id is None:
+            return None
+        if (owner, id) in self._by_key:
+            raise RequestError(
+                f"Another response is being generated in conversation {abbreviate(id)}. Please retry in a few seconds.",
+                param="conversation",
+                code="conversation_locked",
+            )
+        lock = self._by_key[owner, id] = ConversationLock(self, owner, id)
+        return lock
+
+    def discard(self, key: tuple[str, str]) -> None:
+        self._by_key.pop(key, None)
 
 
 class ResponseTurn:
@@ -183,7 +221,11 @@ class ResponseStore:
 
 
 async def open_turn(
-    context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    conversation_locks: ConversationLocks,
+    *,
+    local_history: ResponseHistory | None = None,
 ) -> ResponseTurn:
     """Load the history and admit the call; return the turn ready to iterate.
 
@@ -198,7 +240,7 @@ async def open_turn(
     )
     responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
-    conversation_lock = service.conversation_locks.acquire(owner, responses_call.conversation)
+    conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
         responses_call, history, own_items = await prepend_history(
             context, responses_call, header.id, local_history=local_history

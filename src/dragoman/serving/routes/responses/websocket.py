@@ -19,15 +19,15 @@ from starlette.types import Message, Receive, Scope, Send
 from ....core.errors import DragomanError, Overloaded, RequestError
 from ....core.events import ChoiceFinished, Event, FinishReason
 from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
-from ...auth import Access
+from ...auth import Access, AccessPolicy
 from ...disconnect import never
-from ...endpoint import EnvelopeResolver, HttpRequest, build_http_request, show_address
+from ...endpoint import HttpRequest, build_http_request, show_address
+from ...envelopes import RESPONSES
 from ...generate import LARGE_BODY, build_reader_options, find_header_timeout
-from ...host import check_headers
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
 from .history import ResponseHistory
-from .turn import ResponseTurn, open_turn
+from .turn import ConversationLocks, ResponseTurn, open_turn
 
 log = logging.getLogger("dragoman.access")
 
@@ -47,14 +47,14 @@ RESTART_CLOSE_CODE = 1012
 class ResponsesWebSocket:
     """The WebSocket endpoint: authentication and the limit of connections."""
 
-    access = Access.USER
+    path, access, envelope = "/v1/responses", Access.USER, RESPONSES
 
-    def __init__(self, service: Service, resolve_envelope: EnvelopeResolver) -> None:
-        self._service, self._resolve_envelope = service, resolve_envelope
+    def __init__(self, service: Service, policy: AccessPolicy, conversation_locks: ConversationLocks) -> None:
+        self._service, self._policy, self._conversation_locks = service, policy, conversation_locks
         self._open_count = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = build_http_request(scope, receive, never, self._service, self._resolve_envelope)
+        http = build_http_request(scope, receive, never, self._service, self.envelope)
         await receive()
         try:
             http = self._authenticate(http)
@@ -64,7 +64,7 @@ class ResponsesWebSocket:
         self._open_count += 1
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
-            connection = WebSocketSession(http, receive, send)
+            connection = WebSocketSession(http, self._conversation_locks, receive, send)
             extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = scope.get("extensions") or {}
             if (watch_pending := extensions.get(PENDING)) is not None:
                 watch_pending(connection.note_pending)
@@ -73,9 +73,9 @@ class ResponsesWebSocket:
             self._open_count -= 1
 
     def _authenticate(self, http: HttpRequest) -> HttpRequest:
-        check_headers(http.headers, self._service.allowed_hosts)
-        self._service.options.cors.check_origin(http.headers, by_name=False)
-        caller = self._service.keyring.authenticate(http.headers, self.access)
+        self._policy.check_headers(http.headers)
+        self._policy.check_origin(http.headers, self.access)
+        caller = self._policy.keyring.authenticate(http.headers, self.access)
         if self._open_count >= self._service.options.max_sockets:
             raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
         return replace(http, caller=caller)
@@ -94,8 +94,8 @@ async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHe
 class WebSocketSession:
     """One client's connection. http: the handshake request."""
 
-    def __init__(self, http: HttpRequest, receive: Receive, send: Send) -> None:
-        self._http, self._receive, self._send = http, receive, send
+    def __init__(self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send) -> None:
+        self._http, self._conversation_locks, self._receive, self._send = http, conversation_locks, receive, send
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._is_disconnected = False
         self._disconnect_callback: Callable[[], object] | None = None
@@ -221,7 +221,7 @@ class WebSocketSession:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        turn = await open_turn(self._http, client_frame.call, local_history=self._history)
+        turn = await open_turn(self._http, client_frame.call, self._conversation_locks, local_history=self._history)
         if not client_frame.generate:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
             turn.admitted = replace(turn.admitted, run=run)
