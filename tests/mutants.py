@@ -1309,7 +1309,7 @@ MUTANTS = (
     # Work that no client waits for.
     Mutant(
         "after a restart a batch does all of its requests again",
-        "serving/routes/batches.py",
+        "serving/batch_job.py",
         "if line.custom_id not in done_ids:",
         "if True:",
         ("tests/serving/test_batches.py",),

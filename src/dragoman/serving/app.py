@@ -156,7 +156,9 @@ class Application:
         elif (on_disconnect := find_on_disconnect(scope)) is None:
             await with_disconnect_events(self, scope, receive, send)
         else:
-            lifecycle = self._find_endpoint(scope).open_request(scope, receive, on_disconnect)
+            not_started = None if self._is_started else self._not_started
+            endpoint = not_started or self._router.find_endpoint(scope)
+            lifecycle = endpoint.open_request(scope, receive, on_disconnect)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
             await self._start_limiter.acquire()
@@ -165,11 +167,6 @@ class Application:
             except ClientGone:
                 outcome = ResponseOutcome(cancelled=True)
             lifecycle.finish(outcome)
-
-    def _find_endpoint(self, scope: Scope) -> Endpoint:
-        if self._not_started is not None and not self._is_started:
-            return self._not_started
-        return self._router.find_endpoint(scope)
 
     async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._not_started is not None and not self._is_started:

@@ -62,7 +62,9 @@ class CorsPolicy:
 
         None for any other request, and for a preflight from an origin that is not allowed.
         """
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._allows_request(headers):
+        if method != "OPTIONS" or "access-control-request-method" not in headers:
+            return None
+        if "*" not in self._allowed and self._find_allowed_origin(headers) is None:
             return None
         response_headers = [
             (b"access-control-allow-methods", ", ".join(methods).encode()),
@@ -102,9 +104,6 @@ class CorsPolicy:
 
     def _is_allowed(self, origin: str, headers: Headers) -> bool:
         return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
-
-    def _allows_request(self, headers: Headers) -> bool:
-        return "*" in self._allowed or self._find_allowed_origin(headers) is not None
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
         """Return the request's origin if it is listed explicitly."""

@@ -164,15 +164,13 @@ class JobRunner:
         delay = RETRY_DELAY
         while True:
             response = await self._client(Caller(job.owner), task.path, task.body)
-            if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or self._is_any_engine_ready()):
+            # While the server shuts down, errors are not the request's own and must not become its result.
+            is_serving = any(engine.health().ready for model in self._service.models for engine in model.engines)
+            if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or is_serving):
                 break
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_RETRY_DELAY)
         await job.store_result(task, response)
-
-    def _is_any_engine_ready(self) -> bool:
-        """While the server shuts down, errors are not the request's own and must not become its result."""
-        return any(engine.health().ready for model in self._service.models for engine in model.engines)
 
     async def _claim_records(self, limit: int) -> list[Record]:
         """Claim up to `limit` unclaimed records; of several processes one succeeds."""

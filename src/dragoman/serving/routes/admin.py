@@ -197,9 +197,11 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     if "\0" in request.lora_path:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
-    base = (
-        _find_adaptable_model(http) if request.base_model_name is None else models.find_loaded(request.base_model_name)
-    )
+    if request.base_model_name is None:
+        loaded = list(models)
+        base = next((model for model in loaded if model.adapters is not None), loaded[0])
+    else:
+        base = models.find_loaded(request.base_model_name)
     await models.load_adapter(base, Adapter(request.lora_name, request.lora_path), replace=request.load_inplace)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
@@ -208,11 +210,6 @@ async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, _Unload)
     http.service.models.unload_adapter(request.lora_name)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
-
-
-def _find_adaptable_model(http: HttpRequest) -> ServedModel:
-    models = list(http.service.models)
-    return next((model for model in models if model.adapters is not None), models[0])
 
 
 def _render_text(text: str) -> JsonResponse:

@@ -34,16 +34,13 @@ async def show(controller: PortController | None, _: HttpRequest) -> JsonRespons
 
 async def apply_commands(controller: PortController | None, http: HttpRequest) -> JsonResponse | Responder:
     """Apply one command or a list of them."""
-    await _require_controller(controller).apply(_parse_commands(await decode_body(http, object)), http.client)
-    return await show(controller, http)
-
-
-def _parse_commands(value: object) -> list[PortCommand]:
-    """Raises RequestError: a command is malformed."""
+    required, body = _require_controller(controller), await decode_body(http, object)
     try:
-        return msgspec.convert(value if isinstance(value, list) else [value], list[PortCommand])
+        commands = msgspec.convert(body if isinstance(body, list) else [body], list[PortCommand])
     except msgspec.ValidationError as error:
         raise RequestError(str(error)) from None
+    await required.apply(commands, http.client)
+    return await show(required, http)
 
 
 def _require_controller(controller: PortController | None) -> PortController:

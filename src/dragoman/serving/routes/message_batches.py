@@ -131,16 +131,11 @@ async def show_results(http: HttpRequest) -> JsonResponse | Responder:
     if record.state != "ended":
         raise RequestError("This message batch has no results yet; they are available after it has ended.")
     return ReplayResponder(
-        _iterate_results(require_store(http), record.key),
+        (entry.body async for entry in _iterate_entries(require_store(http), record.key, RESULTS)),
         RawFraming(),
         http.build_response_start(http.build_headers(JSON_LINES)),
         http.service.stream_monitor,
     )
-
-
-async def _iterate_results(store: Store, key: Key) -> AsyncGenerator[bytes]:
-    async for entry in _iterate_entries(store, key, RESULTS):
-        yield entry.body
 
 
 async def _iterate_entries(store: Store, key: Key, series: str) -> AsyncGenerator[SeriesEntry]:
@@ -211,8 +206,8 @@ class _MessageBatchJob:
             await self._append_result(task.id, encode_result(task.id, response.status, response.body))
 
     async def can_continue(self) -> bool:
-        record = await self._store.get(self._lease.key)
-        return record is not None and record.state == "in_progress" and self._is_in_window()
+        record, end = await self._store.get(self._lease.key), self._lease.record.created + _COMPLETION_WINDOW
+        return record is not None and record.state == "in_progress" and self._service.clock.now() < end
 
     async def finish(self) -> None:
         """End the batch: requests that did not run get a result `canceled` or `expired`."""
@@ -236,6 +231,3 @@ class _MessageBatchJob:
     async def _append_result(self, id: str, line: bytes) -> None:
         record = self._lease.record
         await self._lease.commit(record.state, record.body, Append(record.key, RESULTS, (Item(line, id),)))
-
-    def _is_in_window(self) -> bool:
-        return self._service.clock.now() < self._lease.record.created + _COMPLETION_WINDOW

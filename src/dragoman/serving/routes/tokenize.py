@@ -10,7 +10,7 @@ import msgspec
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
 from ...pipeline.admission import check_countable
-from ...pipeline.models import ServedModel, TokenBackend
+from ...pipeline.models import TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..auth import Access
 from ..context import build_owner_files
@@ -54,7 +54,10 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
-    strings = [_decode_token(model, id) for id in ids] if call.return_token_strs else None
+    strings: list[str] | None = None
+    if call.return_token_strs:
+        assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
+        strings = [model.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
     return JsonResponse(render_tokenize(ids, model.max_model_len, strings))
 
 
@@ -72,11 +75,6 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
     return JsonResponse(render_detokenize(await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)))
-
-
-def _decode_token(model: ServedModel, id: int) -> str:
-    assert model.tokenizer is not None
-    return model.tokenizer.token_bytes(id).decode("utf-8", "replace")
 
 
 def _build_no_tokenizer_error() -> Unsupported:

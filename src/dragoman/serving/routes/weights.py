@@ -175,23 +175,18 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
         weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:
         request = await decode_body(http, _Update)
-        weights, version = (
-            find_weights_on_disk(http, _parse_path(request.update_info), "update_info.path"),
-            check_version(request.weight_version),
-        )
+        try:
+            path = msgspec.json.decode(request.update_info, type=_Stored).path
+        except msgspec.DecodeError as error:
+            raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
+        weights = find_weights_on_disk(http, path, "update_info.path")
+        version = check_version(request.weight_version)
     if not uploads.is_open(name):
         return _render_update("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
         raise RequestError("Send the version to /finish_weight_update instead.", param="weight_version")
     uploads.add(name, weights, http.service.options.max_weights_bytes)
     return _render_message("Weights received")
-
-
-def _parse_path(info: Raw) -> str:
-    try:
-        return msgspec.json.decode(info, type=_Stored).path
-    except msgspec.DecodeError as error:
-        raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
 
 
 class _Finish(Struct, frozen=True):

@@ -272,7 +272,11 @@ async def prepend_history(
     input = await resolve_references(store, owner, responses_call.input, history)
     own_items = _render_items(input, history, response_id)
     if history.items or input != responses_call.input:
-        responses_call = await _replace_items(responses_call, (*history.items, *own_items))
+        items = (*history.items, *own_items)
+        if sum(map(len, items)) > LARGE_BODY:
+            responses_call = await anyio.to_thread.run_sync(responses_call.with_items, items)
+        else:
+            responses_call = responses_call.with_items(items)
     return (
         (responses_call.with_sampled_turns(history.sampled_turns) if history.sampled_turns else responses_call),
         history,
@@ -299,9 +303,3 @@ def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, res
     known_ids = {read_item_id(item) for item in history.items}
     items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
     return tuple(row for _, row in assign_ids(items, response_id))
-
-
-async def _replace_items(responses_call: ResponsesCall, items: Sequence[bytes]) -> ResponsesCall:
-    if sum(map(len, items)) > LARGE_BODY:
-        return await anyio.to_thread.run_sync(responses_call.with_items, items)
-    return responses_call.with_items(items)

@@ -184,9 +184,12 @@ class WebSocketSession:
                 return
             previous = client_frame.call.previous_response_id
             turn = await self._open_turn(client_frame)
-            outcome = await self._build_responder(turn)(
-                self._on_disconnect, _FrameSender(self._send_frame, turn.admitted.warnings)
+            http = self._http
+            response_start = http.build_response_start([], find_header_timeout(http.service, turn.admitted))
+            responder = GenerationResponder(
+                turn.batches, turn.writer, response_start, http.service.stream_monitor, stream=True
             )
+            outcome = await responder(self._on_disconnect, _FrameSender(self._send_frame, turn.admitted.warnings))
             status = outcome.status
             if outcome.cancelled:
                 # The client has disconnected or has stopped reading.
@@ -226,11 +229,6 @@ class WebSocketSession:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
             turn.admitted = replace(turn.admitted, run=run)
         return turn
-
-    def _build_responder(self, turn: ResponseTurn) -> GenerationResponder:
-        http = self._http
-        response_start = http.build_response_start([], find_header_timeout(http.service, turn.admitted))
-        return GenerationResponder(turn.batches, turn.writer, response_start, http.service.stream_monitor, stream=True)
 
     def _update_history(self, turn: ResponseTurn | None, previous: str | None) -> None:
         next_history = None if turn is None else turn.next_history
