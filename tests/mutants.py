@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "a 404 below a dialect's path is in another dialect's format",
         "serving/routing.py",
-        "            path = path.rpartition(\"/\")[0]\n",
+        '            path = path.rpartition("/")[0]\n',
         "            return BY_CLIENT\n",
         ("tests/serving/test_routes.py",),
     ),
