@@ -102,6 +102,7 @@ def create_app(
     websocket = ResponsesWebSocket(service, policy, features.conversation_locks)
     not_started = FallbackEndpoint(Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics)
     client, slots = InternalClient(service, routes), asyncio.Semaphore(options.batch_concurrency)
+    # Both kinds of batches share the slots: the limit is on the work that no client waits for.
     workers = (
         run_cleanup,
         batches.build_worker(service, client, slots, features.new_batches),
@@ -149,6 +150,7 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
+        # A mounting application leaves its prefix in the path (ASGI 3.0, root_path).
         if scope.get("root_path"):
             scope = _strip_root_path(scope)
         if scope["type"] == "websocket":
@@ -161,6 +163,7 @@ class Application:
             lifecycle = endpoint.open_request(scope, receive, on_disconnect)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
+            # The request has been opened already, so that its times include the wait.
             await self._start_limiter.acquire()
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send)
@@ -170,6 +173,7 @@ class Application:
 
     async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._not_started is not None and not self._is_started:
+            # 1013 is "try again later", 1008 "policy violation" (RFC 6455 and its registry of close codes).
             await send({"type": "websocket.close", "code": 1013})
         elif scope["path"] == self._websocket.path:
             await self._websocket(scope, receive, send)

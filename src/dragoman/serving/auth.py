@@ -63,8 +63,10 @@ class Keyring:
             AuthenticationError: there is no valid key.
             PermissionDenied: the key is valid, but not for this route.
         """
+        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both.
         callers = [self._find_caller(key) for key in _read_keys(headers)]
         known_callers = [caller for caller in callers if caller is not None]
+        # A wrong key on a public route is no error: probes are often sent with whatever key is configured.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else Caller()
         if self.is_open:
@@ -121,6 +123,7 @@ def _hash_key(key: str) -> bytes:
 
 
 def _read_keys(headers: Headers) -> list[str]:
+    # All values of both headers: a proxy and a server must not pick different ones.
     keys = [key for key in headers.getlist("x-api-key") if key]
     for value in headers.getlist("authorization"):
         scheme, _, key = value.partition(" ")

@@ -69,6 +69,7 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
             await job.validate()
         if job.batch.status == "in_progress":
             await jobs.run_job(job)
+    # Results that cannot be stored are lost, so the batch ends; those stored so far are published.
     except* StoreFull as error_group:
         await job.fail(_build_file_error(StoreFull.code, str(error_group.exceptions[0])))
     if job.batch.status not in FINAL_STATES:
@@ -112,6 +113,7 @@ class _BatchJob:
             output_file_id=output.id,
             error_file_id=errors.id,
         )
+        # The result files exist from the start, so that each result and the counts are stored in one commit.
         file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
         await self._save_unless_cancelled(started, *file_puts)
 
@@ -134,6 +136,7 @@ class _BatchJob:
         line = encode_result_line(
             self._service.ids.new("batch_req_"), task.id, response.status, response.id, response.body
         )
+        # Results arrive concurrently, and each commit expects the version that the previous one has written.
         async with self._write_lock:
             counts, usage = self.batch.request_counts, self.batch.usage
             counts = replace(
@@ -163,6 +166,7 @@ class _BatchJob:
             await self._fail_unexecuted()
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
+            # The cancellation was written without the latest counts, see `routes.batches.cancel`.
             await self._recount()
             await self._finalize("cancelled", cancelled_at=self._now())
         else:
@@ -176,6 +180,7 @@ class _BatchJob:
     async def _finalize(self, status: BatchStatus, **times: object) -> None:
         if status == "failed":
             times["failed_at"] = self._now()
+        # Published before the final state: whoever sees `completed` finds the files.
         output = await self._publish_file(self.batch.output_file_id)
         errors = await self._publish_file(self.batch.error_file_id)
         final_batch = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
@@ -189,6 +194,7 @@ class _BatchJob:
         size = 0
         async for chunk in file_store.read_chunks(self._store, record.key):
             size += len(chunk)
+        # OpenAI omits an empty file from the batch.
         if not size:
             await self._store.commit(Delete(record.key))
             return None
@@ -217,6 +223,7 @@ class _BatchJob:
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
         cursor: int | None = None
+        # A hundred at a time: a file of results can be larger than the memory.
         while file is not None:
             key = Key(self.owner, file_store.FILE_KIND, file)
             entries = await self._store.entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)
@@ -292,10 +299,12 @@ async def _validate_lines(lines: AsyncGenerator[tuple[int, bytes]], endpoint: st
         except InvalidBatchLine as error:
             errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
         else:
+            # A batch names one model, but its lines may name several.
             model = model or line.model
             custom_ids.add(line.custom_id)
         if len(custom_ids) > MAX_LINES:
             errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
+        # Reading on would only cost time: the batch fails in any case.
         if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
             break
     if not custom_ids and not errors:

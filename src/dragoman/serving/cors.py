@@ -51,6 +51,7 @@ class CorsPolicy:
             return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
         origin, vary = self._find_allowed_origin(headers), (b"vary", b"origin")
         if origin is None:
+            # Caches must not give this response to an allowed origin.
             return [vary]
         allow = (b"access-control-allow-origin", origin.encode())
         return [vary, allow, (b"access-control-expose-headers", _EXPOSED_HEADERS)]
@@ -73,6 +74,8 @@ class CorsPolicy:
         names = headers.get("access-control-request-headers", "").strip()
         if len(names) <= _MAX_HEADER_NAMES and _HEADER_NAMES.fullmatch(names):
             response_headers.append((b"access-control-allow-headers", names.encode()))
+        # Chromium asks before a public page reaches a private address.
+        # https://wicg.github.io/private-network-access/
         if headers.get("access-control-request-private-network") == "true":
             response_headers.append((b"access-control-allow-private-network", b"true"))
         return response_headers
@@ -98,11 +101,13 @@ class CorsPolicy:
             raise _build_foreign_origin_error()
         if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
             return
+        # An iframe navigates too, but its destination is another one.
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
             raise _build_foreign_origin_error()
 
     def _is_allowed(self, origin: str, headers: Headers) -> bool:
+        # A page that this server itself could have served: the origin is its own host.
         return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:

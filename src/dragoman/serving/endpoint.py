@@ -63,6 +63,7 @@ class HttpRequest:
     def content_length(self) -> int:
         """Bytes of the body according to Content-Length; 0 if absent."""
         value = self.headers.get("content-length", "")
+        # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
         return int(value[:19]) if value.isdecimal() else 0
 
     async def read_json(self) -> bytes:
@@ -72,6 +73,7 @@ class HttpRequest:
         preflight, but other types without one. An empty body needs no content type.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
         if not is_json and (media_type or self.content_length or "transfer-encoding" in self.headers):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
@@ -83,6 +85,7 @@ class HttpRequest:
         headers = [
             content_type,
             (b"x-request-id", self.id.encode()),
+            # Anthropic's SDK reads `request-id`, OpenAI's `x-request-id`.
             (b"request-id", self.id.encode()),
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
@@ -104,10 +107,13 @@ class HttpRequest:
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
+            # At least 1: zero would make SDKs retry at once.
             headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
         if error.status == 401:
+            # RFC 9110, 11.6.1 requires the challenge.
             headers.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, MethodNotAllowed):
+            # RFC 9110, 15.5.6 requires the methods.
             headers.append((b"allow", ", ".join(error.allowed).encode()))
         body = self.envelope.render(error, self.id, self.service.options.profile)
         return self.envelope.map_status(error), headers, body
@@ -142,6 +148,7 @@ class CompleteResponse:
     error: DragomanError | None = None
 
     async def __call__(self, _: OnDisconnect, send: Send) -> ResponseOutcome:
+        # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
         await send({"type": "http.response.body", "body": self.body})
@@ -219,6 +226,7 @@ class Endpoint:
             lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
         )
         if service.options.access_log:
+            # Escaped, so that a path cannot forge a line of the log.
             escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
             log.info(
                 "%s %s %s %s %d %.1fms",
@@ -251,6 +259,7 @@ class RequestLifecycle:
 
     async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone: the client has disconnected."""
+        # A stream can last for hours; the request with its body is released once the handler has returned.
         http, self._http = self._http, None
         assert http is not None
         return build_response(
@@ -299,6 +308,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     except ClientGone:
         raise
     except BaseException as error:
+        # A cancellation of this task must not become a 500; those from within an engine must.
         failure = contain(error, task)
         if not isinstance(failure, Exception):
             raise
@@ -315,6 +325,7 @@ def build_response(
         http, result = replace(http, envelope=result.envelope), result.error
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
+        # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
     response_headers = http.build_headers(result.content_type, result.warnings)
     return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))

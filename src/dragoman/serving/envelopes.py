@@ -34,6 +34,7 @@ class ErrorEnvelope:
 
     def resolve(self, headers: Mapping[str, str]) -> ErrorEnvelope:
         """Return the envelope for a request with these headers."""
+        # Anthropic's SDKs send `anthropic-version` with every request, and OpenAI's never do.
         return self if self.anthropic is None or not is_anthropic_request(headers) else self.anthropic
 
 

@@ -34,6 +34,7 @@ class InternalClient:
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
+        # No route's checks run: the owner was authenticated when the job was created.
         connection, service, route = _InMemoryConnection(body), self._service, self._routes[path]
         http = HttpRequest(
             service,
@@ -51,6 +52,7 @@ class InternalClient:
         )
         try:
             result = await call_handler(route.handlers["POST"](http))
+        # As an endpoint does for requests over HTTP.
         finally:
             http.body_memory.release()
         await build_response(http, result)(never, connection.send)
@@ -67,6 +69,7 @@ class _InMemoryConnection:
 
     async def receive(self) -> Message:
         if self._body is None:
+            # A client that stays connected and sends nothing more.
             await asyncio.get_running_loop().create_future()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}

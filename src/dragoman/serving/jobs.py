@@ -132,7 +132,9 @@ class JobRunner:
         running: set[asyncio.Task[None]] = set()
         try:
             while True:
+                # Finished jobs make room; their errors are handled in `_run_guarded`.
                 running = {task for task in running if not task.done()}
+                # No more than can run at once, so that other processes get their share.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
                 await _wait_for_event(self._new_jobs, POLL_INTERVAL)
@@ -145,6 +147,7 @@ class JobRunner:
         """Run all tasks of a job, unless it stops first."""
         try:
             async with asyncio.TaskGroup() as group:
+                # If the job was cancelled, the watcher raises, and the group cancels its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
                 watcher.cancel()
@@ -154,6 +157,7 @@ class JobRunner:
     async def _run_tasks(self, job: Job) -> None:
         async with asyncio.TaskGroup() as group, aclosing(job.pending_tasks()) as tasks:
             async for task in tasks:
+                # Before the task exists: a batch of 50 000 lines must not become as many tasks.
                 await self._slots.acquire()
                 running = group.create_task(self._run_task(job, task))
                 # Not in the task itself: a task that is cancelled before its first step runs no code.
@@ -179,6 +183,7 @@ class JobRunner:
             return claimed
         try:
             for record in await self._store.list_abandoned(self._kind, limit):
+                # Conditional on the version: of two processes that claim it, one gets a conflict.
                 claim = Replace(record.key, record.state, record.body, self._store.run, version=record.version)
                 try:
                     await self._store.commit(claim)
@@ -234,4 +239,5 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
     except TimeoutError:
         pass
+    # The caller looks for jobs after this, so none that was announced before is missed.
     event.clear()

@@ -61,6 +61,7 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
             has_started = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
+    # For example a missing model or a locked database: a traceback would hide the reason.
     except (DragomanError, OSError, ValueError) as error:
         await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": str(error)})
     except Exception:
@@ -105,6 +106,7 @@ async def _run_workers(store: Store | None, workers: Sequence[BackgroundWorker])
     try:
         yield
     finally:
+        # All are cancelled first, so that they end side by side.
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -24,6 +24,7 @@ class StartLimiter:
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._on_loop_turn, loop)
+        # Those that wait already go first.
         if self._available and not self._waiters:
             self._available -= 1
             return
@@ -38,6 +39,7 @@ class StartLimiter:
             if not waiter.done():  # a cancelled waiter is done
                 waiter.set_result(None)
                 self._available -= 1
+        # An idle server schedules nothing: after a turn without a start it stops.
         self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
         if self._is_scheduled:
             loop.call_soon(self._on_loop_turn, loop)

@@ -71,6 +71,7 @@ class FallbackEndpoint(Endpoint):
 
 def build_not_found_handler(routes: Sequence[Route]) -> Handler:
     """Build the handler of unknown paths."""
+    # Only /v1: these are the paths that clients build from a base URL.
     known_paths = [route.path for route in routes if route.path.startswith("/v1/") and "{" not in route.path]
 
     async def raise_not_found(http: HttpRequest) -> JsonResponse:

@@ -57,6 +57,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
             expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
             mime_type=description.mime_type,
         )
+        # The run marks whose upload it is: after a crash another process deletes it, see `delete_abandoned_uploads`.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
         size = await _store_content(store, put.key, find_file_part(form).file)
@@ -79,9 +80,11 @@ async def _parse_form(http: HttpRequest) -> FormData:
     media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "multipart/form-data":
         raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
+    # Decompression would need a limit of its own, and SDKs send files as they are.
     if http.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
     try:
+        # A few small fields besides one file: more parts would only cost memory.
         return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
         raise RequestError("The body is not a valid form of one file and its fields.") from error
@@ -128,6 +131,7 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
         if message["type"] == "http.disconnect":
             raise ClientGone
         size += len(message.get("body", b""))
+        # Counted while it arrives: Content-Length may be missing.
         if size > limit:
             raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
         yield message.get("body", b"")
@@ -155,6 +159,7 @@ async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
             await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
             size += len(chunk)
     except DragomanError:
+        # Half a file is of no use, and its chunks would stay.
         await store.commit(Delete(key))
         raise
     return size

@@ -93,6 +93,7 @@ async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
     if unknown_tags:
         raise RequestError("`tags` are `weights`, `kv_cache` and `scheduling`.", param="tags")
+    # The KV cache is still asleep, so the engine as a whole stays asleep.
     if tags == ["weights"]:
         return JsonResponse(b'{"status":"sleeping","tags":["weights"]}')
     for control in find_controls(http):
@@ -152,6 +153,7 @@ async def abort(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
+    # A method by its name is remote code execution (LiteLLM CVE-2026-42271).
     message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
@@ -194,6 +196,7 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, _Load)
     if not request.lora_name or not request.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
+    # Python's file functions raise ValueError for it, which would be a 500.
     if "\0" in request.lora_path:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models

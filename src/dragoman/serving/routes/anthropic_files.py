@@ -34,9 +34,11 @@ async def upload(http: HttpRequest) -> JsonResponse | Responder:
 def _describe(form: FormData) -> UploadDescription:
     part = find_file_part(form)
     seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
+    # Browsers on Windows used to send whole paths.
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
     mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
+    # OpenAI's purpose for files that models read: the file has one record for both vendors.
     return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
 
 

@@ -40,6 +40,7 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     chat_call, store = await read_call(http, read_chat_call), http.service.store
     call, to_store = chat_call.call, chat_call.stored_fields
     if to_store is not None and store is None:
+        # The completion itself is possible, so a missing store is a warning.
         call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
     admitted = await admit_call(http, call, build_header(http, call))
     writer, batches = call.writer(admitted.header), admitted.run.batches
@@ -113,6 +114,7 @@ async def _find_chats(
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):
                 chats.append((record, chat))
+        # The last page.
         if len(records) < 100:
             break
         position = records[-1].position

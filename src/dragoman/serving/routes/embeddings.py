@@ -41,6 +41,7 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
+        # An embedding is one computation without events, so only this can stop it.
         result = await cancel_on_disconnect(
             http.on_disconnect, embed(model, call.texts, call.dimensions, call.normalize)
         )

@@ -113,6 +113,7 @@ async def _prepare(
     call = await read(http)
     header = build_header(http, call)
     admitted = await prepare_call(http, call, header)
+    # Closed before the first event, so nothing is generated.
     await admitted.run.batches.aclose()
     jobs = tuple(job for job in admitted.run.jobs if isinstance(job, TokenJob))
     if len(jobs) != len(admitted.run.jobs):
@@ -145,6 +146,7 @@ def _find_difference(
     if earlier is None or tokenizer is None:
         return None
     common_length = count_common_prefix(earlier, job.prompt)
+    # The earlier prompt is a prefix of this one: all of it can come from the cache.
     if common_length == len(earlier):
         return PromptDifference(len(earlier), common_length, None)
     return PromptDifference(

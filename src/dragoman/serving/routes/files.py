@@ -59,6 +59,7 @@ def _describe(form: FormData) -> UploadDescription:
     purpose = read_purpose(fields.get("purpose"))
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if seconds is None:
+        # OpenAI's defaults: 30 days for batches' files, no limit for others.
         ttl_seconds = _BATCH_TTL if purpose == "batch" else None
     elif anchor != "created_at":
         raise invalid_value("expires_after.anchor", "expected 'created_at'")
@@ -91,6 +92,7 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     record = await load_file_record(http)
     file = msgspec.json.decode(record.body, type=FileObject)
     length = (b"content-length", str(file.bytes).encode())
+    # Streamed from the store, a few chunks at a time, for files of any size.
     return ReplayResponder(
         read_chunks(require_store(http), record.key),
         RawFraming(),

@@ -41,6 +41,7 @@ async def read_generate_call(http: HttpRequest) -> GenerationCall:
 
 async def _generate_as_tgi(http: HttpRequest, body: bytes) -> HandlerResult:
     """Generate with TGI's error format, which only the body can tell on a path that two dialects share."""
+    # Errors of a stream and of its start are rendered by the request.
     tgi_request = replace(http, envelope=TGI)
 
     async def handle() -> Responder:

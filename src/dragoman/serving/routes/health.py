@@ -29,6 +29,7 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
+    # An engine can hang without dying: requests run, and no event comes.
     for slot in http.service.models.slots:
         if slot.stalled_for > limit:
             running = 0 if slot.model is None else slot.model.progress.running

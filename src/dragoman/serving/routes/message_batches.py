@@ -122,6 +122,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
     except CommitConflict as error:
         if error.found_state is None:
             raise _build_not_found_error(key.id) from None
+        # A conflict with an existing record means that it has not ended.
         raise RequestError("A message batch can be deleted only after it has ended; cancel it first.") from None
     return JsonResponse(render_deleted_batch(key.id))
 
@@ -199,9 +200,11 @@ class _MessageBatchJob:
         done_ids = {entry.id async for entry in _iterate_entries(self._store, key, RESULTS)}
         async for entry in _iterate_entries(self._store, key, REQUESTS):
             if entry.id is not None and entry.id not in done_ids:
+                # The same handler as for a client, so that a batch has all its features.
                 yield JobTask(entry.id, "/v1/messages", entry.body)
 
     async def store_result(self, task: JobTask, response: InternalResponse) -> None:
+        # Results arrive concurrently, and each commit expects the version that the previous one has written.
         async with self._write_lock:
             await self._append_result(task.id, encode_result(task.id, response.status, response.body))
 
@@ -217,6 +220,7 @@ class _MessageBatchJob:
             async for task in remaining:
                 await self._append_result(task.id, encode_missing_result(task.id, canceled=is_canceled))
         counts = MessageBatchCounts()
+        # Counted at the end from the stored results, which survive a restart.
         async for entry in _iterate_entries(self._store, self._lease.key, RESULTS):
             counts = count_result(counts, entry.body)
         batch = replace(

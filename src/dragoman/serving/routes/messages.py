@@ -92,6 +92,7 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
     if chain is None or not chain.is_complete:
         raise ThreadNotFound(thread_request.previous_id)
     body = build_full_body(thread_request, [read_turn(record.body) for record in chain.records])
+    # A thread must not get around the limit of a body.
     check_size(body, http.service.options.max_body_bytes)
     return body, thread_request
 

@@ -127,6 +127,7 @@ def _build_histogram(
     """
     family = HistogramMetricFamily(name, text, labels=names)
     for labels, histogram in observed:
+        # Prometheus' buckets are cumulative.
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             total += count

@@ -25,6 +25,7 @@ async def list_models(http: HttpRequest) -> JsonResponse | Responder:
     names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
     slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
     names += [(slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()]
+    # Adapters are models of their own to clients, as in vLLM.
     cards = [_build_card(slot, name) for slot, name in names]
     return JsonResponse(render_model_list(cards, http.service.options.profile))
 

@@ -125,6 +125,7 @@ async def pause(http: HttpRequest) -> JsonResponse | Responder:
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
     for control in find_controls(http):
+        # SGLang recomputes retracted requests from their prompts, which is what a cleared cache causes.
         await control.pause("keep", clear_cache=mode == "retract")
         if mode == "abort":
             await control.abort_all()
@@ -184,6 +185,7 @@ async def release(http: HttpRequest) -> JsonResponse | Responder:
 
 async def resume(http: HttpRequest) -> JsonResponse | Responder:
     """Restore GPU memory. Weights alone are restored by the next update; until then the engine sleeps."""
+    # Memory for weights alone is of no use before they arrive.
     if await _read_tags(http) != {"weights"}:
         for control in find_controls(http):
             await control.wake_up()

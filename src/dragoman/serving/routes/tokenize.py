@@ -41,6 +41,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _build_no_tokenizer_error()
+        # A text that cannot fit the context is rejected before it is tokenized, which takes long.
         check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
         ids = await anyio.to_thread.run_sync(

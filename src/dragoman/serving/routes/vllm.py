@@ -120,4 +120,5 @@ async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
 async def reset_caches(http: HttpRequest) -> bool:
     """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
     caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
+    # A list, not a generator: every cache is reset even if one fails.
     return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

@@ -122,6 +122,7 @@ def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnD
         raise PermissionDenied("Weights are loaded from disk only under --weights-dir, which is not set.", param=param)
     if "\0" in path:
         raise RequestError("A path cannot contain NUL.", param=param)
+    # Resolved first, so that neither `..` nor a link leads out of the directory.
     location = (Path(root) / path).resolve()
     if not location.is_relative_to(Path(root).resolve()):
         raise PermissionDenied("This path is not under --weights-dir.", param=param)
@@ -171,6 +172,7 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
     """Add a part to the started update, or apply a complete one."""
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
+        # Not `read_json`: weights have their own limit.
         data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes)
         weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:

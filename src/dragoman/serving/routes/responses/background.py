@@ -71,6 +71,7 @@ class BackgroundRuns:
         """
         try:
             self.check_limit()
+            # One commit: a response that exists can be streamed from its first event.
             await self._store.commit(put, build_event_append(put.key, events))
         except BaseException:
             run.close()
@@ -94,6 +95,7 @@ class BackgroundRuns:
         """Cancel a run; return its updated record, or None if it was deleted meanwhile. No effect on an ended
         response.
         """
+        # First in the store, so that a run in another process stops too, see `tick`.
         await self.finalize(record.key, None)
         await self._stop(record.key)
         return await self._store.get(record.key)
@@ -112,6 +114,7 @@ class BackgroundRuns:
         position: int | None = None
         try:
             while True:
+                # Before the read, so that an event stored in between is not missed.
                 new_events = self._new_events.setdefault(key, asyncio.Event())
                 batch = await self._store.entries(key, EVENTS_SERIES, after=position, limit=100)
                 for entry in batch:
@@ -151,6 +154,7 @@ class BackgroundRuns:
 
     async def tick(self) -> None:
         """Stop runs that other processes have cancelled or deleted, and retry failed finalizations."""
+        # Copies: runs end during the loop.
         for key in list(self._runs):
             record = await self._store.get(key)
             if record is None or record.state not in RUNNING_STATUSES:
@@ -195,6 +199,7 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
         event_log = b"".join(entry.body for entry in await load_entries(store, key, EVENTS_SERIES))
         final = finalize(read_stored_response(record.body), event_log, error)
         body = read_stored_response(record.body).with_object(final.response).encode()
+        # Conditional on the version: the run may store its own end at this moment.
         replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
         with suppress(CommitConflict):
             await store.commit(replace, Append(key, EVENTS_SERIES, (Item(final.events, str(final.first_number)),)))
@@ -202,6 +207,7 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
         current = await store.get(key)
         if current is None:
             return
+        # The run or another process has changed it: decide again.
         record = current
 
 

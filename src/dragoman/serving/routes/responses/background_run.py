@@ -66,6 +66,7 @@ class _BackgroundRun:
             async for batch in batches:
                 for event in batch:
                     builder.feed(event)
+                # `Finished` is stored together with the response, see `_finish`.
                 *earlier, last = batch
                 self._append_events(earlier)
                 if isinstance(last, Finished):
@@ -97,6 +98,7 @@ class _BackgroundRun:
         if store_task is not None and store_task.done():
             store_task.result()
             store_task = None
+        # One write at a time: events that arrive meanwhile wait for the next.
         if store_task is None:
             self._store_task = asyncio.create_task(self._store())
 

@@ -52,6 +52,7 @@ async def _start_background(
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).", param="background"
         )
+    # Before the turn is opened, which renders the prompt; `start` checks again.
     background.check_limit()
     turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)

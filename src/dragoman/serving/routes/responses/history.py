@@ -45,6 +45,7 @@ async def load_history(
     """Load what `responses_call` continues. local_history: the connection's last turn, which takes precedence."""
     previous = responses_call.previous_response_id
     if previous is not None:
+        # A WebSocket can continue its last response even if that is not stored.
         if local_history is not None and local_history.id == previous:
             return local_history
         if store is None:
@@ -144,6 +145,7 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
             f"{abbreviate(first.conversation)}, "
             "which is not found."
         )
+    # The conversation was empty when this chain began.
     if first.upto is None:
         return ()
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))

@@ -159,6 +159,7 @@ class ResponseTurn:
         stored = self.build_stored(self.writer.render_full(reply))
         if self.response_store is not None:
             await self.response_store.save(self, stored)
+        # Only after it has been stored: a next turn continues what exists.
         self._output = stored.summarize().list_output()
 
     def record_sampled_ids(self, reply: Reply) -> None:
@@ -238,8 +239,10 @@ async def open_turn(
     response_store = (
         None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
     )
+    # Before the header is built: a stored response takes no id from the client.
     responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
+    # Before the history is read: what is read must still be the end when the answer is appended.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
         responses_call, history, own_items = await prepend_history(
@@ -253,6 +256,7 @@ async def open_turn(
             response_store,
             conversation_lock,
         )
+    # Also when the client disconnects: the conversation would stay locked.
     except BaseException:
         if conversation_lock is not None:
             conversation_lock.release()

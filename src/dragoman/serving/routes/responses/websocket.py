@@ -109,6 +109,7 @@ class WebSocketSession:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._http.service.options.socket_lifetime
+        # Reads on during a response, to notice a disconnect.
         receiver = loop.create_task(self._receive_frames())
         try:
             while not self._is_finishing and (data := await self._next_frame(deadline)) is not None:
@@ -125,6 +126,7 @@ class WebSocketSession:
         if self._is_disconnected:
             return False
         try:
+            # One share for all bytes of a connection: the queued messages and the incomplete one.
             self._http.body_memory.reserve(self._queued_bytes + size)
         except Overloaded:
             return False
@@ -135,9 +137,11 @@ class WebSocketSession:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
                 if message["type"] == FINISH_MESSAGE:
+                    # A stopping server lets the current response end, if there is one.
                     self._is_finishing = True
                     self._incoming.put_nowait(None)
                     continue
+                # Both kinds of frames carry JSON.
                 data = message.get("bytes") or (message.get("text") or "").encode()
                 self._queued_bytes += len(data)
                 max_bytes = self._http.service.options.max_body_bytes
@@ -167,6 +171,7 @@ class WebSocketSession:
                 code=LIFETIME_ERROR_CODE,
             )
             with suppress(TimeoutError):
+                # A client that reads nothing must not keep the connection open beyond its lifetime.
                 async with asyncio.timeout(self._http.service.options.timeouts.stall):
                     await self._send_error(error)
                     await self._send_message({"type": "websocket.close", "code": 1000})
