@@ -1214,7 +1214,7 @@ MUTANTS = (
     ),
     Mutant(
         "a burst of requests keeps everybody else's tokens waiting until all of it is read",
-        "serving/pacing.py",
+        "serving/app.py",
         "        if self._available and not self._waiters:",
         "        if True:",
         ("tests/serving/test_pacing.py",),

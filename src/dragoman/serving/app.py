@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -28,7 +29,6 @@ from .internal_client import InternalClient
 from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
-from .pacing import StartLimiter
 from .port_faults import PortController
 from .request_log import RequestLog
 from .routes import batches, message_batches
@@ -61,7 +61,6 @@ def create_app(
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
-    meters, http_metrics = ModelMetrics(models, clock.monotonic), HttpMetrics()
     features = Features(
         background=None if store is None else BackgroundRuns(store, options.max_background),
         recent_prompts=RecentPrompts() if options.explain else None,
@@ -74,7 +73,7 @@ def create_app(
         sealer=Sealer(secret or secrets.token_bytes(32), options.reasoning_verification),
         fingerprint=f"dragoman-{__version__}",
         media=media or MediaResolver(MediaOptions()),
-        meters=meters,
+        meters=ModelMetrics(models, clock.monotonic),
         request_log=request_log,
         recent_prompts=features.recent_prompts,
     )
@@ -88,12 +87,22 @@ def create_app(
         body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
         store=store,
     )
+    return _build_application(service, features, HttpMetrics(), requires_lifespan=requires_lifespan)
+
+
+def _build_application(
+    service: Service, features: Features, http_metrics: HttpMetrics, *, requires_lifespan: bool
+) -> Application:
+    """Connect the routes with what serves them: endpoints, the WebSocket, jobs and the lifespan."""
+    options = service.options
     policy = AccessPolicy(
         Keyring(options.api_keys, options.admin_keys),
         build_allowed_hosts(options.bind, options.allowed_hosts),
         options.cors,
     )
-    routes = [route for group in build_routes(features, meters, http_metrics).values() for route in group]
+    routes = [
+        route for group in build_routes(features, service.generation.meters, http_metrics).values() for route in group
+    ]
     router = Router(
         [Endpoint(route, service, policy, http_metrics) for route in routes],
         # Unknown paths require a key too, so that they reveal nothing to unauthenticated clients.
@@ -110,6 +119,49 @@ def create_app(
     )
     lifespan = build_lifespan(service, features.background, workers)
     return Application(router, websocket, lifespan, not_started if requires_lifespan else None)
+
+
+STARTS_PER_TURN = 4
+
+
+class StartLimiter:
+    """Limits request starts, first come, first served: a burst of requests must not delay tokens of running streams.
+
+    Parsing, rendering and admitting a request costs as much as about thirty tokens.
+
+    starts_per_turn: per iteration of the event loop.
+    """
+
+    def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
+        self._starts_per_turn = self._available = starts_per_turn
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._is_scheduled = False
+
+    async def acquire(self) -> None:
+        """Wait for an iteration with capacity; returns immediately if this one has some."""
+        loop = asyncio.get_running_loop()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._on_loop_turn, loop)
+        # Those that wait already go first.
+        if self._available and not self._waiters:
+            self._available -= 1
+            return
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _on_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._available = self._starts_per_turn
+        while self._waiters and self._available:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # a cancelled waiter is done
+                waiter.set_result(None)
+                self._available -= 1
+        # An idle server schedules nothing: after a turn without a start it stops.
+        self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
+        if self._is_scheduled:
+            loop.call_soon(self._on_loop_turn, loop)
 
 
 class Application:
