@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 
 from ..core.errors import RequestError
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.base import GenerationCall, Header, ReaderOptions, Writer
+from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
 from ..pipeline.models import ServedModel
@@ -232,6 +232,7 @@ def request_timeout(context: RequestContext) -> float | None:
     if not _SECONDS.fullmatch(requested) or not float(requested):
         raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
     return float(requested) if limit is None else min(float(requested), limit)
+        accepts_unmatched_results=service.reader_options.profile is Profile.VLLM,
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:

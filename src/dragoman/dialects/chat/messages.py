@@ -93,17 +93,21 @@ class _MessageReader:
         if not message.name:
             raise missing_parameter(f"{path}.name")
         open_calls = self._open_legacy.get(message.name)
-        id = open_calls.popleft() if open_calls else f"call_legacy_{message.name}"
-        return self._read_result(message, id, path)
+        if open_calls:
+            return self._read_result(message, open_calls.popleft(), path)
+        return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
 
-    def _read_result(self, message: ChatWireMessage, call_id: str | None, path: str) -> Message:
+    def _read_result(
+        self, message: ChatWireMessage, call_id: str | None, path: str, *, answers_call: bool = True
+    ) -> Message:
         if not call_id:
             raise missing_parameter(f"{path}.tool_call_id")
         content = tuple(
             part if isinstance(part, Text | Image | Audio | File) else Text(_get_text(part))
             for part in _read_required_content(message, path)
         )
-        return Message(Role.TOOL, (ToolResult(call_id, content),), message.name or self._names.get(call_id))
+        result = ToolResult(call_id, content, answers_call=answers_call)
+        return Message(Role.TOOL, (result,), message.name or self._names.get(call_id))
 
 
 def _get_text(part: Part) -> str:
