@@ -165,7 +165,8 @@ def build_responder(
     warnings = admitted.warnings
     headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
-    return GenerationResponder(batches, writer, response_start, http.service.stream_monitor, stream=stream)
+    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings)
+    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:

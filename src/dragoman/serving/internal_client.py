@@ -14,7 +14,7 @@ from starlette.types import Message
 from .auth import Caller
 from .body import BodyMemoryShare
 from .disconnect import never
-from .endpoint import EnvelopeResolver, Handler, HttpRequest, build_response, call_handler
+from .endpoint import WARNINGS_HEADER, EnvelopeResolver, Handler, HttpRequest, build_response, call_handler
 from .service import Service
 
 
@@ -44,7 +44,8 @@ class InternalClient:
         http = HttpRequest(
             self.service,
             msgspec.structs.replace(caller, is_background=True),
-            Headers({"content-type": "application/json"}),
+            # The headers of the response are dropped, so the warnings have to be in its body.
+            Headers({"content-type": "application/json", WARNINGS_HEADER: "body"}),
             {},
             self.service.ids.new("req_"),
             self.service.clock.monotonic(),
