@@ -125,7 +125,7 @@ def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
 
 def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
-        yield _CONSTRAINT_FEATURES[type(request.constraint)], "response_format"
+        yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
     if request.logprobs is not None:
         yield Feature.LOGPROBS, "logprobs"
     if request.prompt_logprobs is not None:

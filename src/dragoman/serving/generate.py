@@ -79,7 +79,11 @@ async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes
 
 async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     """Run `read`, in a thread for a large body."""
-    return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    try:
+        return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    except RequestError as error:
+        error.is_translated = True
+        raise
 
 
 def build_reader_options(context: RequestContext) -> ReaderOptions:
@@ -92,7 +96,11 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
     """Raises ModelNotFound: the model is unknown."""
     service = context.service
     requested_model = call.requests[0].model
-    slot = service.models.find_slot(requested_model)
+    try:
+        slot = service.models.find_slot(requested_model)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
     name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
     return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
 
@@ -144,6 +152,14 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare a call without logging or remembering it."""
+    try:
+        return await _prepare_call(context, call, header)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
+
+
+async def _prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     options, meters = context.service.options, context.service.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
@@ -155,7 +171,7 @@ async def prepare_call(context: RequestContext, call: GenerationCall, header: He
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
-    return AdmittedCall(header, run, (*warnings, *run.warnings))
+    return AdmittedCall(header, run, (*warnings, *map(call.field_names.rename_warning, run.warnings)))
 
 
 def build_responder(
@@ -216,6 +232,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         cache_salt=context.caller.owner,
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
+        accepts_unmatched_results=service.reader_options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
     )
@@ -233,7 +250,6 @@ def request_timeout(context: RequestContext) -> float | None:
     if not _SECONDS.fullmatch(requested) or not float(requested):
         raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
     return float(requested) if limit is None else min(float(requested), limit)
-        accepts_unmatched_results=service.reader_options.profile is Profile.VLLM,
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:

@@ -12,6 +12,7 @@ from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
+from ..field_names import CORE_NAMES, FieldNames
 from ..fields import check_logprobs, check_metadata, check_service_tier, resolve_model
 from ..thinking import read_thinking_switch
 from .messages import read_messages
@@ -55,7 +56,8 @@ def read_chat_call(
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
 
-    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    names = CORE_NAMES if body.max_completion_tokens is None else FieldNames(("max_tokens", "max_completion_tokens"))
+    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
     return ChatCall(call, _read_stored_fields(body, parsed.fields) if body.store else None)
 
 
@@ -142,7 +144,8 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
         choices=body.read_choice_count(options),
         sampling=body.build_sampling(),
         limits=body.read_limits(options, _read_max_tokens(body)),
-        constraint=read_constraint_fields(body),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=_read_logprobs(body),
         prompt_logprobs=prompt_logprobs,
         return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,
@@ -150,6 +153,7 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
         add_special_tokens=bool(body.add_special_tokens),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+    constraint, constraint_param = read_constraint_fields(body)
         extras=body.build_extras(),
     )
 

@@ -64,7 +64,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
         body.read_limits(options, _read_max_tokens(body)),
         body.build_extras(),
     )
-    constraint = read_constraint_fields(body)
+    constraint, constraint_param = read_constraint_fields(body)
     return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
     return tuple(
         GenerateRequest(
@@ -75,6 +75,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
             sampling=sampling,
             limits=limits,
             constraint=constraint,
+            constraint_param=constraint_param,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             return_prompt=return_prompt,

@@ -30,6 +30,7 @@ from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
 from .call import ResponsesCall, build_writer_factory
 from .echo import Echo, encode_bool
+from .errors import RESPONSES_NAMES
 from .input_items import NormalizedItem, normalize_item
 from .items import COMPACTION_TRIGGER, HOSTED_TYPES, read_items
 from .parameters import RESPONSES
@@ -116,6 +117,7 @@ def read_responses(
         read_items=build_messages_from_rows,
         previous_response_id=echo.previous_response_id,
         conversation=echo.conversation,
+            field_names=RESPONSES_NAMES,
         store=body.store,
         background=echo.background,
     )
@@ -257,7 +259,9 @@ def _build_request(
         limits=body.build_limits(
             None if max_tokens == -1 else max_tokens, read_stop_strings(body.stop, options.max_stop)
         ),
-        constraint=require_at_most_one([*_read_format(body), *read_structured_outputs(body)]),
+        constraint=constraint,
+        constraint_param=constraint_param,
+    constraint, constraint_param = require_at_most_one([*_read_format(body), *read_structured_outputs(body)])
         logprobs=logprobs,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),
