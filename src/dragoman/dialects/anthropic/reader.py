@@ -22,13 +22,13 @@ from .messages import MessageHistory, read_history, wants_citations
 from .parameters import COUNT_TOKENS, MESSAGES
 from .thinking_blocks import ThinkingBlockReader
 from .tools import AnthropicToolRegistry
-from .wire import MessagesBody, MessagesPromptFields, OutputFormat
+from .wire import MESSAGES_NESTED, MessagesBody, MessagesPromptFields, OutputFormat
 from .writer import MessagesRenderOptions, MessagesWriter
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
 
-_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields)
+_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields, MESSAGES_NESTED)
 
 
 class CountCall(Struct, frozen=True):
@@ -50,7 +50,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     body = parsed.decode(_BODY)
-    warnings, unknown = MESSAGES.classify(parsed.find_other_fields(_BODY.names, _PROMPT_FIELDS.names))
+    warnings, unknown = MESSAGES.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     if body.service_tier is not None:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
     conversation = _read_conversation(prompting, options, warnings)
@@ -70,7 +70,7 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     """Parse a count_tokens body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = COUNT_TOKENS.classify(parsed.find_other_fields(_PROMPT_FIELDS.names))
+    warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
     conversation = _read_conversation(prompting, options, warnings)
     reports_edits = prompting.context_management is not None
     return CountCall(resolve_model(prompting.model, options), conversation, reports_edits, tuple(warnings), unknown)

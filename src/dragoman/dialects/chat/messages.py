@@ -44,16 +44,17 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
 
 
-def read_messages(messages: Sequence[ChatWireMessage]) -> tuple[Message, ...]:
+def read_messages(messages: Sequence[ChatWireMessage], warnings: list[str]) -> tuple[Message, ...]:
     """Parse messages. Raises RequestError with the path of the offending field."""
-    reader = _MessageReader()
+    reader = _MessageReader(warnings)
     return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
 class _MessageReader:
     """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, warnings: list[str]) -> None:
+        self._warnings = warnings
         self._names: dict[str, str] = {}
         self._open_legacy: dict[str, deque[str]] = {}
 
@@ -69,7 +70,7 @@ class _MessageReader:
                 return Message(Role(role), _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        reasoning = message.reasoning or message.reasoning_content
+        reasoning = message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
         if reasoning:
             yield Reasoning(reasoning)
         yield from _read_content(message.content, f"{path}.content")
@@ -81,6 +82,17 @@ class _MessageReader:
             part = _read_tool_call(call, f"{path}.tool_calls[{i}]")
             self._names[part.id] = part.name
             yield part
+
+    def _read_reasoning_details(self, message: ChatWireMessage, path: str) -> str:
+        """The text of `reasoning_details`, which are read only where no other field holds the reasoning."""
+        texts: list[str] = []
+        for i, detail in enumerate(message.reasoning_details or ()):
+            text = detail.text if detail.type == "reasoning.text" else detail.summary
+            if text:
+                texts.append(text)
+            elif detail.data is not None:
+                self._warnings.append(f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out")
+        return "".join(texts)
 
     def _read_legacy_call(self, call: FunctionCallBody, path: str) -> ToolCall:
         """Read a legacy call. It has no id: a generated one links the next result of that function to it."""

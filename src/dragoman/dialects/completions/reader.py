@@ -29,7 +29,7 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     parsed = ParsedBody(data)
     _require_prompt(parsed.fields)
     body = parsed.decode(_SCHEMA)
-    warnings, unknown = COMPLETIONS.classify(parsed.find_other_fields(_SCHEMA.names))
+    warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     requests = _build_requests(body, options)

@@ -33,7 +33,7 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
     if "token_ids" not in parsed.fields:
         raise missing_parameter("token_ids")
     body = parsed.decode(_BODY)
-    warnings, unknown = GENERATE.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = GENERATE.classify_body(parsed, _BODY)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(
             bytes(body.sampling_params), _PARAMS, SAMPLING_PARAMS, "sampling_params"

@@ -42,7 +42,7 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    warnings, unknown = SGLANG.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = SGLANG.classify_body(parsed, _BODY)
     prompts, model = _read_prompts(body), body.lora_path or resolve_model(body.model, options)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(

@@ -63,7 +63,7 @@ def read_tgi(
     """
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    warnings, unknown = TGI.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = TGI.classify_body(parsed, _BODY)
     if body.inputs in ("", []):
         raise invalid_value("inputs", "it must not be empty")
     stream = always_stream or bool(body.stream)
