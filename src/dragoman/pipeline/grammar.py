@@ -173,7 +173,7 @@ async def _enforce(
     assert isinstance(tool, FunctionTool)
     if tool_is_strict:
         raise error
-    loose = FunctionTool(tool.name, tool.description, None, tool.strict)
+    loose = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
     relaxed_form = CallForm(_build_pieces(format, loose, composed.param), composed.param, False)
     text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"
     return relaxed_form, _Relaxation(composed.param, text)
