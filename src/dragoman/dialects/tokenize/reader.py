@@ -32,6 +32,7 @@ class TokenizeCall(Struct, frozen=True):
 class DetokenizeCall(Struct, frozen=True):
     model: str
     tokens: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -94,5 +95,5 @@ def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeC
 def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_DETOKENIZE)
-    _, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
-    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), unknown)
+    warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
+    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), tuple(warnings), unknown)

@@ -18,7 +18,8 @@ from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..context import build_owner_files
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse
-from ..generate import build_reader_options, build_terms, collect_warnings, reject_unknown_fields
+from ..generate import build_reader_options, build_terms, collect_warnings
+from ..responses.input_tokens import count_with_engine
 from ..streaming import Responder
 from .messages import expand_thread
 
@@ -67,7 +68,7 @@ def _find_root(model: ServedModel, name: str) -> str:
 
 async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_tokenize(await http.read_json(), http.service.reader_options)
-    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     prompt = call.prompt
     if isinstance(prompt, str):
@@ -88,7 +89,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
     strings = [_decode_token(model, id) for id in ids] if call.return_token_strs else None
-    return JsonResponse(render_tokenize(ids, model.max_model_len, strings))
+    return JsonResponse(render_tokenize(ids, model.max_model_len, strings), warnings=warnings)
 
 
 async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
@@ -97,11 +98,14 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     call = read_count_tokens(body, build_reader_options(http))
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
-    if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not support counting tokens.", param="model")
-    check_countable(call.conversation, model.max_model_len, model.backend.tokenizer.longest_token)
+    if model.tokenizer is not None:
+        check_countable(call.conversation, model.max_model_len, model.tokenizer.longest_token)
     conversation = await http.service.media.resolve_conversation(build_owner_files(http), model, call.conversation)
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
+    if not isinstance(model.backend, TokenBackend):
+        if call.reports_edits:
+            warnings = (*warnings, "context_management is ignored: this model's engine builds its own prompts")
+        return JsonResponse(render_count_tokens(await count_with_engine(model, request), None), warnings=warnings)
     _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
     original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
     return JsonResponse(
@@ -111,7 +115,7 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
 
 async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.reader_options)
-    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
@@ -122,7 +126,8 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
-    return JsonResponse(render_detokenize(await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)))
+    text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
+    return JsonResponse(render_detokenize(text), warnings=warnings)
 
 
 def _decode_token(model: ServedModel, id: int) -> str:
