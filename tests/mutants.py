@@ -54,8 +54,63 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
+NAMES, WARNINGS, UNMATCHED = (
+    "tests/serving/test_field_names.py",
+    "tests/serving/test_warnings.py",
+    "tests/serving/test_unmatched_results.py",
+)
 
 MUTANTS = (
+    Mutant(
+        "keywords of a schema that no mask enforces are dropped in silence (ours, vLLM's)",
+        "pipeline/grammar.py",
+        "        warnings.append(relaxation.text)",
+        "        pass",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "a string's format is dropped in silence where arguments are written one by one (ours)",
+        "parsers/enforced_arguments.py",
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),',
+        "        (),",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "unknown fields below the top level are ignored in silence (everyone's)",
+        "dialects/parameter_table.py",
+        "(*unknown, *nested)[:MAX_UNKNOWN]",
+        "unknown",
+        (NESTED,),
+    ),
+    Mutant(
+        "a prefix that the answer has to continue is taken for a finished turn (ours)",
+        "dialects/chat/reader.py",
+        "            param = param or mark",
+        "            pass",
+        (NESTED,),
+    ),
+    Mutant(
+        "an error names a field that the client has not sent (ours)",
+        "serving/generate.py",
+        "        error.is_translated = True\n",
+        "        pass\n",
+        (NAMES,),
+    ),
+    Mutant(
+        "the lines of a batch lose their warnings (ours)",
+        "serving/internal_client.py",
+        'WARNINGS_HEADER: "body"',
+        'WARNINGS_HEADER: "none"',
+        (WARNINGS,),
+    ),
+    Mutant(
+        "a tool's output that answers no call is taken as if there had been one (ours, vLLM's)",
+        "pipeline/admission.py",
+        "part.answers_call and part.call_id not in call_ids",
+        "part.answers_call and not part.call_id",
+        (UNMATCHED,),
+    ),
     Mutant(
         "an engine that was paused once counts as full for ever (ours, for an hour)",
         "pipeline/token_run.py",

@@ -13,13 +13,16 @@ from ..serving.clock import Clock
 from ..settings import Settings
 from .model_metadata import resolve_served_names
 
+CONTEXT_TOKENS = 200_000
+"""The default context. Agents' prompts take tens of thousands of tokens, and only their count is kept."""
+
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
     """file: a script; empty to take replies from directives in requests."""
     directory = tiny.find_bundled_model()
     tokenizer = load_tokenizer(directory)
     name, aliases = resolve_served_names(settings, "scripted")
-    limit = settings.max_model_len or 32768
+    limit = settings.max_model_len or CONTEXT_TOKENS
     engine = ScriptedEngine(
         load_script(Path(file)) if file else Script(),
         tokenizer=tokenizer,
