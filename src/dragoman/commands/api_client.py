@@ -111,9 +111,10 @@ Piece = TextPiece | ToolCallPiece | AnswerEnd
 
 
 class ApiClient:
-    """url: of the server, with or without `/v1`. Close it, or use it in a `with` statement."""
+    """The connections to one server. Use it in a `with` statement, which closes them."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
+        """url: with or without `/v1`."""
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._client = httpx2.Client(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +79,7 @@ class ChatSession:
         if self._is_interactive:
             # Editing and recalling lines; some builds of Python have no readline.
             with suppress(ImportError):
-                import readline  # noqa: F401, PLC0415
+                import_module("readline")
             typer.echo(f"{self._connection.model.id} at {self._connection.client.url} (/help shows the commands)")
         for line in self._read_lines():
             if line.startswith("/"):

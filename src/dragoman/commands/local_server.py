@@ -21,6 +21,7 @@ POLL_INTERVAL = 0.1
 """Seconds between two looks at /readyz."""
 STOP_TIMEOUT = 10.0
 """Seconds until a server that does not stop is killed."""
+_CHILD = f"from {__name__} import end_with_parent; from dragoman.cli import main; end_with_parent(); main()"
 _ADDRESS = re.compile(r"^Serving .* on (http://127\.0\.0\.1:\d+)")
 
 
@@ -49,7 +50,7 @@ class LocalServer:
         environment = {name: value for name, value in os.environ.items() if name != "DRAGOMAN_UDS"}
         # -P: the working directory is the user's, and its modules are not to be imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, "serve", *arguments],
+            [sys.executable, "-P", "-c", _CHILD, "serve", *arguments],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -141,20 +142,12 @@ def start_server(
         server.stop()
 
 
-def _stop_at_end_of_input() -> None:
+def end_with_parent() -> None:
     """End this process gracefully once its standard input is closed: the command that started it is gone."""
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
 
-def main() -> None:
-    """`dragoman`, in a process that ends with its parent."""
-    from ..cli import main as run_command  # noqa: PLC0415 - the command line imports the commands
-
-    threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
-    run_command()
-
-
-if __name__ == "__main__":
-    main()
+    threading.Thread(target=wait, daemon=True).start()
