@@ -56,11 +56,13 @@ def build_claude_setup(target: ServerTarget) -> AgentSetup:
     """https://code.claude.com/docs/en/env-vars and /llm-gateway."""
     names = ("", "_DEFAULT_OPUS", "_DEFAULT_SONNET", "_DEFAULT_HAIKU", "_SMALL_FAST")
     models = {f"ANTHROPIC{name}_MODEL": target.model for name in names}
-    # Claude Code assumes 200,000 tokens for a model that it does not know.
-    window = str(target.context) if target.context is not None else None
-    windows = (
-        {} if window is None else {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": window, "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window}
-    )
+    windows: dict[str, str] = {}
+    if target.context is not None:
+        # Claude Code assumes 200,000 tokens for a model that it does not know, and takes no compaction window below
+        # 100,000.
+        windows["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
+        if target.context >= 100_000:
+            windows["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(target.context)
     return AgentSetup(
         variables={
             "ANTHROPIC_BASE_URL": target.url,
@@ -153,7 +155,8 @@ def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> l
     if target.context is not None and target.context < MIN_CONTEXT:
         advice.append(
             f"The context of {target.model} is {target.context} tokens, and an agent's prompt alone takes up to "
-            f"33,000: {MIN_CONTEXT} or more are better (--max-model-len of `dragoman serve`)."
+            f"33,000: {MIN_CONTEXT} or more are better (--max-model-len of `dragoman serve`, or "
+            "DRAGOMAN_MAX_MODEL_LEN)."
         )
     if capabilities is not None and "tools" not in capabilities:
         advice.append(
