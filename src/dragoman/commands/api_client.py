@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class ApiError(Exception):
     """A request that failed; the message is the server's where it has one.
 
-    is_unreachable: nothing accepted the connection.
+    is_unreachable: nothing accepts connections, or the connection was lost.
     """
 
     def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
@@ -159,7 +159,7 @@ class ApiClient:
             try:
                 yield from self._read_pieces(response)
             except httpx2.HTTPError as error:
-                raise ApiError(f"the connection to {self.url} was lost: {error}") from error
+                raise ApiError(f"the connection to {self.url} was lost: {error}", is_unreachable=True) from error
 
     def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
         for line in response.iter_lines():

@@ -13,7 +13,7 @@ import typer
 from .options import print_error
 
 if TYPE_CHECKING:
-    from .api_client import ApiClient, ListedModel
+    from .api_client import ApiClient, ApiError, ListedModel
     from .local_server import LocalServer
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -90,9 +90,9 @@ class Connection:
     model: ListedModel
     server: LocalServer | None = None
 
-    def explain(self, error: Exception) -> str:
-        """The error, and the last words of a server that has ended."""
-        failure = None if self.server is None else self.server.read_failure()
+    def explain(self, error: ApiError) -> str:
+        """The error, or the last lines of the server if that is why."""
+        failure = self.server.read_failure() if error.is_unreachable and self.server is not None else None
         return str(error) if failure is None else f"the server ended:\n{failure}"
 
 
@@ -127,13 +127,15 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
 
 @contextmanager
 def serve_model(
-    model: str | None, api_key: str | None, *, port: int = 0, store: str = "none", log_level: str = "warning"
+    model: str | None, api_key: str | None, *, port: int = 0, store: str = "none", shows_startup: bool = False
 ) -> Generator[LocalServer]:
     """As `start_server`. Exits with the server's code where it cannot start, after it has printed why."""
     from .local_server import ServerFailed, start_server  # noqa: PLC0415 - as above
 
     try:
-        with start_server(model, print_status, api_key=api_key, port=port, store=store, log_level=log_level) as server:
+        with start_server(
+            model, print_status, api_key=api_key, port=port, store=store, shows_startup=shows_startup
+        ) as server:
             yield server
     except ServerFailed as error:
         raise typer.Exit(error.code or 2) from error

@@ -120,11 +120,11 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
             raise ValueError(f"--url: no server answers at {options.url}, and one can be started on this machine only")
         port = parts.port or 80
     api_key = resolve_api_key(options.api_key)
-    with serve_model(options.model, api_key, port=port, store="memory", log_level="info") as server:
+    with serve_model(options.model, api_key, port=port, store="memory", shows_startup=True) as server:
         target = _read_target(server.url, None, api_key)
         print_status(f"Serving {target.model} on {target.url} until the agent ends.")
         yield target
-        failure = server.read_failure()
+        failure = server.read_failure() if server.has_ended else None
         if failure is not None:
             print_error(f"the server ended before the agent:\n{failure}")
 

@@ -16,23 +16,29 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Literal
 
 POLL_INTERVAL = 0.1
 """Seconds between two looks at /readyz."""
 STOP_TIMEOUT = 10.0
 """Seconds until a server that does not stop is killed."""
+DEATH_TIMEOUT = 0.5
+"""Seconds from the loss of a connection to a server's end, at most."""
+READ_TIMEOUT = 2.0
+"""Seconds to wait for the last lines of a server that has ended; its own children may keep the pipe open."""
 _CHILD = f"from {__name__} import end_with_parent; from dragoman.cli import main; end_with_parent(); main()"
+_LOGGED = re.compile(r"\d{4}-\S+ \S+ (INFO|WARNING|ERROR|CRITICAL) \S+: (.*)")
 _ADDRESS = re.compile(r"^Serving .* on (http://127\.0\.0\.1:\d+)")
 
 
 class ServerFailed(Exception):
-    """The server has ended before it was ready.
+    """The server cannot serve its model.
 
-    code: its exit code.
+    code: its exit code, or 1 while it still runs.
     """
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"the server ended with exit code {code} before it was ready")
+        super().__init__("the server cannot serve its model")
         self.code = code
 
 
@@ -59,7 +65,8 @@ class LocalServer:
             errors="replace",
             start_new_session=True,
         )
-        threading.Thread(target=self._read_lines, daemon=True).start()
+        self._reader = threading.Thread(target=self._read_lines, daemon=True)
+        self._reader.start()
 
     def _read_lines(self) -> None:
         for line in self._process.stdout or ():
@@ -68,11 +75,13 @@ class LocalServer:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def wait_until_ready(self, echo: Callable[[str], None], api_key: str | None) -> None:
-        """echo: prints what the server says until it is ready, such as the progress of a download.
+    def wait_until_ready(self, echo: Callable[[str], None], api_key: str | None, *, shows_startup: bool) -> None:
+        """echo: prints what the server logs until it is ready, such as the progress of a download.
+
+        shows_startup: echo also what it logs at level INFO before it listens.
 
         Raises:
-            ServerFailed: it has ended.
+            ServerFailed: it has ended, or its model cannot be loaded.
         """
         address = ""
         while True:
@@ -84,15 +93,31 @@ class LocalServer:
                 raise ServerFailed(self._process.wait())
             found = _ADDRESS.match(line)
             address = found[1] if found else address
-            if line and not found and not line.startswith("Try: "):
-                echo(line.rstrip("\n"))
-            if address and _is_ready(address, api_key):
+            is_info, text = _strip_log_prefix(line.rstrip("\n"))
+            if text and not found and not text.startswith("Try: ") and (shows_startup or address or not is_info):
+                echo(text)
+            state = _read_state(address, api_key) if address else "loading"
+            if state == "failed":
+                raise ServerFailed(1)
+            if state == "ready":
                 self.url = address
                 return
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def read_failure(self) -> str | None:
-        """The last lines of a server that has ended by itself; None while it runs."""
-        return None if self._process.poll() is None else "".join(self._last_lines)
+        """The last lines of a server that has ended by itself; None while it runs.
+
+        Waits for a moment: a server that dies closes its connections first.
+        """
+        try:
+            self._process.wait(DEATH_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            return None
+        self._reader.join(READ_TIMEOUT)
+        return "".join(self._last_lines)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -101,18 +126,33 @@ class LocalServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._reader.join(READ_TIMEOUT)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
-def _is_ready(url: str, api_key: str | None) -> bool:
+def _strip_log_prefix(line: str) -> tuple[bool, str]:
+    """Whether a line is logged at level INFO, and the line without its time and logger."""
+    found = _LOGGED.match(line)
+    if found is None:
+        return False, line
+    level, text = found.groups()
+    return level == "INFO", text if level == "INFO" else f"{level.capitalize()}: {text}"
+
+
+def _read_state(url: str, api_key: str | None) -> Literal["loading", "ready", "failed"]:
     from .api_client import ApiClient, ApiError  # noqa: PLC0415 - the server's process does not need it
 
     with ApiClient(url, api_key) as client:
         try:
-            return client.is_ready()
+            if client.is_ready():
+                return "ready"
+            models = client.list_models()
         except ApiError:
-            return False
+            return "loading"
+    has_failed = bool(models) and models[0].dragoman is not None and models[0].dragoman.state == "failed"
+    return "failed" if has_failed else "loading"
 
 
 @contextmanager
@@ -123,7 +163,7 @@ def start_server(
     api_key: str | None = None,
     store: str = "none",
     port: int = 0,
-    log_level: str = "warning",
+    shows_startup: bool = False,
 ) -> Generator[LocalServer]:
     """Serve MODEL while the block runs. Settings come from the environment and its file, as for `dragoman serve`.
 
@@ -132,11 +172,11 @@ def start_server(
     Raises:
         ServerFailed: the server cannot start; echo has printed why.
     """
-    arguments = ["--host", "127.0.0.1", "--port", str(port), "--store", store, "--log-level", log_level]
-    arguments += ["--no-access-log", "--shutdown-timeout", "0"]
+    arguments = ["--host", "127.0.0.1", "--port", str(port), "--store", store]
+    arguments += ["--log-level", "info", "--no-access-log", "--shutdown-timeout", "0"]
     server = LocalServer([*arguments, *([] if model is None else ["--", model])])
     try:
-        server.wait_until_ready(echo, api_key)
+        server.wait_until_ready(echo, api_key, shows_startup=shows_startup)
         yield server
     finally:
         server.stop()
