@@ -30,7 +30,6 @@ Uses the server at --url, or at {DEFAULT_URL} if it serves MODEL; otherwise one 
 ends. The agent gets environment variables and arguments for this process; none of its files are changed. Arguments
 after `--` are the agent's. The exit code is the agent's.
 """
-FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 COMMAND_NOT_FOUND = 127
 
 
@@ -166,7 +165,8 @@ def _run_agent(command: Sequence[str], setup: AgentSetup, target: ServerTarget) 
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    with subprocess.Popen(command, env=environment) as process, _forward_signals(process):
+    with subprocess.Popen(command, env=environment) as process:
+        _forward_signals(process)
         code = process.wait()
     return 128 - code if code < 0 else code
 
@@ -182,9 +182,8 @@ def _exempt_from_proxy(url: str) -> dict[str, str]:
     return {"NO_PROXY": value, "no_proxy": value}
 
 
-@contextmanager
-def _forward_signals(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass signals on to the agent.
+def _forward_signals(process: subprocess.Popen[bytes]) -> None:
+    """Pass signals on to the agent, until this process ends: Ctrl-C must not keep it from stopping the server.
 
     A terminal sends SIGINT and SIGQUIT to the agent too, so that they are not sent to it twice: Ctrl-C twice ends most
     agents.
@@ -197,13 +196,11 @@ def _forward_signals(process: subprocess.Popen[bytes]) -> Generator[None]:
         """A handler, unlike SIG_IGN, is not inherited by the agent."""
 
     from_terminal = ignore if sys.stdin.isatty() else forward
-    handlers = {**dict.fromkeys(FORWARDED, forward), **dict.fromkeys((signal.SIGINT, signal.SIGQUIT), from_terminal)}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    handlers = {signal.SIGTERM: forward, signal.SIGINT: from_terminal}
+    if sys.platform != "win32":
+        handlers |= {signal.SIGHUP: forward, signal.SIGQUIT: from_terminal}
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 launch = build_command(LaunchOptions, _launch, about=HELP)
