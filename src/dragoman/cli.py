@@ -18,6 +18,7 @@ from .commands.calibrate import calibrate
 from .commands.chat import chat
 from .commands.launch import launch
 from .commands.options import print_error
+from .commands.plan import plan, profile
 from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.run import run as run_prompt
@@ -88,6 +89,8 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
+    app.command("profile", cls=Command)(profile)
+    app.command("plan", cls=Command)(plan)
     app.command("version", cls=Command)(_version)
     return app
 
