@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +15,18 @@ from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
-from .client import tokenize
+from .client import complete, tokenize
 from .connection import LlamaCppConnection
 from .engine import MARGIN_TOKENS, LlamaCppEngine
 from .gguf import GgufMetadata
+from .grammar import find_impossible_end
 from .model import compute_bytes_per_token, find_end_tokens, read_dimensions, read_max_positions, read_pooling_type
 from .pooling import LlamaCppEmbedder, LlamaCppScorer
 from .process import LaunchSettings, LlamaCppProcess
 from .token_text import TokenText
 from .vision import ImageToken, LlamaCppVision, build_prompt_writer
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_KV_BYTES = 2 << 30
 """Default size of the KV cache, bytes."""
@@ -109,19 +113,39 @@ def load(
     process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
     token_bytes = [tokenizer.token_bytes(id) for id in range(size)]
-    if projector is None:
-        return LoadedGguf(LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock), None)
-    try:
-        vision, prompt_writer = (
-            LlamaCppVision(process, launch.marker, projector.token),
-            build_prompt_writer(process, token_bytes, launch.marker),
-        )
-    except EngineError as error:
-        process.stop()
-        raise EngineError(f"{projector.metadata.path}: {error.message}") from error
-    return LoadedGguf(
-        LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock, prompt_writer), vision
+    vision, prompt_writer = None, None
+    if projector is not None:
+        try:
+            vision = LlamaCppVision(process, launch.marker, projector.token)
+            prompt_writer = build_prompt_writer(process, token_bytes, launch.marker)
+        except EngineError as error:
+            process.stop()
+            raise EngineError(f"{projector.metadata.path}: {error.message}") from error
+    engine = LlamaCppEngine(
+        LlamaCppConnection(process),
+        TokenText(token_bytes),
+        eog,
+        config,
+        clock,
+        prompt_writer,
+        has_native_grammars=_ends_grammars(process, metadata, eog),
     )
+    return LoadedGguf(engine, vision)
+
+
+def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozenset[int]) -> bool:
+    """Whether llama.cpp samples each end token at the end of a grammar. If not, warn: grammars are then applied here
+    only."""
+    names = metadata.get_texts("tokenizer.ggml.tokens")
+    end_tokens = {id: names[id] for id in sorted(eog)}
+    impossible = find_impossible_end(end_tokens, lambda body: complete(process.socket, process.key, body))
+    if impossible is not None:
+        log.warning(
+            "%s: llama.cpp does not end a grammar with %s; Dragoman applies grammars itself, which is slower",
+            metadata.path,
+            impossible,
+        )
+    return impossible is None
 
 
 def load_pooling_engine(
