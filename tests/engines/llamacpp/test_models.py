@@ -348,7 +348,7 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
 
 
 END_TEXTS = (0, 2)
-"""<|endoftext|> and <|im_end|>, of which the file declares the second. llama.cpp takes the first for its end of turn."""
+"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp takes the first for its end of turn."""
 
 
 @pytest.mark.parametrize("end", END_TEXTS)

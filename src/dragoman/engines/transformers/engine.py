@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from ...core.errors import EngineError
 from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineLimits, build_rng
-from ..batching.verify import build_test_tokens, check_paging
+from ..batching.verify import build_trial_prompts, check_paging
 from .backend import Network, torch
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
-from .paged_attention import KvPool, register, set_attention
+from .paged_attention import MASKED_NAME, NAME, KvPool, register, set_attention
+from .position_limits import reduce_limits
 from .self_check import check_vision
 from .vision import TransformersVision, is_vision_model, load_processor
 from .vision_runner import TransformersVisionRunner
@@ -69,21 +71,54 @@ def load(
 
 
 def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
-    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token. Raises
-    EngineError."""
-    model = TransformersModel(network, attention_backend)
-    expected = _compute_reference(network, build_test_tokens(model.vocab))
+    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token.
+
+    Paged attention is first tried with the windows that layers pass, which takes no masks of the library, and then with
+    those masks. Raises EngineError if neither gives the network's own logits.
+    """
+    kind = type(network).__name__
+    try:
+        model = TransformersModel(network, attention_backend)
+        with reduce_limits(network):
+            prompts = build_trial_prompts(model.vocab, model.max_positions)
+            expected = [_compute_reference(network, prompt) for prompt in prompts]
+    except EngineError:
+        raise
+    except Exception as error:  # whatever the library's own code may raise
+        raise EngineError(f"{kind} cannot be served: its own forward fails: {type(error).__name__}: {error}") from error
     register()
+    try:
+        with reduce_limits(network):
+            return model, _check_attention(model, network, NAME, expected)
+    except EngineError as first_error:
+        try:
+            with reduce_limits(network):
+                return model, _check_attention(model, network, MASKED_NAME, expected)
+        except EngineError:
+            raise _explain(network, first_error) from first_error
+
+
+def _check_attention(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
+    """Check paged attention of this name. Returns its KV bytes per token. Raises EngineError."""
     pools: list[KvPool] = []
 
     def build_paged_runner(num_blocks: int) -> TransformersRunner:
-        set_attention(network, paged=True)
+        model.paged_attention = name
+        set_attention(network, name)
         runner = model.build_runner(num_blocks)
         pools.append(runner.pool)
         return runner
 
     check_paging(model, build_paged_runner, expected, kind=type(network).__name__, tolerance=_choose_tolerance(network))
-    return model, pools[0].bytes_per_token
+    return pools[0].bytes_per_token
+
+
+def _explain(network: Network, error: EngineError) -> EngineError:
+    """Explain why paged attention does not give the network's own logits, where the library says it."""
+    if getattr(network, "_is_stateful", False):
+        reason = "it has state beside keys and values (recurrent or convolutional layers)"
+        return EngineError(f"{type(network).__name__} cannot be batched: {reason}")
+    return error
 
 
 def load_vision(
@@ -100,7 +135,7 @@ def load_vision(
         model.vision_runner = None
         return None
     finally:
-        set_attention(network, paged=True)
+        set_attention(network, model.paged_attention)
     return vision
 
 
