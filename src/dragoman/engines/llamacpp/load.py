@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
+from ..hardware import compute_kv_budget, count_usable_cores
 from .client import complete, tokenize
 from .connection import LlamaCppConnection
 from .engine import MARGIN_TOKENS, LlamaCppEngine
@@ -28,8 +30,8 @@ from .vision import ImageToken, LlamaCppVision, build_prompt_writer
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_KV_BYTES = 2 << 30
-"""Default size of the KV cache, bytes."""
+MAX_KV_BYTES = 2 << 30
+"""Largest default size of the KV cache, bytes."""
 
 _BATCH, _UBATCH = 2048, 512
 
@@ -96,17 +98,15 @@ def load(
 
     Raises: EngineError if the model is not supported, or llama.cpp tokenizes a text differently.
     """
-    config = limits.build_config(
-        max_positions=read_max_positions(metadata),
-        num_kv_tokens=_DEFAULT_KV_BYTES // compute_bytes_per_token(metadata),
-        max_num_batched_tokens=_BATCH,
-    )
+    config = _build_config(metadata, limits)
     if config.max_model_len > config.num_kv_tokens:
         raise EngineError(
             f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
         )
     eog = find_end_tokens(metadata)
     launch = _build_launch(metadata, config, options or LlamaCppOptions())
+    kv_bytes = launch.context * compute_bytes_per_token(metadata)
+    log.info("%s: KV cache of %d tokens, %d MiB", metadata.path, launch.context, kv_bytes >> 20)
     if projector is not None:
         # Random, so that no client can insert the marker into a text.
         launch = _add_projector(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
@@ -148,6 +148,22 @@ def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozen
     return impossible is None
 
 
+def measure_kv_cache(metadata: GgufMetadata, limits: EngineLimits) -> int:
+    """Measure the bytes of the KV cache that llama.cpp allocates for a generative model. Raises EngineError."""
+    if read_pooling_type(metadata) is not None:
+        return 0
+    launch = _build_launch(metadata, _build_config(metadata, limits), LlamaCppOptions())
+    return launch.context * compute_bytes_per_token(metadata)
+
+
+def _build_config(metadata: GgufMetadata, limits: EngineLimits) -> EngineConfig:
+    return limits.build_config(
+        max_positions=read_max_positions(metadata),
+        num_kv_tokens=max(compute_kv_budget(MAX_KV_BYTES) // compute_bytes_per_token(metadata), 1),
+        max_num_batched_tokens=_BATCH,
+    )
+
+
 def load_pooling_engine(
     metadata: GgufMetadata,
     tokenizer: Tokenizer,
@@ -171,7 +187,7 @@ def load_pooling_engine(
         ubatch=tokens,
         kv_type=_KV_TYPES[resolved.dtype],
         gpu_layers=resolved.gpu_layers,
-        threads=resolved.threads,
+        threads=_choose_threads(resolved.threads),
         pooling=pooling,
     )
     connection = LlamaCppConnection(_start_checked(LlamaCppProcess(launch), tokenizer, metadata))
@@ -215,8 +231,14 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
         ubatch=min(batch, _UBATCH),
         kv_type=_KV_TYPES[options.dtype],
         gpu_layers=options.gpu_layers,
-        threads=options.threads,
+        threads=_choose_threads(options.threads),
     )
+
+
+def _choose_threads(threads: int | None) -> int | None:
+    """Choose the number of threads. llama.cpp's own choice, one for each physical core, ignores affinity and quota."""
+    cores = count_usable_cores()
+    return cores if threads is None and cores < (os.cpu_count() or 1) else threads
 
 
 def _add_projector(launch: LaunchSettings, projector: Projector, *, marker: str) -> LaunchSettings:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ...core.errors import EngineError
 from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineLimits, build_rng
 from ..batching.verify import build_trial_prompts, check_paging
+from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
 from .paged_attention import MASKED_NAME, NAME, KvPool, register, set_attention
@@ -21,7 +22,6 @@ from .vision_runner import TransformersVisionRunner
 
 log = logging.getLogger(__name__)
 
-_CPU_KV_BYTES = 4 << 30
 _KV_MEMORY_SHARE = 0.85
 """Share of an accelerator's free memory, after the weights are loaded, for the KV cache."""
 
@@ -44,11 +44,15 @@ def load(
 ) -> LoadedTransformers:
     """Load the engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
 
-    The KV cache takes a share of an accelerator's free memory, or 4 GiB. files: as in BatchingEngine.
+    The KV cache takes a share of an accelerator's free memory, or of main memory, see `hardware`. files: as in
+    BatchingEngine.
 
     Raises: EngineError.
     """
     network = load_network(directory, options)
+    if network.device.type == "cpu":
+        # Otherwise torch takes the number that the command gives numpy's library, one.
+        torch.set_num_threads(options.threads or count_usable_cores())
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
     config = limits.build_config(
@@ -56,6 +60,12 @@ def load(
         num_kv_tokens=max(_find_kv_bytes(network) // bytes_per_token, 1),
         max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
+    )
+    log.info(
+        "%s: KV cache of %d tokens, at most %d MiB, allocated as it is used",
+        directory,
+        config.num_kv_tokens,
+        config.num_kv_tokens * bytes_per_token >> 20,
     )
     adapters = AdapterRegistry(model.lora.read)
     engine = BatchingEngine(
@@ -144,14 +154,22 @@ def _choose_tolerance(network: Network) -> float:
 
 
 def _compute_reference(network: Network, ids: list[int]) -> Floats:
+    """Compute the network's own logits, the last ones from its own cache: some models differ without it."""
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
-        return network(input_ids=tensor, use_cache=False).logits[0].float().cpu().numpy()
+        prefill = network(input_ids=tensor[:, :-1], use_cache=True)
+        decode = network(
+            input_ids=tensor[:, -1:],
+            position_ids=torch.tensor([[len(ids) - 1]], device=network.device),
+            past_key_values=prefill.past_key_values,
+            use_cache=True,
+        )
+        return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
 
 
 def _find_kv_bytes(network: Network) -> int:
-    """Find the size of the KV cache, bytes. On a CPU its memory is allocated on first write."""
+    """Find the size of the KV cache, bytes. In main memory it is allocated as it is used."""
     if network.device.type != "cuda":
-        return _CPU_KV_BYTES
+        return compute_kv_budget(MAX_TORCH_KV_BYTES)
     free, _ = torch.cuda.mem_get_info(network.device)
     return int(free * _KV_MEMORY_SHARE)

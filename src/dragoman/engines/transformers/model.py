@@ -36,6 +36,7 @@ class TransformersOptions(Struct, frozen=True):
     trust_remote_code: run the Python code in the model's directory.
     quantization: quantize weights while loading, see `quantization`.
     attention_backend: see `paged_attention.select_kernels`.
+    threads: of a CPU; None is all cores that the process may use.
     """
 
     dtype: str = "auto"
@@ -43,6 +44,7 @@ class TransformersOptions(Struct, frozen=True):
     trust_remote_code: bool = False
     quantization: str | None = None
     attention_backend: str = "auto"
+    threads: int | None = None
 
 
 class TransformersModel:

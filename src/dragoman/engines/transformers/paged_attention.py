@@ -13,6 +13,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Device, Network, Tensor, library, safetensors, torch
@@ -27,7 +29,8 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class KvPool:
-    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use."""
+    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use, and in
+    main memory page by page."""
 
     def __init__(self, num_blocks: int, device: Device) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -38,12 +41,17 @@ class KvPool:
         """Return the layer's keys and values, [slots, heads, width] each, for new ones of [tokens, heads, width]."""
         layer = self._layers.get(index)
         if layer is None:
-            layer = (
-                keys.new_zeros((self._num_slots, *keys.shape[1:])),
-                values.new_zeros((self._num_slots, *values.shape[1:])),
-            )
+            layer = (self._allocate(keys), self._allocate(values))
             self._layers[index] = layer
         return layer
+
+    def _allocate(self, like: Tensor) -> Tensor:
+        shape = (self._num_slots, *like.shape[1:])
+        if like.device.type != "cpu":
+            return like.new_zeros(shape)
+        # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
+        size = self._num_slots * like[0].numel() * like.element_size()
+        return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zero reused blocks: masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a
