@@ -92,8 +92,8 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         with reduce_limits(network):
             prompts = build_trial_prompts(model.vocab, model.max_positions)
             expected = [_compute_reference(network, prompt) for prompt in prompts]
-    except EngineError:
-        raise
+    except EngineError as error:
+        raise _explain(network, error) from error
     except Exception as error:  # whatever the library's own code may raise
         raise EngineError(f"{kind} cannot be served: its own forward fails: {type(error).__name__}: {error}") from error
     register()
