@@ -3,7 +3,7 @@
     python -m tests.engines.transformers.architectures docs/architectures.json
 
 serves each of them from a directory, compares all answers with the library's `generate`, and writes what it found.
-With names behind the file, only these are tried and printed.
+With names behind the file, only these are tried, and what it says of the others stays.
 """
 
 from __future__ import annotations
@@ -309,13 +309,15 @@ def main(file: str, *chosen: str) -> None:
         found.append(tried)
         print(tried.name, tried.result, tried.reason, sep=" | ", flush=True)
     print(Counter(tried.result for tried in found))
-    if not chosen:
-        results = Results(
-            datetime.now(UTC).date().isoformat(),
-            {library: version(library) for library in ("torch", "transformers")},
-            tuple(found),
-        )
-        Path(file).write_text(json.dumps(msgspec.to_builtins(results), indent=1) + "\n")
+    versions = {library: version(library) for library in ("torch", "transformers")}
+    if chosen:
+        before = msgspec.json.decode(Path(file).read_bytes(), type=Results)
+        if before.versions != versions:
+            raise ValueError(f"{file} was recorded with {before.versions}: try all names")
+        again = {tried.name: tried for tried in found}
+        found = [again.get(tried.name, tried) for tried in before.tried]
+    results = Results(datetime.now(UTC).date().isoformat(), versions, tuple(found))
+    Path(file).write_text(json.dumps(msgspec.to_builtins(results), indent=1) + "\n")
 
 
 if __name__ == "__main__":

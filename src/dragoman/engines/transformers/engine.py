@@ -92,10 +92,10 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         with reduce_limits(network):
             prompts = build_trial_prompts(model.vocab, model.max_positions)
             expected = [_compute_reference(network, prompt) for prompt in prompts]
-    except EngineError as error:
-        raise _explain(network, error) from error
     except Exception as error:  # whatever the library's own code may raise
-        raise EngineError(f"{kind} cannot be served: its own forward fails: {type(error).__name__}: {error}") from error
+        reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        first_line = reason.strip().partition("\n")[0]
+        raise _explain(network, EngineError(f"{kind} cannot be batched: {first_line}")) from error
     register()
     try:
         with reduce_limits(network):

@@ -16,10 +16,12 @@ _ATTRIBUTES = {
     "sliding_window_size": 24,
     "attention_chunk_size": 24,
     "floor_scale": 16,
+    "original_max_position_embeddings": 40,
 }
 """Attributes of configurations and modules, and their values in a trial."""
 _ROPE_WINDOW = "original_max_position_embeddings"
-_TRIAL_ROPE_WINDOW = 40
+_LONG_FREQUENCIES = "long_inv_freq"
+"""Ends the names under which the library's RoPE modules keep what they computed from the window."""
 
 
 @contextmanager
@@ -39,10 +41,11 @@ def reduce_limits(network: Network) -> Generator[None]:
         (parameters, parameters[_ROPE_WINDOW])
         for holder in holders
         for parameters in _find_rope_parameters(holder)
-        if parameters.get(_ROPE_WINDOW, 0) > _TRIAL_ROPE_WINDOW
+        if parameters.get(_ROPE_WINDOW, 0) > _ATTRIBUTES[_ROPE_WINDOW]
     ]
     for parameters, _ in windows:
-        parameters[_ROPE_WINDOW] = _TRIAL_ROPE_WINDOW
+        parameters[_ROPE_WINDOW] = _ATTRIBUTES[_ROPE_WINDOW]
+    _forget_long_frequencies(network)
     try:
         yield
     finally:
@@ -50,6 +53,13 @@ def reduce_limits(network: Network) -> Generator[None]:
             setattr(holder, name, limit)
         for parameters, window in windows:
             parameters[_ROPE_WINDOW] = window
+        _forget_long_frequencies(network)
+
+
+def _forget_long_frequencies(network: Network) -> None:
+    for module in network.modules():
+        for name in [name for name in vars(module) if name.endswith(_LONG_FREQUENCIES)]:
+            delattr(module, name)
 
 
 def _find_holders(network: Network) -> Iterator[Any]:
