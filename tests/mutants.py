@@ -144,10 +144,24 @@ MUTANTS = (
     # Browsers.
     Mutant(
         "any page of the web sends requests to a server on its reader's machine (CSRF)",
-        "serving/endpoint.py",
-        "        if self.access is not Access.PUBLIC:\n",
-        "        if self.access is Access.ADMIN:\n",
+        "serving/auth.py",
+        "        if access is not Access.PUBLIC:\n",
+        "        if access is Access.ADMIN:\n",
         ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "an error on a path that two vendors have is always in one vendor's format",
+        "serving/endpoint.py",
+        "        envelope.resolve(headers),\n",
+        "        envelope,\n",
+        ("tests/serving/test_routes.py",),
+    ),
+    Mutant(
+        "a 404 below a dialect's path is in another dialect's format",
+        "serving/routing.py",
+        '            path = path.rpartition("/")[0]\n',
+        "            return BY_CLIENT\n",
+        ("tests/serving/test_routes.py",),
     ),
     Mutant(
         "a body without a type is JSON: a browser sends a Blob without asking first",
@@ -165,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "a deeply nested body of an administrator's route is a 500",
-        "serving/routes/admin_body.py",
+        "serving/admin_body.py",
         "        check_text(data)\n",
         "",
         ("tests/hardening/test_admin_bodies.py",),
@@ -208,8 +222,8 @@ MUTANTS = (
     Mutant(
         "connections are taken without number",
         "http/connection.py",
-        "        if not self._context.admit(self._address):\n            self._reject_over_limit()\n",
-        "",
+        "        if not self._context.admit(self._address):\n",
+        "        if not self._context.admit(self._address) and not self._address:\n",
         ("tests/hardening/test_connections.py",),
     ),
     Mutant(
@@ -473,7 +487,7 @@ MUTANTS = (
     ),
     Mutant(
         "a server that stops answers all frames that wait before it closes their connection",
-        "serving/responses/websocket.py",
+        "serving/routes/responses/websocket.py",
         "while not self._is_finishing and (data",
         "while (data",
         ("tests/serving/responses/test_websocket.py",),
@@ -1136,7 +1150,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was deleted in the middle of a conversation is left out of it in silence",
-        "serving/responses/history.py",
+        "serving/routes/responses/history.py",
         "if not chain.is_complete:",
         "if False:",
         ("tests/serving/responses/test_continuing.py",),
@@ -1150,7 +1164,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a dead process left behind is in progress for ever",
-        "serving/responses/background.py",
+        "serving/routes/responses/background.py",
         "        await self.finalize_abandoned()\n        self._watcher",
         "        self._watcher",
         ("tests/serving/responses/test_background.py",),
@@ -1200,7 +1214,7 @@ MUTANTS = (
     ),
     Mutant(
         "a burst of requests keeps everybody else's tokens waiting until all of it is read",
-        "serving/pacing.py",
+        "serving/app.py",
         "        if self._available and not self._waiters:",
         "        if True:",
         ("tests/serving/test_pacing.py",),
@@ -1208,14 +1222,14 @@ MUTANTS = (
     # The WebSocket.
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",
-        "serving/responses/websocket.py",
-        "        self._service.options.cors.check_origin(http.headers, by_name=False)\n",
+        "serving/routes/responses/websocket.py",
+        "        self._policy.check_origin(http.headers, self.access)\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
     ),
     Mutant(
         "a failed continuation stays the connection's memory",
-        "serving/responses/websocket.py",
+        "serving/routes/responses/websocket.py",
         "        elif self._history is not None and self._history.id == previous:\n            self._history = None\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
@@ -1287,15 +1301,15 @@ MUTANTS = (
     ),
     Mutant(
         "two responses at once run in one conversation",
-        "serving/responses/turn.py",
-        "conversation_lock = service.conversation_locks.acquire(owner, responses_call.conversation)",
+        "serving/routes/responses/turn.py",
+        "conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)",
         "conversation_lock = None",
         ("tests/serving/responses/test_conversations.py",),
     ),
     # Work that no client waits for.
     Mutant(
         "after a restart a batch does all of its requests again",
-        "serving/batches.py",
+        "serving/batch_job.py",
         "if line.custom_id not in done_ids:",
         "if True:",
         ("tests/serving/test_batches.py",),
@@ -1330,7 +1344,7 @@ MUTANTS = (
     ),
     Mutant(
         "a trainer's path leaves the directory that the operator named",
-        "serving/weights.py",
+        "serving/routes/weights.py",
         "    if not location.is_relative_to(Path(root).resolve()):\n",
         "    if not location.is_absolute():\n",
         ("tests/serving/test_weights.py",),

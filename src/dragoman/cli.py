@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from . import __version__
 from .commands.calibrate import calibrate
 from .commands.options import print_error
+from .commands.plan import plan, profile
 from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.serve import run_server
@@ -72,6 +73,8 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
+    app.command("profile", cls=Command)(profile)
+    app.command("plan", cls=Command)(plan)
     app.command("version", cls=Command)(_version)
     return app
 

@@ -66,6 +66,16 @@ class StreamFraming(Protocol):
     def render_error(self, error: DragomanError) -> bytes: ...
 
 
+class RawFraming:
+    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
+
+    end = b""
+    keepalive = b""
+
+    def render_error(self, error: DragomanError) -> bytes:
+        raise error
+
+
 class ResponseStart(Struct, frozen=True):
     """The data that a response needs until its headers are sent, and no longer.
 
@@ -125,8 +135,10 @@ class Responder(ABC):
     async def __call__(self, on_disconnect: OnDisconnect, send: Send) -> ResponseOutcome:
         """Send the response. on_disconnect: registers the callback that cancels it."""
         self._send, self._task = send, asyncio.current_task()
+        # From here on a disconnect cancels this task; before, the handler itself had to.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
+            # The headers do not wait for the first token longer than this: proxies and clients would time out.
             self._timer = asyncio.get_running_loop().call_later(self._response_start.max_wait, self._send_keepalive)
         try:
             try:
@@ -169,6 +181,7 @@ class Responder(ABC):
         self._error = error
         if self._response_start is not None:
             await self._send_whole(*self._response_start.render_error(error))
+        # An injected fault: no terminal event, as if the network had failed.
         elif isinstance(error, ConnectionDropped):
             # The server closes a connection whose response is incomplete.
             self._is_cancelled = True
@@ -209,6 +222,7 @@ class Responder(ABC):
             self._abort()
 
     def _send_keepalive(self) -> None:
+        # A keep-alive that is still blocked is enough.
         if self._keepalive_task is None:
             self._keepalive_task = asyncio.get_running_loop().create_task(self._write_keepalive())
             self._keepalive_task.add_done_callback(self._on_keepalive_done)
@@ -222,6 +236,7 @@ class Responder(ABC):
     async def _write_keepalive(self) -> None:
         if self._response_start is not None:
             await self._send_headers()
+        # Events are being sent, and those keep the connection alive.
         elif self._is_writing:
             return
         await self._write(self._framing.keepalive)
