@@ -53,6 +53,7 @@ def kept(scheduler: SimulatedScheduler) -> SimulatedSequence:
     scheduler.add(ended)
     sampled, finished = scheduler.update(scheduler.schedule())
     assert sampled == finished == [ended]
+    scheduler.finish(ended)
     return ended
 
 
@@ -136,8 +137,9 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
 
 def test_what_is_cached_is_not_fetched() -> None:
     scheduler = SimulatedScheduler(CONFIG)
-    scheduler.add(sequence("a", list(range(8)), 1))
+    scheduler.add(near := sequence("a", list(range(8)), 1))
     scheduler.update(scheduler.schedule())
+    scheduler.finish(near)
     scheduler.add(remote("b", 16))
     assert [fetch.num_tokens for fetch in scheduler.schedule().fetching] == [8]
     scheduler.add(remote("c", 9))

@@ -60,6 +60,7 @@ class Side:
         self.transfers.register(done, PREFILL)
         self.scheduler.add(done)
         self.scheduler.update(self.scheduler.schedule())
+        self.scheduler.finish(done)
         return done
 
     def fetching(self, id: str, at: float) -> SimulatedSequence:

@@ -210,6 +210,7 @@ class SimulatorEngine:
             max_tokens=request.max_tokens,
             contents=contents,
             priority=request.priority,
+            lora=lora,
         )
         return LiveRequest(
             request,
@@ -405,4 +406,4 @@ class SimulatorEngine:
         await done
 
     def stats(self) -> Sequence[EngineStats]:
-        return [rank.update_stats(self._sleep_level, self._config.max_loras) for rank in self._ranks]
+        return [rank.update_stats(self._sleep_level) for rank in self._ranks]

@@ -183,7 +183,7 @@ class DataParallelRank:
         """Load as in vLLM's data-parallel balancer: waiting requests count four times."""
         return 4 * self.core.scheduler.num_waiting + self.core.scheduler.num_running
 
-    def update_stats(self, sleep_level: int, max_loras: int) -> EngineStats:
+    def update_stats(self, sleep_level: int) -> EngineStats:
         """Return the counters, with the scheduler's state as of now."""
         stats, scheduler = self.stats, self.core.scheduler
         stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
@@ -198,13 +198,10 @@ class DataParallelRank:
         stats.sleep_level = sleep_level
         config = scheduler.config
         stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
-        stats.lora = self._build_lora_state(max_loras)
-        return stats
-
-    def _build_lora_state(self, max_loras: int) -> LoraState:
         running = {live.lora for live in self.live if live.lora and live.scheduled_at is not None}
         waiting = {live.lora for live in self.live if live.lora and live.scheduled_at is None}
-        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), max_loras)
+        stats.lora = LoraState(tuple(sorted(waiting)), tuple(sorted(running)), config.max_loras)
+        return stats
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
         """Add a request to the scheduler's queue. The scheduler has checked that it can run."""

@@ -28,6 +28,7 @@ class SimulatedSequence:
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
     num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
     num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
+    lora: name of its adapter; empty for the model itself.
     keeps_blocks: after the last token its blocks stay held, for another instance to fetch.
     """
 
@@ -37,6 +38,7 @@ class SimulatedSequence:
         "contents",
         "id",
         "keeps_blocks",
+        "lora",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -60,6 +62,7 @@ class SimulatedSequence:
         contents: BlockContents,
         arrival: float = 0.0,
         priority: int = 0,
+        lora: str = "",
         num_remote_tokens: int = 0,
         keeps_blocks: bool = False,
     ) -> None:
@@ -69,6 +72,7 @@ class SimulatedSequence:
         self.contents = contents
         self.arrival = arrival
         self.priority = priority
+        self.lora = lora
         self.num_remote_tokens = num_remote_tokens
         self.keeps_blocks = keeps_blocks
         self.status = SequenceStatus.WAITING
@@ -83,5 +87,10 @@ class SimulatedSequence:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Lower runs first under the priority policy."""
+        """Under the priority policy the running sequence with the highest rank is preempted first."""
         return (self.priority, self.arrival)
+
+    @property
+    def queue_rank(self) -> tuple[int, float, str]:
+        """Lower is admitted first under the priority policy; as in vLLM, the id decides among equals."""
+        return (self.priority, self.arrival, self.id)

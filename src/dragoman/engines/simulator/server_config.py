@@ -43,7 +43,6 @@ class SimulatorConfig(Struct, frozen=True):
     time_scale: 10 is ten times as fast.
     warm_up: seconds from startup to readiness.
     ranks: data-parallel copies of the engine core.
-    max_loras: adapters that may run at once.
     """
 
     scheduler: SimulatedSchedulerConfig
@@ -55,7 +54,6 @@ class SimulatorConfig(Struct, frozen=True):
     ranks: int = 1
     seed: int = 0
     max_num_waiting: int = 2048
-    max_loras: int = 8
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
     kv_transfer: KvTransferSettings | None = None
