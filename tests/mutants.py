@@ -631,7 +631,7 @@ MUTANTS = (
     Mutant(
         "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
         "engines/simulator/scheduler.py",
-        "if not self._resume_fetched(step, loras):",
+        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
         "if not self._waiting and not self._resume_fetched(step, loras):",
         (f"{SIMULATOR}/test_disaggregation.py",),
     ),

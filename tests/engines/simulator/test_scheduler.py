@@ -229,17 +229,21 @@ def test_a_block_that_decoding_fills_can_be_found_in_the_step_that_fills_it() ->
     assert step(tested) == {"a": 1, "b": 1}
 
 
-def test_with_two_steps_in_flight_a_block_is_found_when_its_last_token_is_known() -> None:
+@pytest.mark.parametrize(("max_tokens", "next_step"), [(3, {"a": 1}), (2, {})])
+def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
+    max_tokens: int, next_step: dict[str, int]
+) -> None:
     tested = scheduler()
-    decoding = sequence("a", prompt(3), 4)
-    tested.add(decoding)
+    tested.add(decoding := sequence("a", prompt(3), max_tokens))
     first, filling = tested.schedule(), tested.schedule()
     assert shares(filling) == {"a": 1}
+    tested.update(first)
+    sample(decoding)
     assert tested.pool.list_cached_blocks() == {}
-    for flying, cached in ((first, 0), (filling, 1)):
-        for each in tested.update(flying)[0]:
-            sample(each)
-        assert len(tested.pool.list_cached_blocks()) == cached
+    assert shares(tested.schedule()) == next_step
+    assert len(tested.pool.list_cached_blocks()) == len(next_step), "in the next step, if there is one"
+    tested.update(filling)
+    assert len(tested.pool.list_cached_blocks()) == 1
 
 
 def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_step() -> None:

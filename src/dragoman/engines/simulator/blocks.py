@@ -110,14 +110,14 @@ class SimulatedBlockPool:
 
         The last blocks are reused first: a prefix has more cache hits than what follows it.
         """
-        free, unhashed = self._free, list[int]()
+        free, counts, hashes, unhashed = self._free, self._ref_counts, self._hashes, list[int]()
         for block in reversed(blocks):
-            if self._ref_counts[block] < 1:
+            if counts[block] < 1:
                 raise ValueError(f"block {block} is not held")
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] == 0:
+            counts[block] -= 1
+            if not counts[block]:
                 free[block] = None
-                if self._hashes[block] is None:
+                if hashes[block] is None:
                     unhashed.append(block)
         for block in reversed(unhashed):
             free.move_to_end(block, last=False)

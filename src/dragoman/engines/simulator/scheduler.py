@@ -48,7 +48,7 @@ class SchedulerOutput:
     decodes: sequences that compute one token and sample the next.
     chunks: prompt chunks.
     last_chunks: sequences that compute the rest of their prompt and sample.
-    is_mixed: a running sequence is among the last chunks, so that decoding ones may come after it in the step's order.
+    samplers: sequences that sample, in the order of the step, if that is not decodes and then last_chunks.
     block_fillers: sequences whose decoding fills a block with a token that is not known yet.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
@@ -61,10 +61,10 @@ class SchedulerOutput:
         "chunks",
         "decodes",
         "fetching",
-        "is_mixed",
         "last_chunks",
         "num_chunk_tokens",
         "preempted",
+        "samplers",
     )
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class SchedulerOutput:
         self.chunks: list[PrefillChunk] = []
         self.num_chunk_tokens = 0
         self.last_chunks: list[SimulatedSequence] = []
-        self.is_mixed = False
+        self.samplers: list[SimulatedSequence] | None = None
         self.block_fillers: list[SimulatedSequence] = []
         self.admitted: list[SimulatedSequence] = []
         self.preempted: list[SimulatedSequence] = []
@@ -212,10 +212,14 @@ class SimulatedScheduler:
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
         step = SchedulerOutput()
-        self._max_chunk = self._compute_max_chunk()
-        self._schedule_running(step)
+        if self.config.long_prefill_token_threshold:
+            self._max_chunk = self._compute_max_chunk()
+        is_mixed = self._schedule_running(step)
         if not step.preempted:
             self._admit(step)
+        if is_mixed:
+            samplers = {*step.decodes, *step.last_chunks}
+            step.samplers = [sequence for sequence in self._running if sequence in samplers]
         return step
 
     def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
@@ -230,11 +234,7 @@ class SimulatedScheduler:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
-        samplers = step.decodes + step.last_chunks
-        if step.is_mixed:
-            places = {sequence: place for place, sequence in enumerate(self._running)}
-            samplers.sort(key=lambda sequence: places.get(sequence, -1))
-        for sequence in samplers:
+        for sequence in step.samplers or step.decodes + step.last_chunks:
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
@@ -243,10 +243,11 @@ class SimulatedScheduler:
                 finished.append(sequence)
         return sampled, finished
 
-    def _schedule_running(self, step: SchedulerOutput) -> None:
+    def _schedule_running(self, step: SchedulerOutput) -> bool:
         """Schedule running sequences: the hot loop. A decoding sequence costs a few attribute accesses, and a block
-        every block_size steps.
+        every block_size steps. Returns True if the rest of a prompt was scheduled, before or after decoding ones.
         """
+        is_mixed = False
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
         # By priority, those behind a sequence that preempts itself are more urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
@@ -261,30 +262,34 @@ class SimulatedScheduler:
                 count = min(remaining, known - computed, self._max_chunk)
                 if self._allocate(sequence, computed + count, step):
                     self._append_chunk(sequence, count, step)
-                    step.is_mixed |= computed + count == known
+                    is_mixed |= computed + count == known
                 elif ends_at_preempted:
                     break
                 continue
-            if computed % block_size == 0 and not self._allocate(sequence, known, step):
-                if ends_at_preempted:
-                    break
-                continue
+            if computed % block_size == 0:
+                if not self._allocate(sequence, known, step):
+                    if ends_at_preempted:
+                        break
+                    continue
+                if sequence.num_hashed_blocks * block_size < computed:  # its last token was not known yet
+                    self._cache_full_blocks(sequence)
             sequence.num_computed_tokens = known
             sequence.num_tokens = known + 1
             decodes.append(sequence)
             if known % block_size:
                 continue
-            # As vLLM does, blocks are cached when they are scheduled; a token that a running step samples is not known.
+            # As in vLLM, a block is cached when it is scheduled, unless its last token is yet to be sampled.
             if known == sequence.num_prompt_tokens + sequence.num_output_tokens:
                 self._cache_full_blocks(sequence)
             else:
                 step.block_fillers.append(sequence)
+        return is_mixed
 
     def _compute_max_chunk(self) -> int:
         """Compute how many tokens a sequence's chunk may have in this step: a sequence alone keeps nobody waiting."""
         config, num_sequences = self.config, len(self._running) + self.num_waiting
         threshold = config.long_prefill_token_threshold
-        if not threshold or num_sequences < 2:
+        if num_sequences < 2:
             return config.max_num_batched_tokens
         if config.long_prefill_token_threshold_adaptive:
             return max(threshold, config.max_num_batched_tokens // num_sequences)
@@ -344,16 +349,18 @@ class SimulatedScheduler:
 
     def _admit(self, step: SchedulerOutput) -> None:
         """Admit sequences from the queue while there is room. The head is skipped only for its adapter."""
+        if not self._waiting and not self._ready_to_resume:
+            return
         config, skipped = self.config, list[SimulatedSequence]()
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
-        if not self._resume_fetched(step, loras):
+        if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
         while self._waiting and len(self._running) < self._max_running:
             remaining = config.max_num_batched_tokens - step.num_tokens
             if not remaining:
                 break
             sequence = self._waiting.head
-            if self._exceeds_max_loras(sequence, loras):
+            if sequence.lora and self._exceeds_max_loras(sequence, loras):
                 skipped.append(self._waiting.pop())
                 continue
             hits = self.find_cached_prefix(sequence)
@@ -378,7 +385,7 @@ class SimulatedScheduler:
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would be one too many beside these, which run."""
-        return bool(sequence.lora) and sequence.lora not in loras and len(loras) >= self.config.max_loras
+        return sequence.lora not in loras and len(loras) >= self.config.max_loras
 
     def _resume_fetched(self, step: SchedulerOutput, loras: set[str]) -> bool:
         """Resume sequences whose prompt has been fetched. They hold blocks, so nothing may block them: a sequence that
@@ -392,7 +399,7 @@ class SimulatedScheduler:
             if not remaining or (count > remaining and not self.config.enable_chunked_prefill):
                 break
             waiting.popleft()
-            if self._exceeds_max_loras(sequence, loras):
+            if sequence.lora and self._exceeds_max_loras(sequence, loras):
                 self._ready_to_resume.append(sequence)
                 continue
             sequence.status = SequenceStatus.RUNNING
