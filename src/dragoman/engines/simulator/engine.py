@@ -118,7 +118,7 @@ class SimulatorEngine:
         config = self._config
         publish = None
         if config.kv_events is not None and config.kv_events.is_publishing:
-            publisher = KvPublisher(config.kv_events, number)
+            publisher = KvPublisher(config.kv_events, number, config.kv_events_version)
             self._publishers.append(publisher)
             publish = partial(self._publish_cache_events, publisher)
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
@@ -202,7 +202,7 @@ class SimulatorEngine:
             # An array of plain ints: one object per token would dominate the memory of a stream.
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
-            None if event_builder is None else partial(event_builder.add_hashed, lora=lora),
+            None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
         )
         sequence = Running(
             request.id,

@@ -271,8 +271,7 @@ class SimulatedScheduler:
                     if ends_at_preempted:
                         break
                     continue
-                if sequence.num_hashed_blocks * block_size < computed:  # its last token was not known yet
-                    self._cache_full_blocks(sequence)
+                self._cache_full_blocks(sequence)  # with a step in flight, all of the block before is known only now
             sequence.num_computed_tokens = known
             sequence.num_tokens = known + 1
             decodes.append(sequence)

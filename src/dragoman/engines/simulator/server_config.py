@@ -11,6 +11,7 @@ from ...core.request import GenerationLimits, SamplingOptions
 from .config import SimulatedSchedulerConfig
 from .disaggregation import TransferCost
 from .faults import Fault
+from .kv_events import KvEventsVersion
 from .kv_notifications import KvTransferConfig
 from .kv_publisher import KvEventsConfig
 from .latency import LatencyModel, StepTime, add_noise, speed_up
@@ -56,6 +57,7 @@ class SimulatorConfig(Struct, frozen=True):
     max_num_waiting: int = 2048
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
+    kv_events_version: KvEventsVersion = "0.33"
     kv_transfer: KvTransferSettings | None = None
 
 
