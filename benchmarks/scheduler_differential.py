@@ -1,6 +1,6 @@
 """The simulator's scheduler against vLLM's own, in lockstep over random workloads, until so many steps are compared.
 
-    .venv/vllm/bin/python -m benchmarks.scheduler_differential [--steps 2000000] [--first-seed 0] [--mix NAME]
+    .venv/vllm/bin/python -m benchmarks.scheduler_differential [--steps 2000000] [--seconds 600] [--first-seed 0]
 
 Run in the repository's root. `make test-vllm` makes that environment. Exit status 1 if a step differs; the seeds of a
 difference repeat it: `--mix NAME --first-seed N --steps 1`.
@@ -18,8 +18,8 @@ from tests.engines.vllm.lockstep import MIXES, Comparison, Difference, Lockstep,
 from tests.engines.vllm.serving import without_accelerator
 
 
-def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int) -> list[str]:
-    """Compare until that many steps are done; prints a table and returns the differences."""
+def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int, seconds: float) -> list[str]:
+    """Compare until that many steps are done or the time is over; prints a table and returns the differences."""
     totals = {mix: Counter[str]() for mix in mixes}
     differences: list[str] = []
     started = reported = time.monotonic()
@@ -37,7 +37,7 @@ def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int) -> l
                     if len(mixes) == 1:
                         print(describe(case), file=sys.stderr)
         done = sum(total["steps"] for total in totals.values())
-        if done >= steps:
+        if done >= steps or time.monotonic() - started > seconds:
             break
         if time.monotonic() - reported > 30:
             reported = time.monotonic()
@@ -54,12 +54,13 @@ def compare(vllm: VllmParts, mixes: list[str], first_seed: int, steps: int) -> l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--mix", choices=tuple(MIXES))
     asked = parser.parse_args()
     with without_accelerator():
         mixes = [asked.mix] if asked.mix else list(MIXES)
-        sys.exit(1 if compare(VllmParts(), mixes, asked.first_seed, asked.steps) else 0)
+        sys.exit(1 if compare(VllmParts(), mixes, asked.first_seed, asked.steps, asked.seconds) else 0)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,12 @@ def test_the_answer_of_the_prefill_side_is_vllms() -> None:
         "remote_port": 5601,
         "tp_size": 2,
         "remote_num_tokens": 8,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_blocks_expiry_time": None,
+        "remote_registration_generation": 0,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 0,
     }
 
 

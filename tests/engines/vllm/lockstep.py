@@ -169,19 +169,19 @@ class VllmParts:
         model = config.ModelConfig(
             model=str(tiny.find_bundled_model()), dtype="float32", skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN
         )
-        self._usual = config.VllmConfig(
+        self.usual = config.VllmConfig(
             model_config=model,
             scheduler_config=config.SchedulerConfig.default_factory(max_model_len=MAX_MODEL_LEN),
             cache_config=config.CacheConfig(block_size=16),
             device_config=config.DeviceConfig("cpu"),
         )
-        self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(self._usual)
+        self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(self.usual)
         self._hash = import_module("vllm.utils.hashing").sha256
         self._cache_utils.init_none_hash(self._hash)
 
     def build_scheduler(self, config: SimulatedSchedulerConfig) -> VllmScheduler:
         """Build vLLM's scheduler with the same settings."""
-        configured = copy.copy(self._usual)
+        configured = copy.copy(self.usual)
         configured.scheduler_config = self._config.SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -197,11 +197,11 @@ class VllmParts:
             watermark=config.watermark,
         )
         configured.lora_config = self._config.LoRAConfig(max_loras=config.max_loras, max_lora_rank=8)
-        configured.cache_config = copy.copy(self._usual.cache_config)
+        configured.cache_config = copy.copy(self.usual.cache_config)
         configured.cache_config.block_size = config.block_size
         configured.cache_config.num_gpu_blocks = config.num_gpu_blocks
         configured.cache_config.enable_prefix_caching = config.enable_prefix_caching
-        configured.model_config = copy.copy(self._usual.model_config)
+        configured.model_config = copy.copy(self.usual.model_config)
         configured.model_config.max_model_len = config.max_model_len
         spec = self._interface.FullAttentionSpec(
             block_size=config.block_size, num_kv_heads=1, head_size=8, dtype=self._float
@@ -349,6 +349,8 @@ class Lockstep:
         self._compare(f"running after {after}", [request.request_id for request in self._theirs.running], running)
         waiting = [sequence.id for sequence in self._ours.list_waiting()]
         self._compare(f"waiting after {after}", [request.request_id for request in self._theirs.waiting], waiting)
+        deferred = {request.request_id for request in self._theirs.deferred_waiting}
+        self._compare(f"deferred after {after}", len(deferred), self._ours.num_deferred)
         self._compare(f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free)
         hashes = set(self._ours.pool.list_cached_blocks().values())
         self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))

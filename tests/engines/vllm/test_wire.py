@@ -11,7 +11,9 @@ import pytest
 
 from dragoman.engines.simulator.blocks import AllBlocksCleared, BlockCached, BlockRemoved
 from dragoman.engines.simulator.kv_events import KvEventBatch, KvEventBuilder, build_batch
+from tests.engines.simulator.serving import twin
 
+from .lockstep import VllmParts
 from .serving import without_accelerator
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -55,3 +57,26 @@ def test_what_is_published_has_only_fields_that_vllm_has(events: Any) -> None:
 def test_the_kind_of_the_cache_is_vllms_name() -> None:
     kinds = {kind.value for kind in import_module("vllm.v1.kv_cache_interface").KVCacheSpecKind}
     assert msgspec.to_builtins(batch())[1][0]["kv_cache_spec_kind"] in kinds
+
+
+LEFT_OUT = {
+    "vllm:admission_rejections",
+    *(f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")),
+}
+"""Requests beyond vLLM's own limits of its queue, which the simulator does not have, and what a GPU has to do."""
+
+
+@pytest.mark.usefixtures("events")
+async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> None:
+    loggers, registry = import_module("vllm.v1.metrics.loggers"), import_module("prometheus_client").REGISTRY
+    loggers.PrometheusStatLogger(VllmParts().usual, [0])
+    theirs = {family.name: family for family in registry.collect() if family.name.startswith("vllm:")}
+    async with twin() as sim:
+        await sim.chat(max_tokens=3)
+        parse = import_module("prometheus_client.parser").text_string_to_metric_families
+        ours = {family.name: family for family in parse((await sim.get("/metrics")).text)}
+    assert set(theirs) - set(ours) == LEFT_OUT
+    for name, family in theirs.items():
+        for sample in family.samples:
+            if name in ours and not name.endswith("_info") and not sample.name.endswith(("_created", "_bucket")):
+                assert set(sample.labels) in [set(other.labels) for other in ours[name].samples], name

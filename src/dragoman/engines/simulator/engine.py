@@ -19,6 +19,7 @@ from ...core.control import PauseMode
 from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
+from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
 from .disaggregation import KvAddress, TransferCost
 from .engine_core import EngineCore
@@ -31,7 +32,7 @@ from .kv_notifications import KvNotifier
 from .kv_publisher import KvPublisher
 from .latency import StepLoad
 from .load_balancer import DataParallelBalancer
-from .rank import DataParallelRank, LiveRequest
+from .rank import ChoiceLengths, DataParallelRank, LiveRequest
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
@@ -58,6 +59,7 @@ class SimulatorEngine:
         self._rank_of: dict[str, DataParallelRank] = {}
         self._num_arriving = 0
         self._request_count = 0
+        self._last_choices: tuple[GenerateRequest, ChoiceLengths] | None = None
         self._balancer = DataParallelBalancer()
         self._timers: TimerQueue | None = None
         self._tick_time: float | None = None
@@ -222,7 +224,17 @@ class SimulatorEngine:
             arrived_at=self._get_arrival_time(),
             lora=lora,
             fault=fault,
+            choice_lengths=self._find_choice_lengths(request),
         )
+
+    def _find_choice_lengths(self, request: TokenRequest) -> ChoiceLengths:
+        """Find the record that the choices of a request share; they come one after the other."""
+        origin = request.origin
+        if origin is None:
+            return ChoiceLengths(1)
+        if self._last_choices is None or self._last_choices[0] is not origin:
+            self._last_choices = (origin, ChoiceLengths(origin.choices))
+        return self._last_choices[1]
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
         """Register the request's transfer parameters. A response names one location, so only the first choice holds its

@@ -117,11 +117,18 @@ class SimulatedScheduler:
         self._max_chunk = config.max_num_batched_tokens
         """Most prompt tokens of one sequence in this step."""
         self._has_loras = False
+        self._skipped: set[SimulatedSequence] = set()
+        """Waiting sequences that were passed over for their adapters."""
 
     @property
     def num_waiting(self) -> int:
         """Number of waiting sequences, including fetching ones, as in vLLM."""
         return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching)
+
+    @property
+    def num_deferred(self) -> int:
+        """Number of those that wait for something other than room: another instance, or room for their adapter."""
+        return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching)
 
     @property
     def num_running(self) -> int:
@@ -166,12 +173,12 @@ class SimulatedScheduler:
         self._waiting.add(sequence)
 
     def finish(self, sequence: SimulatedSequence) -> None:
-        """Finish or abort a sequence: remove it at once and free its blocks, unless it keeps them after its last token.
+        """Finish or abort a sequence: remove it at once and free its blocks, unless it has got a token and keeps them.
         Idempotent."""
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
-                if not sequence.keeps_blocks or sequence.num_output_tokens < sequence.max_tokens:
+                if not sequence.keeps_blocks or not sequence.num_output_tokens:
                     self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
                 self._waiting.remove(sequence)
@@ -183,6 +190,7 @@ class SimulatedScheduler:
                 self._free(sequence)
             case SequenceStatus.FINISHED:
                 return
+        self._skipped.discard(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def release(self, sequence: SimulatedSequence) -> None:
@@ -193,10 +201,14 @@ class SimulatedScheduler:
     def complete_fetch(self, sequence: SimulatedSequence) -> None:
         """Complete a fetch: the sequence is scheduled before all that are not running yet."""
         self._fetching.remove(sequence)
-        available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
+        available, num_cached = (
+            max(sequence.num_remote_tokens, sequence.num_computed_tokens),
+            sequence.num_computed_tokens,
+        )
         sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
         sequence.num_remote_tokens = 0
         sequence.num_cached_tokens = sequence.num_computed_tokens
+        sequence.num_fetched_tokens = sequence.num_computed_tokens - num_cached
         sequence.status = SequenceStatus.FETCHED
         self._cache_full_blocks(sequence)
         self._ready_to_resume.append(sequence)
@@ -380,7 +392,9 @@ class SimulatedScheduler:
             self._append_chunk(sequence, count, step)
             if sequence.lora:
                 loras.add(sequence.lora)
+            self._skipped.discard(sequence)
         self._waiting.restore(skipped)
+        self._skipped.update(skipped)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would be one too many beside these, which run."""

@@ -27,6 +27,7 @@ class SimulatedSequence:
     num_tokens: prompt and output, including the output that running steps will sample.
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
     num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
+    num_fetched_tokens: of these, those that another instance computed.
     num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
     lora: name of its adapter; empty for the model itself.
     keeps_blocks: after the last token its blocks stay held, for another instance to fetch.
@@ -42,6 +43,7 @@ class SimulatedSequence:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_fetched_tokens",
         "num_hashed_blocks",
         "num_output_tokens",
         "num_preemptions",
@@ -83,6 +85,7 @@ class SimulatedSequence:
         self.num_output_tokens = 0
         self.num_hashed_blocks = 0
         self.num_cached_tokens: int | None = None
+        self.num_fetched_tokens = 0
         self.num_preemptions = 0
 
     @property
