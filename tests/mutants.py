@@ -702,9 +702,23 @@ MUTANTS = (
     Mutant(
         "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
         "engines/simulator/scheduler.py",
-        "        self._resume_fetched(step)\n        while self._waiting",
-        "        if not self._waiting:\n            self._resume_fetched(step)\n        while self._waiting",
+        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
+        "if not self._waiting and not self._resume_fetched(step, loras):",
         (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "more adapters run at once than max_loras",
+        "engines/simulator/scheduler.py",
+        "len(loras) >= self.config.max_loras",
+        "len(loras) > self.config.max_loras",
+        (f"{SIMULATOR}/test_scheduler.py",),
+    ),
+    Mutant(
+        "a freed block without contents is evicted after cached ones",
+        "engines/simulator/blocks.py",
+        "free.move_to_end(block, last=False)",
+        "free.move_to_end(block)",
+        (f"{SIMULATOR}/test_blocks.py",),
     ),
     Mutant(
         "sleeping from piece to piece: the stream drifts (llm-d-inference-sim)",
