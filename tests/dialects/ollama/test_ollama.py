@@ -91,7 +91,9 @@ def refusal(read: Any = chat, /, **fields: object) -> RequestError:
 
 def test_a_chat_alone_leaves_everything_to_the_server():
     told = chat()
-    assert told.call.requests == (GenerateRequest("tiny", Conversation((USER,)), add_special_tokens=False),)
+    assert told.call.requests == (
+        GenerateRequest("tiny", Conversation((USER,)), constraint_param="format", add_special_tokens=False),
+    )
     assert (told.call.stream, told.has_prompt, told.keep_alive, told.num_ctx) == (True, True, None, None)
     nothing = dict.fromkeys(set(OllamaChatBody.__struct_fields__) - {"messages"})
     assert chat(**nothing).call.requests == told.call.requests

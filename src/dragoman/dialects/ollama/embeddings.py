@@ -40,7 +40,7 @@ def read_embed(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
     """Parse a body of /api/embed, whose vectors have length 1. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_EMBED)
-    warnings, unknown = OLLAMA_EMBED.classify(parsed.find_other_fields(_EMBED.names))
+    warnings, unknown = OLLAMA_EMBED.classify_body(parsed, _EMBED)
     inputs = ((body.input,) if body.input else ()) if not isinstance(body.input, list) else tuple(body.input)
     if len(inputs) > MAX_INPUTS:
         raise invalid_value("input", f"expected at most {MAX_INPUTS} inputs, got {len(inputs)}")
@@ -61,7 +61,7 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
     """Parse a body of /api/embeddings. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_EMBEDDINGS)
-    warnings, unknown = OLLAMA_EMBEDDINGS.classify(parsed.find_other_fields(_EMBEDDINGS.names))
+    warnings, unknown = OLLAMA_EMBEDDINGS.classify_body(parsed, _EMBEDDINGS)
     return OllamaEmbedCall(
         resolve_model(body.model, options),
         TextInputs((body.prompt,) if body.prompt else ()),

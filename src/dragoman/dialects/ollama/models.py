@@ -39,7 +39,7 @@ def read_model_reference(data: bytes, options: ReaderOptions) -> ModelReference:
     """Parse a body of /api/show or /api/pull. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_MODEL)
-    warnings, unknown = OLLAMA_MODEL.classify(parsed.find_other_fields(_MODEL.names))
+    warnings, unknown = OLLAMA_MODEL.classify_body(parsed, _MODEL)
     return ModelReference(
         resolve_model(body.model or body.name, options), body.stream is not False, tuple(warnings), unknown
     )

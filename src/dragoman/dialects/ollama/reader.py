@@ -24,16 +24,17 @@ from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param, read_json_value
 from ..constraints import read_schema
 from ..fields import read_stop_strings, resolve_model
-from ..parameter_table import ParameterTable, read_part
+from ..parameter_table import read_part
 from .duration import read_keep_alive
+from .errors import OLLAMA_NAMES
 from .messages import read_images, read_messages, read_tools
 from .parameters import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_OPTIONS
-from .wire import Integer, OllamaChatBody, OllamaFields, OllamaGenerateBody, OllamaOptions
+from .wire import OLLAMA_NESTED, Integer, OllamaChatBody, OllamaFields, OllamaGenerateBody, OllamaOptions
 from .writer import OllamaRenderOptions, OllamaTimings, OllamaWriter
 
 ID_PREFIX = "ollama-"
 THINK_LEVELS = ("low", "medium", "high")
-_CHAT, _GENERATE = BodySchema(OllamaChatBody), BodySchema(OllamaGenerateBody)
+_CHAT, _GENERATE = BodySchema(OllamaChatBody, OLLAMA_NESTED), BodySchema(OllamaGenerateBody)
 _OPTIONS = BodySchema(OllamaOptions)
 
 
@@ -72,7 +73,7 @@ def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock)
     """Parse a body of /api/chat. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     body = parsed.decode(_CHAT)
-    reader = _CallReader(body, options, clock, OLLAMA_CHAT, parsed.find_other_fields(_CHAT.names))
+    reader = _CallReader(body, options, clock, OLLAMA_CHAT.classify_body(parsed, _CHAT))
     messages = read_messages(body.messages or ())
     is_prefilled = _is_prefilled(messages)
     prompt = Conversation(
@@ -89,7 +90,7 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
     """Parse a body of /api/generate. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     body = parsed.decode(_GENERATE)
-    reader = _CallReader(body, options, clock, OLLAMA_GENERATE, parsed.find_other_fields(_GENERATE.names))
+    reader = _CallReader(body, options, clock, OLLAMA_GENERATE.classify_body(parsed, _GENERATE))
     _check_combinations(body)
     text = body.prompt or ""
     prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
@@ -130,18 +131,17 @@ def _build_conversation(body: OllamaGenerateBody, text: str) -> Conversation:
 
 
 class _CallReader:
-    """Reads the fields that both bodies share. other_fields: those that the body's struct does not define."""
+    """Reads the fields that both bodies share. classified: the warnings and the unknown names of the body."""
 
     def __init__(
         self,
         body: OllamaFields,
         options: ReaderOptions,
         clock: AnswerClock,
-        table: ParameterTable,
-        other_fields: dict[str, Raw],
+        classified: tuple[list[str], tuple[str, ...]],
     ) -> None:
         self._body, self._options, self._clock = body, options, clock
-        warnings, unknown = table.classify(other_fields)
+        warnings, unknown = classified
         with prefix_param("options"):
             wire_options, option_warnings, unknown_options = read_part(
                 bytes(body.options), _OPTIONS, OLLAMA_OPTIONS, "options"
@@ -162,13 +162,14 @@ class _CallReader:
     ) -> OllamaCall:
         body = self._body
         model = resolve_model(body.model, self._options)
-        logprobs = _read_logprobs(body)
+        logprobs, constraint = _read_logprobs(body), _read_format(body.format)
         request = GenerateRequest(
             model=model,
             prompt=prompt,
             sampling=self._sampling,
             limits=self._limits,
-            constraint=_read_format(body.format),
+            constraint=constraint,
+            constraint_param="format",
             logprobs=logprobs,
             return_prompt=returns_context,
             # A chat template writes its special tokens itself.
@@ -184,7 +185,15 @@ class _CallReader:
         warnings = self._warnings
         if body.think is not None and not isinstance(prompt, Conversation):
             warnings = (*warnings, "think is ignored: a raw prompt determines whether the model thinks")
-        call = GenerationCall((request,), body.stream is not False, ID_PREFIX, writer, warnings, self._unknown)
+        call = GenerationCall(
+            (request,),
+            body.stream is not False,
+            ID_PREFIX,
+            writer,
+            warnings,
+            self._unknown,
+            field_names=OLLAMA_NAMES,
+        )
         return OllamaCall(call, has_prompt, read_keep_alive(body.keep_alive), self._num_ctx, suffix)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
+from ..nested_fields import NestedRules
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
@@ -65,6 +66,17 @@ class OllamaFunction(Struct, frozen=True):
 class OllamaTool(Struct, frozen=True):
     function: OllamaFunction
     type: str = "function"
+
+
+OLLAMA_NESTED = NestedRules(
+    accepted={
+        OllamaWireCall: frozenset({"index", "type"}),
+        OllamaCalledFunction: frozenset({"index"}),
+        OllamaTool: frozenset({"items"}),
+        OllamaFunction: frozenset({"strict"}),
+    }
+)
+"""What clients replay of our calls, and declare of tools without an effect on a model."""
 
 
 class OllamaFields(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -28,36 +28,29 @@ from ...dialects.ollama import (
     render_embed,
     render_embeddings,
     render_load_status,
-    render_ollama_error,
 )
 from ...pipeline.embedding import embed
 from ...pipeline.models import ModelSlot, ServedModel, TokenBackend
 from ...prompts.infill import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import ErrorEnvelope, Handler, HttpRequest, JsonResponse
+from ..endpoint import Handler, HttpRequest, JsonResponse, Route
+from ..envelopes import OLLAMA
 from ..generate import admit_call, build_header, build_responder, collect_warnings
 from ..streaming import EventBatches, Responder
-from . import ollama_models
 from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, read_ollama_call, unload
-
-ENVELOPE = ErrorEnvelope(lambda error, _: render_ollama_error(error), lambda error: error.status)
 
 CallReader = Callable[..., OllamaCall]
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """All of Ollama's routes, for the table in `app.build_routes`."""
+def build_routes() -> Sequence[Route]:
     handlers: Mapping[str, Handler] = {
         "/api/chat": partial(_generate, read=read_ollama_chat, is_chat=True),
         "/api/generate": partial(_generate, read=read_ollama_generate, is_chat=False),
         "/api/embed": create_embeddings,
         "/api/embeddings": create_embedding,
     }
-    return {
-        **{path: (Access.USER, {"POST": handler}) for path, handler in handlers.items()},
-        **ollama_models.build_routes(),
-    }
+    return tuple(Route(path, Access.USER, OLLAMA, {"POST": handler}) for path, handler in handlers.items())
 
 
 class AnswerTimer:

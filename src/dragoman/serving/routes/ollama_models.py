@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +30,8 @@ from ...dialects.ollama import (
 from ...pipeline.embedding import find_embedder
 from ...pipeline.models import EmbedderBackend, Models, ModelSlot, ServedModel, TokenBackend, is_name_pattern
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import Handler, HttpRequest, JsonResponse, Route
+from ..envelopes import OLLAMA
 from ..generate import build_stream_headers, collect_warnings, parse_body
 from ..streaming import ReplayResponder, Responder
 
@@ -59,22 +61,25 @@ _REFUSED = {
 }
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    public, user = Access.PUBLIC, Access.USER
-    return {
-        "/api/tags": (user, {"GET": list_tags}),
-        "/api/show": (user, {"POST": show}),
-        "/api/ps": (user, {"GET": list_running}),
-        "/api/version": (public, {"GET": show_version}),
-        "/api/pull": (user, {"POST": pull}),
-        **{
-            path: (user, {method: _build_refusal(f"{method} {path.partition('/{')[0]} is not supported: {reason}.")})
+def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
+    """puller: downloads models for /api/pull; None refuses to."""
+    user = Access.USER
+    return (
+        Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
+        Route("/api/show", user, OLLAMA, {"POST": show}),
+        Route("/api/ps", user, OLLAMA, {"GET": list_running}),
+        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}),
+        Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
+        *(
+            Route(path, user, OLLAMA, {method: _build_refusal(method, path, reason)})
             for path, (method, reason) in _REFUSED.items()
-        },
-    }
+        ),
+    )
 
 
-def _build_refusal(message: str) -> Handler:
+def _build_refusal(method: str, path: str, reason: str) -> Handler:
+    message = f"{method} {path.partition('/{')[0]} is not supported: {reason}."
+
     async def refuse(_: HttpRequest) -> JsonResponse | Responder:
         raise Unsupported(message)
 
@@ -128,7 +133,8 @@ def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | Non
 
 
 def _may_control(http: HttpRequest) -> bool:
-    return http.caller.is_admin or http.service.keyring.is_open
+    options = http.service.options
+    return http.caller.is_admin or not (options.api_keys or options.admin_keys)
 
 
 async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
@@ -164,11 +170,11 @@ async def show_version(_: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(msgspec.json.encode({"version": OLLAMA_VERSION}))
 
 
-async def pull(http: HttpRequest) -> JsonResponse | Responder:
+async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse | Responder:
     """Download a model and report the progress. For a model that is served there is nothing to download."""
     call = await read_ollama_call(http, read_model_reference)
     warnings = collect_warnings(call, strict=http.service.options.strict)
-    reports = _find_reports(http, call.model)
+    reports = _find_reports(http, puller, call.model)
     if not call.stream:
         last = PullProgress("success")
         async for progress in reports:
@@ -179,9 +185,8 @@ async def pull(http: HttpRequest) -> JsonResponse | Responder:
     return ReplayResponder(lines, LineFraming(), http.build_response_start(headers), http.service.stream_monitor)
 
 
-def _find_reports(http: HttpRequest, name: str) -> AsyncGenerator[PullProgress]:
+def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
     """Raises NotFound where the model is not served and cannot be downloaded, PermissionDenied."""
-    puller = http.service.puller
     try:
         slot, found_name = find_model_slot(http.service.models, name)
     except ModelNotFound:
