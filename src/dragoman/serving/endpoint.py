@@ -12,10 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..dialects.base import Profile
+from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
@@ -23,11 +26,20 @@ from .body import BodyMemoryShare, ClientGone, read_body
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
-from .streaming import RawHeaders, Responder, ResponseOutcome, ResponseStart, wrap_unexpected_error
+from .streaming import (
+    RawHeaders,
+    Responder,
+    ResponseOutcome,
+    ResponseStart,
+    add_warnings,
+    wrap_unexpected_error,
+)
 
 log = logging.getLogger("dragoman.access")
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+WARNINGS_HEADER = "x-dragoman-warnings"
+"""In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
@@ -91,12 +103,22 @@ class HttpRequest:
             (b"openai-version", b"2020-10-01"),
         ]
         if warnings:
-            headers.append((b"x-dragoman-warnings", encode_header_text("; ".join(warnings))))
+            headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
         if self.service.models.is_closed:
             # During shutdown, clients should reconnect to another server.
             headers.append((b"connection", b"close"))
         return headers
+
+    def render_warnings(self, warnings: Sequence[str]) -> bytes:
+        """Render warnings as a JSON array for the body, where clients that show no headers find them.
+
+        Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
+        """
+        is_wanted = self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        if not warnings or not (is_wanted or self.service.options.profile is Profile.VLLM):
+            return b""
+        return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
 
     def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
         """max_wait: seconds until headers are sent; None is the limit for requests that may still be rejected."""
@@ -328,7 +350,8 @@ def build_response(
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
     response_headers = http.build_headers(result.content_type, result.warnings)
-    return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
+    body = add_warnings(result.body, http.render_warnings(result.warnings))
+    return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 
 
 def show_address(client: tuple[str, int] | None) -> str:
