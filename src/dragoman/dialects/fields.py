@@ -120,11 +120,13 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             bad_words=_to_tuple(self.bad_words),
         )
 
-    def build_limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> GenerationLimits:
-        """max_tokens, stop: the values resolved from the dialect's own fields."""
+    def build_limits(
+        self, max_tokens: int | None, stop: tuple[str, ...], max_tokens_name: str = "max_tokens"
+    ) -> GenerationLimits:
+        """max_tokens, stop: the values resolved from the dialect's own fields. max_tokens_name: of that field."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
-            raise invalid_value("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
+            raise invalid_value("min_tokens", f"it must not be greater than {max_tokens_name}={max_tokens}")
         if self.truncate_prompt_tokens == 0:
             raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
         return GenerationLimits(
@@ -161,9 +163,11 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
 
-    def read_limits(self, options: ReaderOptions, max_tokens: int | None) -> GenerationLimits:
-        """max_tokens: the value resolved from the dialect's own fields."""
-        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop))
+    def read_limits(
+        self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
+    ) -> GenerationLimits:
+        """As `build_limits`."""
+        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop), max_tokens_name)
 
     def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
