@@ -30,6 +30,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MAX_MESSAGES = 100_000
 """Maximum messages of a conversation: Anthropic's limit."""
+_MAX_SHOWN_KEYS = 8
+"""Maximum wrong keys of `logit_bias` that an error names."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
@@ -260,10 +262,13 @@ def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
 def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
-    return tuple((_read_token_id(key), value) for key, value in bias.items())
+    wrong_keys = [key for key in bias if not _is_token_id(key)]
+    if wrong_keys:
+        shown = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_SHOWN_KEYS])
+        more = f" and {len(wrong_keys) - _MAX_SHOWN_KEYS} more" if len(wrong_keys) > _MAX_SHOWN_KEYS else ""
+        raise invalid_value("logit_bias", f"its keys are token ids, not {shown}{more}")
+    return tuple((int(key), value) for key, value in bias.items())
 
 
-def _read_token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32):
-        raise invalid_value("logit_bias", f"its keys are token ids, {abbreviate(key)} is not one")
-    return int(key)
+def _is_token_id(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32
