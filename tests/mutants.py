@@ -29,7 +29,9 @@ LEFT_OUT = shutil.ignore_patterns(".hypothesis", ".pytest_cache")
 TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 PASSED = "--suite-passed"
-"""Said by who has just run the suite: it is not run again without any bug."""
+"""The suite has just passed: it is not run again without any bug."""
+HALF = "--half="
+"""`--half=0` or `--half=1` tries every other row."""
 QUICK = "not (long or torch or mlx or vllm or clients)"
 """The others find no bug that is planted here, and take their time."""
 
@@ -700,9 +702,23 @@ MUTANTS = (
     Mutant(
         "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
         "engines/simulator/scheduler.py",
-        "        self._resume_fetched(step)\n        while self._waiting",
-        "        if not self._waiting:\n            self._resume_fetched(step)\n        while self._waiting",
+        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
+        "if not self._waiting and not self._resume_fetched(step, loras):",
         (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "more adapters run at once than max_loras",
+        "engines/simulator/scheduler.py",
+        "len(loras) >= self.config.max_loras",
+        "len(loras) > self.config.max_loras",
+        (f"{SIMULATOR}/test_scheduler.py",),
+    ),
+    Mutant(
+        "a freed block without contents is evicted after cached ones",
+        "engines/simulator/blocks.py",
+        "free.move_to_end(block, last=False)",
+        "free.move_to_end(block)",
+        (f"{SIMULATOR}/test_blocks.py",),
     ),
     Mutant(
         "sleeping from piece to piece: the stream drifts (llm-d-inference-sim)",
@@ -1472,8 +1488,11 @@ MUTANTS = (
 
 def main(arguments: list[str]) -> int:
     _check_up_to_date()
-    wanted = [argument for argument in arguments if argument != PASSED]
-    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
+    wanted = [argument for argument in arguments if not argument.startswith("--")]
+    remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
+    chosen = [
+        (i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)
+    ]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.
