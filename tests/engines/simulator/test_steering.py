@@ -278,12 +278,10 @@ async def test_tokens_are_told_apart_by_where_they_came_from_and_requests_by_wha
 async def test_requests_that_wait_for_their_adapter_are_deferred():
     adapters = ("a=/a", "b=/b")
     async with twin(time_scale=10.0, lora_modules=adapters, max_loras=1) as sim:
-        endless = {"max_tokens": 4000, "ignore_eos": True}
-        streams = [asyncio.create_task(sim.chat(model=name, **endless)) for name in ("a", "b")]
-        deferred: float | None = 0
-        while not deferred:
+        streams = [asyncio.create_task(sim.chat(model=name, max_tokens=4000, ignore_eos=True)) for name in ("a", "b")]
+        scraped = await sim.get("/metrics")
+        while not (deferred := read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")):
             scraped = await sim.get("/metrics")
-            deferred = read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")
         assert deferred == read(scraped, "vllm:num_requests_waiting") == 1
         assert read(scraped, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
         assert read(scraped, "vllm:num_requests_running") == 1
