@@ -53,7 +53,15 @@ class EventGrammar:
         if self._finished:
             raise ProtocolError(f"{event} after Finished")
         if isinstance(event, Started):
-            self._start(event)
+            if self._started:
+                raise ProtocolError("Started twice")
+            if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
+                raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
+            if min(event.prompt_tokens, event.cached_tokens or 0) < 0:
+                raise ProtocolError(f"{event}: negative usage")
+            self._started = True
+            self._states = [IDLE] * event.choices
+            self._prompts = [False] * event.prompts
         elif not self._started:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
@@ -75,15 +83,6 @@ class EventGrammar:
         if not self._finished:
             raise ProtocolError("stream ended without Finished")
 
-    def _start(self, event: Started) -> None:
-        if self._started:
-            raise ProtocolError("Started twice")
-        if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
-            raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
-        self._started = True
-        self._states = [IDLE] * event.choices
-        self._prompts = [False] * event.prompts
-
     def _accept_prompt(self, event: PromptTokens) -> None:
         choices_per_prompt = len(self._states) // len(self._prompts)
         prompt_states = self._states[event.prompt * choices_per_prompt : (event.prompt + 1) * choices_per_prompt]
@@ -92,7 +91,8 @@ class EventGrammar:
         self._prompts[event.prompt] = True
 
     def _finish(self, event: Finished) -> None:
-        if event.usage.prompt < 0 or event.usage.completion < 0:
+        usage = event.usage
+        if min(usage.prompt, usage.completion, usage.cached or 0, usage.reasoning or 0) < 0:
             raise ProtocolError(f"{event}: negative usage")
         if any(state is not DONE for state in self._states):
             raise ProtocolError(f"Finished while choices are {self._states}")

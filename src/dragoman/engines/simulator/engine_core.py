@@ -70,6 +70,15 @@ class EngineCore:
         """When the step that runs ends; None if nothing runs."""
         return self._in_flight[0].ends if self._in_flight else None
 
+    @property
+    def can_launch(self) -> bool:
+        """Whether another step may be scheduled before the one that runs has ended."""
+        return len(self._in_flight) < self._max_in_flight
+
+    def compute_seconds(self, load: StepLoad) -> float:
+        """Seconds that a step with this load takes on this engine alone."""
+        return self._step_time(load)
+
     def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. It is considered when a step ends; if nothing runs, call `step` at once.
 
@@ -106,19 +115,19 @@ class EngineCore:
     def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""
         launched = LaunchedSteps([], [], [])
-        while len(self._in_flight) < self._max_in_flight:
+        while self.can_launch:
             step = self.scheduler.schedule()
             launched.admitted.extend(step.admitted)
             launched.preempted.extend(step.preempted)
             launched.fetching.extend(step.fetching)
             if step.num_tokens:
-                self._begin(step, now)
+                self.begin(step, now, self._step_time(step.load))
             elif self._in_flight or not step.preempted:
                 break
         return launched
 
-    def _begin(self, step: SchedulerOutput, now: float) -> None:
-        load = step.load
+    def begin(self, step: SchedulerOutput, now: float, seconds: float) -> None:
+        """Launch a scheduled step that takes so long: at once, or after the one that runs."""
         begins = self._in_flight[-1].ends if self._in_flight else now
-        self._in_flight.append(_InFlightStep(step, load, begins, begins + self._step_time(load)))
+        self._in_flight.append(_InFlightStep(step, step.load, begins, begins + seconds))
         self.num_steps += 1
