@@ -29,7 +29,9 @@ LEFT_OUT = shutil.ignore_patterns(".hypothesis", ".pytest_cache")
 TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 PASSED = "--suite-passed"
-"""Said by who has just run the suite: it is not run again without any bug."""
+"""The suite has just passed: it is not run again without any bug."""
+HALF = "--half="
+"""`--half=0` or `--half=1` tries every other row."""
 QUICK = "not (long or torch or mlx or vllm or clients)"
 """The others find no bug that is planted here, and take their time."""
 
@@ -52,8 +54,63 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
+NAMES, WARNINGS, UNMATCHED = (
+    "tests/serving/test_field_names.py",
+    "tests/serving/test_warnings.py",
+    "tests/serving/test_unmatched_results.py",
+)
 
 MUTANTS = (
+    Mutant(
+        "keywords of a schema that no mask enforces are dropped in silence (ours, vLLM's)",
+        "pipeline/grammar.py",
+        "        warnings.append(relaxation.text)",
+        "        pass",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "a string's format is dropped in silence where arguments are written one by one (ours)",
+        "parsers/enforced_arguments.py",
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),',
+        "        (),",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "unknown fields below the top level are ignored in silence (everyone's)",
+        "dialects/parameter_table.py",
+        "(*unknown, *nested)[:MAX_UNKNOWN]",
+        "unknown",
+        (NESTED,),
+    ),
+    Mutant(
+        "a prefix that the answer has to continue is taken for a finished turn (ours)",
+        "dialects/chat/reader.py",
+        "            param = param or mark",
+        "            pass",
+        (NESTED,),
+    ),
+    Mutant(
+        "an error names a field that the client has not sent (ours)",
+        "serving/generate.py",
+        "        error.is_translated = True\n",
+        "        pass\n",
+        (NAMES,),
+    ),
+    Mutant(
+        "the lines of a batch lose their warnings (ours)",
+        "serving/internal_client.py",
+        'WARNINGS_HEADER: "body"',
+        'WARNINGS_HEADER: "none"',
+        (WARNINGS,),
+    ),
+    Mutant(
+        "a tool's output that answers no call is taken as if there had been one (ours, vLLM's)",
+        "pipeline/admission.py",
+        "part.answers_call and part.call_id not in call_ids",
+        "part.answers_call and not part.call_id",
+        (UNMATCHED,),
+    ),
     Mutant(
         "an engine that was paused once counts as full for ever (ours, for an hour)",
         "pipeline/token_run.py",
@@ -645,9 +702,23 @@ MUTANTS = (
     Mutant(
         "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
         "engines/simulator/scheduler.py",
-        "        self._resume_fetched(step)\n        while self._waiting",
-        "        if not self._waiting:\n            self._resume_fetched(step)\n        while self._waiting",
+        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
+        "if not self._waiting and not self._resume_fetched(step, loras):",
         (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "more adapters run at once than max_loras",
+        "engines/simulator/scheduler.py",
+        "len(loras) >= self.config.max_loras",
+        "len(loras) > self.config.max_loras",
+        (f"{SIMULATOR}/test_scheduler.py",),
+    ),
+    Mutant(
+        "a freed block without contents is evicted after cached ones",
+        "engines/simulator/blocks.py",
+        "free.move_to_end(block, last=False)",
+        "free.move_to_end(block)",
+        (f"{SIMULATOR}/test_blocks.py",),
     ),
     Mutant(
         "sleeping from piece to piece: the stream drifts (llm-d-inference-sim)",
@@ -1378,6 +1449,27 @@ MUTANTS = (
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
     ),
     Mutant(
+        "Ollama's clients get a tool call twice, or never: what is open is not closed before the next begins",
+        "dialects/ollama/writer.py",
+        "        call, self._call = self._call, None\n",
+        "        call = self._call\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "Ollama's clients, which do not look at done_reason, run a call with half of its arguments",
+        "dialects/ollama/writer.py",
+        "    if is_cut_off and not _is_object(arguments):\n",
+        "    if is_cut_off and not arguments:\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "keep_alive of one request holds for all later loads of the model",
+        "pipeline/lifecycle.py",
+        "        self._ttl = self.spec.ttl\n",
+        "",
+        ("tests/serving/test_ollama.py",),
+    ),
+    Mutant(
         "SGLang's clients are answered as TGI's",
         "dialects/tgi/reader.py",
         "        return False\n    return True\n",
@@ -1417,8 +1509,9 @@ MUTANTS = (
 
 def main(arguments: list[str]) -> int:
     _check_up_to_date()
-    wanted = [argument for argument in arguments if argument != PASSED]
-    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
+    wanted = [argument for argument in arguments if not argument.startswith("--")]
+    remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
+    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.

@@ -71,6 +71,7 @@ class Conversation(Struct, frozen=True):
     drop_oldest: remove whole turns from the beginning if it exceeds the context, instead of rejecting it.
     edits: context edits, applied in order before rendering.
     sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids, see `prompts.token_replay`.
+    preceding_ids: ids before the rendered prompt, of an earlier prompt and its answer; only for engines of tokens.
     """
 
     messages: tuple[Message, ...]
@@ -82,6 +83,7 @@ class Conversation(Struct, frozen=True):
     drop_oldest: bool = False
     edits: tuple[Edit, ...] = ()
     sampled_turns: tuple[tuple[int, ...], ...] = ()
+    preceding_ids: tuple[int, ...] = ()
 
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -215,6 +217,7 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt and `choices` answers to it.
 
     best_of: candidates to generate, of which the `choices` most likely are returned; None is `choices`.
+    constraint_param: the client's field that holds the constraint, for errors and warnings.
     logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
     prompt_logprobs: the same for prompt tokens.
     return_prompt: emit PromptTokens.
@@ -232,6 +235,7 @@ class GenerateRequest(Struct, frozen=True):
     sampling: SamplingOptions = SamplingOptions()
     limits: GenerationLimits = GenerationLimits()
     constraint: Constraint | None = None
+    constraint_param: str = "response_format"
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     return_prompt: bool = False

@@ -12,10 +12,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..dialects.base import Profile
+from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
@@ -23,11 +26,20 @@ from .body import BodyMemoryShare, ClientGone, read_body
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
-from .streaming import RawHeaders, Responder, ResponseOutcome, ResponseStart, wrap_unexpected_error
+from .streaming import (
+    RawHeaders,
+    Responder,
+    ResponseOutcome,
+    ResponseStart,
+    add_warnings,
+    wrap_unexpected_error,
+)
 
 log = logging.getLogger("dragoman.access")
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+WARNINGS_HEADER = "x-dragoman-warnings"
+"""In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
@@ -66,16 +78,20 @@ class HttpRequest:
         # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
         return int(value[:19]) if value.isdecimal() else 0
 
-    async def read_json(self) -> bytes:
+    async def read_json(self, *, allow_untyped: bool = False) -> bytes:
         """Read the JSON body of a POST.
 
         A content type other than JSON is rejected: browsers send `application/json` across origins only after a
         preflight, but other types without one. An empty body needs no content type.
+
+        allow_untyped: a body may have no content type either, as some clients of a dialect send it. Only the check of
+        its `Origin` rejects such a request of a web page.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
-        if not is_json and (media_type or self.content_length or "transfer-encoding" in self.headers):
+        has_body = bool(self.content_length) or "transfer-encoding" in self.headers
+        if not is_json and (media_type or (has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
 
@@ -91,12 +107,22 @@ class HttpRequest:
             (b"openai-version", b"2020-10-01"),
         ]
         if warnings:
-            headers.append((b"x-dragoman-warnings", encode_header_text("; ".join(warnings))))
+            headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
         if self.service.models.is_closed:
             # During shutdown, clients should reconnect to another server.
             headers.append((b"connection", b"close"))
         return headers
+
+    def render_warnings(self, warnings: Sequence[str]) -> bytes:
+        """Render warnings as a JSON array for the body, where clients that show no headers find them.
+
+        Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
+        """
+        is_wanted = self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        if not warnings or not (is_wanted or self.service.options.profile is Profile.VLLM):
+            return b""
+        return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
 
     def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
         """max_wait: seconds until headers are sent; None is the limit for requests that may still be rejected."""
@@ -328,7 +354,8 @@ def build_response(
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
     response_headers = http.build_headers(result.content_type, result.warnings)
-    return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
+    body = add_warnings(result.body, http.render_warnings(result.warnings))
+    return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 
 
 def show_address(client: tuple[str, int] | None) -> str:

@@ -12,12 +12,13 @@ import anyio.to_thread
 import msgspec
 from starlette.datastructures import Headers
 
-from ..core.errors import RequestError
+from ..core.engine import PromptCounter
+from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.base import GenerationCall, Header, ReaderOptions, Writer
+from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
-from ..pipeline.models import ServedModel
+from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
@@ -79,7 +80,11 @@ async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes
 
 async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     """Run `read`, in a thread for a large body."""
-    return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    try:
+        return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    except RequestError as error:
+        error.is_translated = True
+        raise
 
 
 def build_reader_options(context: RequestContext) -> ReaderOptions:
@@ -95,7 +100,11 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
     service = context.service
     # All requests of a call name one model: the dialects have one field for it.
     requested_model = call.requests[0].model
-    slot = service.models.find_slot(requested_model)
+    try:
+        slot = service.models.find_slot(requested_model)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
     name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
     return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.generation.fingerprint)
 
@@ -149,6 +158,14 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare a call without logging or remembering it."""
+    try:
+        return await _prepare_call(context, call, header)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
+
+
+async def _prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
@@ -161,18 +178,27 @@ async def prepare_call(context: RequestContext, call: GenerationCall, header: He
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
-    return AdmittedCall(header, run, (*warnings, *run.warnings))
+    return AdmittedCall(header, run, (*warnings, *map(call.field_names.rename_warning, run.warnings)))
 
 
 def build_responder(
-    http: HttpRequest, writer: Writer, admitted: AdmittedCall, batches: EventBatches, *, stream: bool
+    http: HttpRequest,
+    writer: Writer,
+    admitted: AdmittedCall,
+    batches: EventBatches,
+    *,
+    stream: bool,
+    content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them."""
+    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
-    headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
+    headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
-    return GenerationResponder(batches, writer, response_start, http.service.stream_monitor, stream=stream)
+    # Only server-sent events have comments, in which a stream can carry its warnings.
+    has_room = not stream or content_type == EVENT_STREAM
+    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
+    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
@@ -181,8 +207,10 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
     return timeouts.admitted_headers if admitted.run.is_admitted else timeouts.headers
 
 
-def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
-    return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
+def build_stream_headers(
+    http: HttpRequest, warnings: tuple[str, ...] = (), content_type: tuple[bytes, bytes] = EVENT_STREAM
+) -> RawHeaders:
+    return http.build_headers(content_type, warnings) + NO_BUFFERING_HEADERS
 
 
 async def find_queried_model(http: HttpRequest) -> ServedModel:
@@ -218,6 +246,14 @@ def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
 
 
+async def count_with_engine(model: ServedModel, request: GenerateRequest) -> int:
+    """Count the prompt of an engine that renders it itself. Raises Unsupported if the engine cannot."""
+    backend = model.backend
+    if not isinstance(backend, EventBackend) or not isinstance(backend.engine, PromptCounter):
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
+    return await backend.engine.count_prompt_tokens(request)
+
+
 def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "call_") -> CallTerms:
     """Return the terms of a call: ids, limits and identity for this caller."""
     service = context.service
@@ -228,6 +264,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         cache_salt=context.caller.owner,
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
+        accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
     )

@@ -13,7 +13,7 @@ from starlette.types import Message
 from .auth import Caller
 from .body import BodyMemoryShare
 from .disconnect import never
-from .endpoint import HttpRequest, Route, build_response, call_handler
+from .endpoint import WARNINGS_HEADER, HttpRequest, Route, build_response, call_handler
 from .service import Service
 
 
@@ -39,7 +39,8 @@ class InternalClient:
         http = HttpRequest(
             service,
             msgspec.structs.replace(caller, is_background=True),
-            Headers({"content-type": "application/json"}),
+            # The headers of the response are dropped, so the warnings have to be in its body.
+            Headers({"content-type": "application/json", WARNINGS_HEADER: "body"}),
             {},
             service.ids.new("req_"),
             service.clock.monotonic(),

@@ -54,6 +54,13 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
     return EngineError("The server failed while answering; see its log.", code="internal_error")
 
 
+def add_warnings(body: bytes, warnings: bytes) -> bytes:
+    """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
+    if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
+        return body
+    return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
+
+
 class StreamFraming(Protocol):
     """The parts of a stream besides its events; every `Writer` implements it."""
 
@@ -204,6 +211,8 @@ class Responder(ABC):
     async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._response_start = None
         self._status, self._length = status, len(body)
+        # A keepalive whose task has been started must not precede the body.
+        self._is_writing = True
         length = (b"content-length", str(len(body)).encode())
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await self._write(body, more_body=False)
@@ -243,9 +252,12 @@ class Responder(ABC):
 
 
 class GenerationResponder(Responder):
-    """The response to a generation, streamed or not."""
+    """The response to a generation, streamed or not.
 
-    __slots__ = ("_batches", "_writer")
+    warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
+    """
+
+    __slots__ = ("_batches", "_warnings", "_writer")
 
     def __init__(
         self,
@@ -255,9 +267,10 @@ class GenerationResponder(Responder):
         monitor: StreamMonitor,
         *,
         stream: bool,
+        warnings: bytes = b"",
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
-        self._batches, self._writer = batches, writer
+        self._batches, self._writer, self._warnings = batches, writer, warnings
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()
@@ -276,7 +289,8 @@ class GenerationResponder(Responder):
                 self._is_writing = False
             # Release the batch while waiting for the next.
             del batch, chunk
-        await self._write(writer.end, more_body=False)
+        comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
+        await self._write(comment + writer.end, more_body=False)
 
     async def _collect(self) -> None:
         builder = ReplyBuilder()
@@ -284,7 +298,8 @@ class GenerationResponder(Responder):
             for event in batch:
                 builder.feed(event)
         assert self._response_start is not None
-        await self._send_whole(200, self._response_start.headers, self._writer.render_full(builder.build()))
+        body = add_warnings(self._writer.render_full(builder.build()), self._warnings)
+        await self._send_whole(200, self._response_start.headers, body)
 
 
 class ReplayResponder(Responder):

@@ -87,7 +87,7 @@ class EngineCore:
         self.scheduler.add(sequence)
 
     def abort(self, sequence: SimulatedSequence) -> None:
-        """Abort a sequence: its blocks are freed at once, and it gets no more tokens."""
+        """End a sequence: its blocks are freed at once, and it gets no more tokens."""
         self.scheduler.finish(sequence)
 
     def step(self, now: float) -> StepOutcome:
@@ -95,15 +95,17 @@ class EngineCore:
 
         Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that
         do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
-        the contents, abort finished sequences, and call `launch`.
+        the contents, call `abort` for every sequence that ends, in the order of `sampled`, and call `launch`.
         """
         outcome = self.commit(now)
+        for sequence in outcome.finished:
+            self.scheduler.finish(sequence)
         return StepOutcome(
             outcome.at, outcome.began, outcome.load, outcome.sampled, outcome.finished, *self.launch(outcome.at)
         )
 
     def commit(self, now: float) -> StepOutcome:
-        """The first half of `step`: end the oldest step if it is due. Aborts that follow free blocks for the next."""
+        """The first half of `step`: end the oldest step if it is due. Sequences that got their last token still run."""
         if not self._in_flight or self._in_flight[0].ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()

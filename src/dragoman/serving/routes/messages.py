@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from ...core.errors import Unsupported
 from ...core.reply import Reply
 from ...core.request import GenerateRequest
 from ...dialects.anthropic import (
@@ -38,6 +37,7 @@ from ..generate import (
     build_responder,
     build_terms,
     collect_warnings,
+    count_with_engine,
     parse_body,
     run_in_thread_if_large,
 )
@@ -122,13 +122,16 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     call = read_count_tokens(body, build_reader_options(http))
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
-    if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not support counting tokens.", param="model")
-    check_countable(call.conversation, model.max_model_len, model.backend.tokenizer.longest_token)
+    if model.tokenizer is not None:
+        check_countable(call.conversation, model.max_model_len, model.tokenizer.longest_token)
     conversation = await http.service.generation.media.resolve_conversation(
         build_owner_files(http), model, call.conversation
     )
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
+    if not isinstance(model.backend, TokenBackend):
+        if call.reports_edits:
+            warnings = (*warnings, "context_management is ignored: this model's engine builds its own prompts")
+        return JsonResponse(render_count_tokens(await count_with_engine(model, request), None), warnings=warnings)
     _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
     original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
     return JsonResponse(

@@ -6,7 +6,7 @@ Only renders; the counting happens elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -55,11 +55,25 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
         "Prompt tokens received from another instance.",
         lambda stats: stats.external_cache_hits,
     ),
+    ("mm_cache_queries", "Media looked up in the cache of their inputs.", lambda stats: stats.mm_cache_queries),
+    ("mm_cache_hits", "Media found in the cache of their inputs.", lambda stats: stats.mm_cache_hits),
     ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
     ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
     ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
 )
-_HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
+_SPLIT_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
+    ("num_requests_waiting_by_reason", "reason", "The same by reason.", lambda stats: stats.waiting_by_reason),
+)
+_SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
+    ("prompt_tokens_by_source", "source", "Prompt tokens by source.", lambda stats: stats.prompt_tokens_by_source),
+    (
+        "prompt_tokens_cached_by_source",
+        "source",
+        "Prompt tokens that were not computed, by the cache that had them.",
+        lambda stats: stats.cached_tokens_by_source,
+    ),
+)
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], ...] = (
     ("iteration_tokens_total", "Tokens of a step.", lambda stats: stats.iteration_tokens),
     ("time_to_first_token_seconds", "From arrival to the first token.", lambda stats: stats.ttft),
     ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.inter_token),
@@ -77,6 +91,13 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
     ("request_generation_tokens", "Tokens of an answer.", lambda stats: stats.request_generation_tokens),
     ("request_params_max_tokens", "max_tokens of a request.", lambda stats: stats.request_max_tokens),
     ("request_params_n", "n of a request.", lambda stats: stats.request_choices),
+    ("request_max_num_generation_tokens", "Tokens of a request's longest answer.", lambda stats: stats.longest_choice),
+    ("request_num_preemptions", "Preemptions of a request.", lambda stats: stats.request_preemptions),
+    (
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens of a request that were computed.",
+        lambda stats: stats.request_computed_tokens,
+    ),
 )
 
 
@@ -96,8 +117,16 @@ class EngineCollector(Collector):
             yield from _build_samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
         for name, text, read in _COUNTERS:
             yield from _build_samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, label, text, read_parts in _SPLIT_GAUGES:
+            yield from _build_parts(GaugeMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts)
+        for name, label, text, read_parts in _SPLIT_COUNTERS:
+            yield from _build_parts(
+                CounterMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts
+            )
         for name, text, read_histogram in _HISTOGRAMS:
-            yield _build_histogram(f"vllm:{name}", text, ((labels, read_histogram(stats)) for labels, stats in cores))
+            observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
+            if observed or not cores:
+                yield _build_histogram(f"vllm:{name}", text, observed)
         yield _build_successes(cores)
         yield from _build_sleep_states(cores)
         yield from _build_faults(cores)
@@ -113,6 +142,19 @@ def _build_samples(
         value = read(stats)
         if value is not None:
             family.add_metric(labels, value)
+    if family.samples:
+        yield family
+
+
+def _build_parts(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    cores: CoreStats,
+    read: Callable[[EngineStats], Mapping[str, int] | None],
+) -> Iterator[Metric]:
+    """As `_build_samples`, with the parts of the value by the last label."""
+    for labels, stats in cores:
+        for part, value in (read(stats) or {}).items():
+            family.add_metric((*labels, part), value)
     if family.samples:
         yield family
 

@@ -17,7 +17,7 @@ from ..context import build_owner_files
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
-from ..generate import build_terms, find_queried_model, reject_unknown_fields
+from ..generate import build_terms, collect_warnings, find_queried_model
 from ..streaming import Responder
 
 MAX_DETOKENIZED = 131_072
@@ -34,7 +34,7 @@ def build_routes() -> Sequence[Route]:
 
 async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_tokenize(await http.read_json(), http.service.generation.reader_options)
-    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     prompt = call.prompt
     if isinstance(prompt, str):
@@ -59,12 +59,12 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     if call.return_token_strs:
         assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
         strings = [model.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
-    return JsonResponse(render_tokenize(ids, model.max_model_len, strings))
+    return JsonResponse(render_tokenize(ids, model.max_model_len, strings), warnings=warnings)
 
 
 async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.generation.reader_options)
-    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
@@ -75,7 +75,8 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
-    return JsonResponse(render_detokenize(await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)))
+    text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
+    return JsonResponse(render_detokenize(text), warnings=warnings)
 
 
 def _build_no_tokenizer_error() -> Unsupported:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....core.errors import Unsupported
 from ....core.request import Conversation
 from ....dialects.base import GenerationCall
 from ....dialects.responses import read_responses, render_input_tokens
@@ -15,7 +14,7 @@ from ...auth import Access
 from ...context import build_owner_files
 from ...endpoint import HttpRequest, JsonResponse, Route
 from ...envelopes import RESPONSES
-from ...generate import build_terms, read_call, reject_unknown_fields
+from ...generate import build_terms, collect_warnings, count_with_engine, read_call
 from ...streaming import Responder
 from .turn import prepend_history
 
@@ -36,14 +35,15 @@ async def read_call_with_history(http: HttpRequest) -> GenerationCall:
 
 async def count_input_tokens(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call_with_history(http)
-    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
     request = call.requests[0]
     model = await http.service.models.load_and_find(request.model)
-    if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not support counting tokens.", param="model")
-    if isinstance(request.prompt, Conversation):
-        check_countable(request.prompt, model.max_model_len, model.backend.tokenizer.longest_token)
+    tokenizer = model.tokenizer
+    if isinstance(request.prompt, Conversation) and tokenizer is not None:
+        check_countable(request.prompt, model.max_model_len, tokenizer.longest_token)
     request = await http.service.generation.media.resolve_request(build_owner_files(http), model, request)
+    if not isinstance(model.backend, TokenBackend):
+        return JsonResponse(render_input_tokens(await count_with_engine(model, request)), warnings=warnings)
     prompted = await build_fitting_prompt(model.backend, request, build_terms(http, http.id), model.max_model_len)
     dropped = [build_dropped_warning(prompted.n_dropped, model.max_model_len)] if prompted.n_dropped else []
-    return JsonResponse(render_input_tokens(len(prompted.ids)), warnings=(*call.warnings, *dropped))
+    return JsonResponse(render_input_tokens(len(prompted.ids)), warnings=(*warnings, *dropped))
