@@ -15,6 +15,7 @@ from typer.core import TyperArgument, TyperCommand
 
 from . import __version__
 from .commands.calibrate import calibrate
+from .commands.models import list_models, pull, remove
 from .commands.options import print_error
 from .commands.profiles import profiles
 from .commands.record import record, replay
@@ -67,6 +68,9 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     )
     app.callback()(_show_about)
     app.command("serve", cls=Command, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("pull", cls=Command)(pull)
+    app.command("models", cls=Command)(list_models)
+    app.command("rm", cls=Command)(remove)
     app.command("simulate", cls=Command)(simulate)
     app.command("calibrate", cls=Command)(calibrate)
     app.command("record", cls=Command)(record)

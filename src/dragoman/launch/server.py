@@ -103,6 +103,8 @@ def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuil
         shutdown_config=shutdown_config,
         server_ports=server_ports,
     )
+    for item in assembled_servers:
+        item.models.on_start_failure = server.stop_after_failure
     install_signal_handlers(server)
     greetings = [
         build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
@@ -118,6 +120,8 @@ def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuil
     finally:
         if settings.uds is not None:
             Path(settings.uds).unlink(missing_ok=True)
+    if server.failure is not None:
+        raise SettingsError(server.failure)
     return 0
 
 
@@ -217,6 +221,12 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
+        self.failure: str | None = None
+        """Why a model could not be loaded at startup; the server stops then."""
+
+    def stop_after_failure(self, name: str, error: BaseException) -> None:
+        self.failure = f"cannot serve {name}: {error}"
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
         """First signal: graceful shutdown. Second: stop without waiting. Third: exit immediately without cleanup.
@@ -369,6 +379,8 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base_url = address if settings.uds is None else "http://localhost"
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
+    if first_slot.spec is not None and first_slot.is_starting:
+        context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from threading import Event as ThreadEvent
+from typing import Any, Literal
 
 import anyio.to_thread
 
@@ -28,11 +29,28 @@ HEALTHY_AFTER = 60.0
 """Seconds after a restart at which an engine counts as healthy again and the backoff is reset."""
 FAILED_STOP_TIMEOUT = 10.0
 """Seconds that a failed engine may take to clean up."""
+DOWNLOAD_RETRY = 30.0
+"""`Retry-After` during a download, seconds."""
+
+
+@dataclass(slots=True)
+class LoadProgress:
+    """The progress of a load, written by its thread and read by the event loop.
+
+    phase: what happens now.
+    completed, total: bytes of the download.
+    cancelled: set to end the download.
+    """
+
+    phase: Literal["downloading", "loading"] = "loading"
+    completed: int = 0
+    total: int = 0
+    cancelled: ThreadEvent = field(default_factory=ThreadEvent)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that is loaded on demand.
+    """A model that is loaded on demand, or in the background from the start.
 
     name: the name in requests.
     load: builds the model without starting it; blocking; raises DragomanError, OSError or ValueError.
@@ -40,6 +58,9 @@ class ModelSpec:
     aliases: other names.
     ttl: idle seconds after which it is unloaded; None is never.
     memory: its size in bytes.
+    download: downloads what `load` needs; blocking; raises as `load`. Other models can be loaded meanwhile.
+    progress: of both; shared with them.
+    is_eager: whether it is loaded from the start; the server is not ready before.
     """
 
     name: str
@@ -48,6 +69,9 @@ class ModelSpec:
     aliases: tuple[str, ...] = ()
     ttl: float | None = None
     memory: int = 0
+    download: Callable[[], None] | None = None
+    progress: LoadProgress = field(default_factory=LoadProgress)
+    is_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +128,7 @@ class ModelSlot:
         self._n_failures = 0
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
+        self._is_loading = False
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -122,6 +147,30 @@ class ModelSlot:
     def is_busy(self) -> bool:
         """Whether a request uses the model, or has waited for it and has not resumed yet."""
         return self._n_users > 0 or self._reserved > 0
+
+    @property
+    def status(self) -> str:
+        """The state in words: as `state`, and `downloading` or `loading` while that happens."""
+        return self.spec.progress.phase if self.spec is not None and self._is_loading else self.state.value
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the model is loaded from the start, and has not been loaded yet."""
+        return self.spec is not None and self.spec.is_eager and self.summary is None
+
+    def raise_if_loading(self) -> None:
+        """Raise Overloaded if a new request should not wait: for a download, or for a server that starts."""
+        spec = self.spec
+        if spec is None or not self._is_loading:
+            return
+        progress = spec.progress
+        if progress.phase == "downloading":
+            percent = 100 * progress.completed // progress.total if progress.total else 0
+            raise Overloaded(
+                f"The model `{self.name}` is being downloaded ({percent} %); retry later.", retry_after=DOWNLOAD_RETRY
+            )
+        if spec.is_eager:
+            raise Overloaded(f"The model `{self.name}` is being loaded; retry in a few seconds.", retry_after=5.0)
 
     async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:
         """Wait until the model is loaded. It is not unloaded before this returns."""
@@ -189,17 +238,31 @@ class ModelSlot:
     async def load(self) -> None:
         """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
-        try:
+        async with self._begin_loading():
             model = await anyio.to_thread.run_sync(self.spec.load)
             self.model = replace(model, usage_guard=self)
             await self.start()
-        except (DragomanError, OSError, ValueError) as error:
-            log.exception("%s cannot be loaded", self.name)
-            await self._fail_and_stop()
-            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
         self.summary = ModelSummary.from_model(model)
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
+
+    async def download(self) -> None:
+        """Download the model's files, where that is necessary. Raises EngineError, as `load`."""
+        if self.spec is not None and self.spec.download is not None:
+            async with self._begin_loading():
+                await anyio.to_thread.run_sync(self.spec.download)
+
+    @asynccontextmanager
+    async def _begin_loading(self) -> AsyncGenerator[None]:
+        self._is_loading = True
+        try:
+            yield
+        except (DragomanError, OSError, ValueError) as error:
+            log.error("%s cannot be loaded: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            await self._fail_and_stop()
+            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
+        finally:
+            self._is_loading = False
 
     async def start(self) -> None:
         for engine in self._find_engines():

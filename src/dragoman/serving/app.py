@@ -11,6 +11,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from ..core.pull import ModelPuller
 from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
 from ..dialects.anthropic.files import is_anthropic_request
 from ..dialects.base import Profile, ReaderOptions
@@ -119,6 +120,7 @@ def create_app(
     media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
+    puller: ModelPuller | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -126,6 +128,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
+    puller: downloads models for /api/pull; None refuses to.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options = options or ServingOptions()
@@ -153,6 +156,7 @@ def create_app(
         recent_prompts=RecentPrompts() if options.explain else None,
         request_log=request_log,
         port_controller=port_controller,
+        puller=puller,
     )
 
     resolve_envelope = _build_envelope_resolver(options.profile)

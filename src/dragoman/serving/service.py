@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from ..core.pull import ModelPuller
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.sealing import VerificationMode
 from ..pipeline.metrics import ModelMetrics
@@ -76,6 +77,7 @@ class Service:
     jobs_available: set when a job has been stored.
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
+    puller: None where models cannot be downloaded.
     """
 
     models: Models
@@ -98,5 +100,6 @@ class Service:
     recent_prompts: RecentPrompts | None = None
     request_log: RequestLog | None = None
     port_controller: PortController | None = None
+    puller: ModelPuller | None = None
     weight_uploads: WeightUploads = field(default_factory=WeightUploads)
     conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)

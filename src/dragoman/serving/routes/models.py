@@ -53,7 +53,7 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         root=slot.name if model is None else _find_root(model, name),
         parent=None if name == slot.name else slot.name,
         max_model_len=None if summary is None else summary.max_model_len,
-        state=slot.state.value,
+        state=slot.status,
         aliases=slot.aliases,
         capabilities=None if summary is None else summary.capabilities,
     )
@@ -140,6 +140,8 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
     for slot in http.service.models.slots:
+        if slot.is_starting:
+            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": f"the model is {slot.status}"}), 503)
         if slot.stalled_for > limit:
             running = 0 if slot.model is None else slot.model.progress.running
             reason = f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
