@@ -14,56 +14,62 @@ class HubError(ValueError):
 @contextmanager
 def translate_errors(name: str) -> Generator[None]:
     """Raise HubError instead of the errors of `huggingface_hub` and of the network. name: the model, for messages."""
-    from huggingface_hub import errors  # noqa: PLC0415 - takes a fifth of a second
-    from huggingface_hub.constants import ENDPOINT  # noqa: PLC0415 - as above
-
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise HubError(
-            f"{name} is gated: accept its terms at {ENDPOINT}/{name} and set HF_TOKEN to a token of that account"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise HubError(
-            f"{name} does not exist at {ENDPOINT}, or is private; check the spelling, or set HF_TOKEN to a token "
-            "that may read it"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise HubError(f"{name} has no such revision; see {ENDPOINT}/{name}/commits/main") from error
-    except errors.DisabledRepoError as error:
-        raise HubError(f"{name} has been disabled at {ENDPOINT}; choose another model") from error
-    except errors.HFValidationError as error:
-        raise HubError(f"{name} is not the id of a repository; write `org/name`") from error
-    except errors.OfflineModeIsEnabled as error:
-        raise _build_offline_error(name) from error
-    except errors.HfHubHTTPError as error:
-        raise HubError(_describe_status(name, error.response.status_code, ENDPOINT)) from error
-    except errors.LocalEntryNotFoundError as error:
-        if isinstance(error.__cause__, errors.OfflineModeIsEnabled):
-            raise _build_offline_error(name) from error
-        if isinstance(error.__cause__, errors.FileMetadataError):
-            raise HubError(f"{ENDPOINT} does not answer as a hub does; check HF_ENDPOINT") from error
-        raise _build_network_error(ENDPOINT) from error
-    except Exception as error:
-        # httpx2's errors, or httpx's with huggingface_hub 1.
-        if any(base.__name__ == "TransportError" for base in type(error).__mro__):
-            raise _build_network_error(ENDPOINT) from error
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise HubError(
-                f"the disk is full; free space, then run the command again to continue the download of {name} "
-                "(HF_HUB_CACHE selects another disk)"
-            ) from error
+    except HubError:
         raise
+    except Exception as error:
+        message = _describe_answer(name, error) or _describe_failure(name, error)
+        if message is None:
+            raise
+        raise HubError(message) from error
 
 
-def _build_offline_error(name: str) -> HubError:
-    return HubError(
-        f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and run `dragoman pull {name}`"
-    )
+def _describe_answer(name: str, error: Exception) -> str | None:
+    """The sentence for an error that the hub answered with."""
+    from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
+
+    endpoint = constants.ENDPOINT
+    match error:
+        case errors.GatedRepoError():
+            return f"{name} is gated: accept its terms at {endpoint}/{name} and set HF_TOKEN to a token of that account"
+        case errors.RepositoryNotFoundError():
+            return (
+                f"{name} does not exist at {endpoint}, or is private; check the spelling, or set HF_TOKEN to a token "
+                "that may read it"
+            )
+        case errors.RevisionNotFoundError():
+            return f"{name} has no such revision; see {endpoint}/{name}/commits/main"
+        case errors.HFValidationError():
+            return f"{name} is not the id of a repository; write `org/name`"
+        case errors.HfHubHTTPError():
+            return _describe_status(name, error.response.status_code, endpoint)
+        case _:
+            return None
 
 
-def _build_network_error(endpoint: str) -> HubError:
-    return HubError(f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy settings")
+def _describe_failure(name: str, error: Exception) -> str | None:
+    """The sentence for an error of this machine or of the network; None for any other error."""
+    from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
+
+    # LocalEntryNotFoundError says that a file could not be downloaded, and its cause why.
+    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
+    if isinstance(cause, errors.OfflineModeIsEnabled):
+        return (
+            f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and run `dragoman pull {name}`"
+        )
+    if isinstance(cause, errors.FileMetadataError):
+        return f"{constants.ENDPOINT} does not answer as a hub does; check HF_ENDPOINT"
+    # httpx2's errors, or httpx's with huggingface_hub 1.
+    is_network_error = any(base.__name__ == "TransportError" for base in type(cause).__mro__)
+    if is_network_error or isinstance(error, errors.LocalEntryNotFoundError):
+        return f"{constants.ENDPOINT} cannot be reached; check the network, HF_ENDPOINT and the proxy settings"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the disk is full; free space, then run the command again to continue the download of {name} "
+            "(HF_HUB_CACHE selects another disk)"
+        )
+    return None
 
 
 def _describe_status(name: str, status: int, endpoint: str) -> str:
@@ -72,6 +78,8 @@ def _describe_status(name: str, status: int, endpoint: str) -> str:
             return f"{endpoint} does not accept HF_TOKEN; create a token and set it"
         case 403:
             return f"HF_TOKEN may not read {name}; use a token of an account that has access to it"
+        case 451:
+            return f"{name} has been disabled at {endpoint}; choose another model"
         case 429:
             return f"{endpoint} limits the rate of requests; retry in a few minutes, or set HF_TOKEN for a higher limit"
         case _:

@@ -6,6 +6,7 @@ are all in the cache is loaded without a request to the hub.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
@@ -247,6 +248,8 @@ def build_prepared(
     progress.phase = "loading"
     log.info("%s: loading commit %s with the engine %s: %s", prepared.name, commit, choice.engine, choice.reason)
     model = build(prepared.settings)
+    details = dataclasses.replace(model.details, reason=choice.reason, revision=commit, source=prepared.name)
+    model = dataclasses.replace(model, details=details)
     record = UsageRecord(time.time(), choice.engine, model.max_model_len)
     note_use(state_directory(os.environ), prepared.name, record)
     return model

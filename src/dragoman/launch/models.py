@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from ..core.errors import DragomanError, EngineError
-from ..pipeline.models import LoadProgress, Models, ModelSpec, ServedModel
+from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .engine_detection import OTHER_ENGINES, check_directory, detect_engine
+from .engine_detection import OTHER_ENGINES, check_directory, choose_directory_engine, detect_engine
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
+from .model_details import describe_loaded, read_details
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +123,7 @@ def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, me
         lambda: download_prepared(prepared, progress),
         progress,
         is_eager=entry.pinned,
+        revision=prepared.plan.commit,
     )
 
 
@@ -214,7 +217,26 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
+    model = replace(model, details=_read_model_details(settings.model))
+    for line in describe_loaded(settings, model):
+        log.info("%s: %s", model.name, line)
     return model
+
+
+def _read_model_details(model: str) -> ModelDetails:
+    """The details of a model in files; empty for any other."""
+    kind, rest = parse_model(model)
+    if kind not in (*_ENGINES_WITH_DIRECTORY, "llamacpp"):
+        return ModelDetails()
+    if model == "tiny":
+        from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
+
+        path, reason = find_bundled_model(), "it is the embedded model"
+    elif rest == model and Path(model).is_dir():
+        path, reason = Path(model), choose_directory_engine(Path(model)).reason
+    else:
+        path, reason = Path(rest), "it is a GGUF file" if rest == model else "MODEL names it"
+    return replace(read_details(path), engine=kind, reason=reason)
 
 
 def parse_model(model: str) -> tuple[str, str]:

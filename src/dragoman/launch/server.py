@@ -34,12 +34,13 @@ from ..serving.media import MediaOptions, MediaResolver
 from ..serving.port_faults.spec import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError
+from ..settings import Settings, SettingsError, state_directory
 from ..store import Store
 from .listener import listen_on_file
 from .models import build_models, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
+from .puller import HubPuller
 from .secret import load_secret_key
 from .shutdown import LongLived, ShutdownConfig
 from .store import build_store, check_store
@@ -170,6 +171,7 @@ def build_application(
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
+        puller=HubPuller(settings),
         requires_lifespan=requires_lifespan,
     )
 
@@ -384,7 +386,21 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
+        f"Stored responses, files and batches: {_describe_store(settings)}. Documentation: README.md and docs/.",
     ]
+
+
+def _describe_store(settings: Settings) -> str:
+    """Where responses, files and batches are stored, without credentials."""
+    match settings.store.partition(":"):
+        case "none", _, _:
+            return "none"
+        case "memory", _, _:
+            return "in memory, lost on exit"
+        case "sqlite", _, path:
+            return f"{path or state_directory(os.environ) / 'store.db'}"
+        case kind, _, _:
+            return kind
 
 
 def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:

@@ -19,7 +19,7 @@ import anyio.to_thread
 from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
-from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class ModelSpec:
     download: downloads what `load` needs; blocking; raises as `load`. Other models can be loaded meanwhile.
     progress: of both; shared with them.
     is_eager: whether it is loaded from the start; the server is not ready before.
+    revision: the commit of a model of a hub.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ModelSpec:
     download: Callable[[], None] | None = None
     progress: LoadProgress = field(default_factory=LoadProgress)
     is_eager: bool = False
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,13 @@ class ModelSummary:
 
     max_model_len: prompt and answer together, in tokens.
     capabilities: names of what clients may request of it.
+    vocab_size: number of tokens, where the engine provides its tokenizer.
     """
 
     max_model_len: int
     capabilities: tuple[str, ...]
+    details: ModelDetails = field(default_factory=ModelDetails)
+    vocab_size: int | None = None
 
     @classmethod
     def from_model(cls, model: ServedModel) -> ModelSummary:
@@ -102,7 +107,8 @@ class ModelSummary:
         if model.tools is None and not model.capabilities.native_tools:
             # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognised.
             capabilities -= {Feature.TOOLS.value}
-        return cls(model.max_model_len, tuple(sorted(capabilities)))
+        vocab_size = None if model.tokenizer is None else model.tokenizer.vocab_size
+        return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
 
 
 class ModelState(StrEnum):
@@ -128,7 +134,8 @@ class ModelSlot:
         self._n_failures = 0
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
-        self._is_loading = False
+        self.is_loading = False
+        """Whether it is being loaded, or downloaded for that."""
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -151,7 +158,21 @@ class ModelSlot:
     @property
     def status(self) -> str:
         """The state in words: as `state`, and `downloading` or `loading` while that happens."""
-        return self.spec.progress.phase if self.spec is not None and self._is_loading else self.state.value
+        return self.spec.progress.phase if self.spec is not None and self.is_loading else self.state.value
+
+    @property
+    def download_progress(self) -> tuple[int, int] | None:
+        """Bytes that have been downloaded, and of all; None if nothing is being downloaded."""
+        if self.spec is None or self.status != "downloading":
+            return None
+        return self.spec.progress.completed, self.spec.progress.total
+
+    @property
+    def revision(self) -> str | None:
+        """The commit of a model of a hub, known before it is loaded."""
+        if self.spec is not None and self.spec.revision is not None:
+            return self.spec.revision
+        return None if self.summary is None else self.summary.details.revision
 
     @property
     def is_starting(self) -> bool:
@@ -161,7 +182,7 @@ class ModelSlot:
     def raise_if_loading(self) -> None:
         """Raise Overloaded if a new request should not wait: for a download, or for a server that starts."""
         spec = self.spec
-        if spec is None or not self._is_loading:
+        if spec is None or not self.is_loading:
             return
         progress = spec.progress
         if progress.phase == "downloading":
@@ -238,7 +259,7 @@ class ModelSlot:
     async def load(self) -> None:
         """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
-        async with self._begin_loading():
+        async with self._fail_on_error():
             model = await anyio.to_thread.run_sync(self.spec.load)
             self.model = replace(model, usage_guard=self)
             await self.start()
@@ -249,20 +270,17 @@ class ModelSlot:
     async def download(self) -> None:
         """Download the model's files, where that is necessary. Raises EngineError, as `load`."""
         if self.spec is not None and self.spec.download is not None:
-            async with self._begin_loading():
+            async with self._fail_on_error():
                 await anyio.to_thread.run_sync(self.spec.download)
 
     @asynccontextmanager
-    async def _begin_loading(self) -> AsyncGenerator[None]:
-        self._is_loading = True
+    async def _fail_on_error(self) -> AsyncGenerator[None]:
         try:
             yield
         except (DragomanError, OSError, ValueError) as error:
             log.error("%s cannot be loaded: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
             await self._fail_and_stop()
             raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
-        finally:
-            self._is_loading = False
 
     async def start(self) -> None:
         for engine in self._find_engines():

@@ -12,12 +12,13 @@ from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
 from .engine_calls import contain
 from .lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
-from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
     "LoadProgress",
+    "ModelDetails",
     "ModelSlot",
     "ModelSpec",
     "ModelState",
@@ -124,6 +125,7 @@ class Models:
         if load_task is None:
             load_task = asyncio.create_task(self._load_slot(slot))
             self._loads[slot.name] = load_task
+            slot.is_loading = True
             load_task.add_done_callback(lambda task: self._finish_load(slot, task))
         return load_task
 
@@ -226,6 +228,7 @@ class Models:
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
         """Retrieve the task's exception, also where no request waits for it any more."""
         del self._loads[slot.name]
+        slot.is_loading = False
         error = None if task.cancelled() else task.exception()
         if error is not None and slot.is_starting and self.on_start_failure is not None:
             self.on_start_failure(slot.name, error.__cause__ or error)

@@ -13,7 +13,7 @@ from ...dialects.models import ModelCard, render_model, render_model_list
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
 from ...pipeline.admission import check_countable
 from ...pipeline.context_edits import build_edited_prompt
-from ...pipeline.models import ModelSlot, ServedModel, TokenBackend, is_name_pattern
+from ...pipeline.models import ModelDetails, ModelSlot, ServedModel, TokenBackend, is_name_pattern
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..context import build_owner_files
 from ..disconnect import cancel_on_disconnect
@@ -46,6 +46,7 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Capabilities are known only once the model has been loaded."""
     model, summary = slot.model, slot.summary
+    details = ModelDetails() if summary is None else summary.details
     return ModelCard(
         id=name,
         created=slot.created,
@@ -56,6 +57,14 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         state=slot.status,
         aliases=slot.aliases,
         capabilities=None if summary is None else summary.capabilities,
+        engine=details.engine,
+        quantization=details.quantization,
+        revision=slot.revision,
+        size=details.size,
+        parameters=details.parameters,
+        trained_length=details.trained_length,
+        vocab_size=None if summary is None else summary.vocab_size,
+        progress=slot.download_progress,
     )
 
 
