@@ -208,8 +208,8 @@ MUTANTS = (
     Mutant(
         "connections are taken without number",
         "http/connection.py",
-        "        if not self._context.admit(self._address):\n            self._reject_over_limit()\n",
-        "",
+        "        if not self._context.admit(self._address):\n",
+        "        if not self._context.admit(self._address) and not self._address:\n",
         ("tests/hardening/test_connections.py",),
     ),
     Mutant(
