@@ -256,13 +256,14 @@ def build_prepared(
 
 
 def resolve_paths(settings: Settings) -> Settings:
-    """Download the tokenizer and the adapters that settings name, and replace the names by paths. Blocking.
+    """Download the simulator's tokenizer and the adapters that settings name, and replace names by paths. Blocking.
 
     Raises:
         HubError: one cannot be downloaded.
     """
     changed: dict[str, object] = {}
-    if settings.tokenizer is not None and (found := find_reference(settings.tokenizer)) is not None:
+    is_simulated = settings.model.partition(":")[0] == "sim"
+    if is_simulated and settings.tokenizer is not None and (found := find_reference(settings.tokenizer)) is not None:
         changed["tokenizer"] = str(_fetch_part(found[0], select_tokenizer_files))
     if settings.lora_modules:
         adapters = [read_adapter(text) for text in settings.lora_modules]

@@ -55,7 +55,7 @@ from .responses.background import BackgroundRuns
 from .responses.compact import compact
 from .responses.input_tokens import count_input_tokens
 from .responses.websocket import ResponsesWebSocket
-from .routes import admin, chat, embeddings, messages, models
+from .routes import admin, chat, embeddings, messages, model_admin, models
 from .service import Service, ServingOptions
 from .sglang import build_routes as sglang_routes
 from .streaming import ResponseOutcome
@@ -97,6 +97,7 @@ def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> RouteTable:
         **anthropic_files.build_routes(),
         **message_batches.build_routes(),
         **admin.build_routes(),
+        **model_admin.build_routes(),
         **port_routes(),
         **weights.build_routes(),
         "/metrics": (public, {"GET": build_metrics_handler(meters, http_metrics)}),
