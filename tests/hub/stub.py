@@ -49,8 +49,8 @@ class HubStub:
     repositories: dict[str, StubRepository]
     url: str = ""
     cdn_url: str = ""
-    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
-    leaked_tokens: list[str] = field(default_factory=list)
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list[tuple[str, str, str | None]])
+    leaked_tokens: list[str] = field(default_factory=list[str])
     cut_after: int | None = None
     ignores_ranges: bool = False
     stall_after: int | None = None

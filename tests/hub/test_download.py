@@ -196,7 +196,11 @@ def test_a_disk_that_is_too_small_is_named_before_the_download(
 ):
     plan = prepare(GGUF).plan
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+    def disk_usage(_: Path) -> object:
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     with pytest.raises(HubError, match=r"needs 300\.0 kB more and .* has 100 B free; free space, or set HF_HUB_CACHE"):
         fetch(plan)
     assert hub.count("GET /cdn/") == 0

@@ -32,7 +32,9 @@ ASK: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", lambda name: None)
+    def find_spec(_: str) -> None: ...
+
+    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
 
 
 @asynccontextmanager
@@ -174,6 +176,7 @@ def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, 
     model = f"tiny:{SINGLE}"
     arguments = ("serve", model, "--port", "0", "--store", "none")
     logs: list[str] = []
+    requests: list[int] = []
     for _ in range(2):
         with start(hub, tmp_path, *arguments) as process:
             assert process.stdout is not None
@@ -188,8 +191,8 @@ def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, 
             process.terminate()
             logs.append(process.communicate(timeout=30)[1])
         assert reply["choices"][0]["message"]["content"] == "The capital of Japan is Tokyo."
-        asked, hub.requests = hub.requests, []
-    assert asked == []
+        requests.append(len(hub.requests))
+    assert requests[0] == requests[1] > 0
     commit = hub.repositories[SINGLE].commit
     assert f"of revision main (commit {commit})" in logs[0]
     assert "1,967,808 parameters" in logs[1]

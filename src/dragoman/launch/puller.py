@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
-from functools import partial
 
 from ..core.errors import EngineError, NotFound, RequestError
 from ..core.pull import PullProgress
@@ -46,11 +45,11 @@ class HubPuller:
             raise RequestError(f"{error}.", param="model") from error
         reports: asyncio.Queue[DownloadEvent | None] = asyncio.Queue()
         loop, cancelled = asyncio.get_running_loop(), threading.Event()
-        task = asyncio.create_task(
-            asyncio.to_thread(
-                download, prepared.plan, partial(loop.call_soon_threadsafe, reports.put_nowait), cancelled
-            )
-        )
+
+        def on_event(event: DownloadEvent) -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, event)
+
+        task = asyncio.create_task(asyncio.to_thread(download, prepared.plan, on_event, cancelled))
         task.add_done_callback(lambda _: reports.put_nowait(None))
         reported: dict[str, int] = {}
         try:

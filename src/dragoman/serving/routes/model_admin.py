@@ -41,7 +41,11 @@ class _Progress(Struct, frozen=True):
 
 
 class _Status(Struct, frozen=True, omit_defaults=True):
-    """value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`. failed: the last load failed."""
+    """The state of a model.
+
+    value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
+    failed: the last load failed.
+    """
 
     value: str
     failed: bool = False
@@ -101,7 +105,10 @@ def _describe_status(slot: ModelSlot) -> _Status:
 
 
 class _ModelRequest(Struct, frozen=True):
-    """stream: send the progress as server-sent events, and end when it is done."""
+    """The body of the routes that change a model.
+
+    stream: send the progress as server-sent events, and end when it is done.
+    """
 
     model: str
     stream: bool = False
