@@ -482,7 +482,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     lora_modules: Annotated[
-        tuple[str, ...], Option("Model", "LoRA adapter to serve. Repeatable.", metavar="NAME=PATH")
+        tuple[str, ...],
+        Option("Model", "LoRA adapter to serve: a directory or `org/name`. Repeatable.", metavar="NAME=PATH"),
     ] = ()
     config: Annotated[
         str | None,

@@ -60,14 +60,13 @@ class _Meta(Struct, frozen=True, omit_defaults=True):
 
 
 class _ModelState(Struct, frozen=True, omit_defaults=True):
-    """A model in llama.cpp's list. path: its file or directory."""
+    """A model in llama.cpp's list, without paths of this machine, since users see it."""
 
     id: str
     object: str
     created: int
     owned_by: str
     status: _Status
-    path: str | None = None
     meta: _Meta | None = None
 
 
@@ -90,7 +89,6 @@ def _describe_slot(slot: ModelSlot) -> _ModelState:
         slot.created,
         "dragoman",
         _describe_status(slot),
-        None if details is None else details.source,
         None
         if summary is None or details is None
         else _Meta(summary.max_model_len, details.trained_length, details.parameters, details.size),
