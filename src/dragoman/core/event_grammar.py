@@ -57,6 +57,8 @@ class EventGrammar:
                 raise ProtocolError("Started twice")
             if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
                 raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
+            if min(event.prompt_tokens, event.cached_tokens or 0) < 0:
+                raise ProtocolError(f"{event}: negative usage")
             self._started = True
             self._states = [IDLE] * event.choices
             self._prompts = [False] * event.prompts
@@ -89,7 +91,8 @@ class EventGrammar:
         self._prompts[event.prompt] = True
 
     def _finish(self, event: Finished) -> None:
-        if event.usage.prompt < 0 or event.usage.completion < 0:
+        usage = event.usage
+        if min(usage.prompt, usage.completion, usage.cached or 0, usage.reasoning or 0) < 0:
             raise ProtocolError(f"{event}: negative usage")
         if any(state is not DONE for state in self._states):
             raise ProtocolError(f"Finished while choices are {self._states}")

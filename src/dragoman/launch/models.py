@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import msgspec
+
 from ..core.errors import DragomanError, EngineError
+from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
 from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .engine_detection import OTHER_ENGINES, check_directory, choose_directory_engine, detect_engine
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
+from .model_builder import build_engine_limits
 from .model_details import describe_loaded, read_details
 
 log = logging.getLogger(__name__)
@@ -83,10 +88,14 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
     prepared = _prepare_or_raise(entry_settings, f"models: {entry.name}: ")
     if entry.pinned and prepared is None:
         return _build_or_raise(entry_settings, clock)
-    size = measure_weights(entry_settings.model) if prepared is None else prepared.plan.weights_size
-    memory = size if entry.memory is None else entry.memory
+    if entry.memory is not None:
+        memory = entry.memory
+    else:
+        memory = measure_memory(entry_settings) if prepared is None else prepared.plan.weights_size
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
-        raise SettingsError(f"models: {entry.name}: needs {memory} bytes, more than --model-memory-limit")
+        raise SettingsError(
+            f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than --model-memory-limit"
+        )
     if prepared is not None:
         return _build_hub_spec(entry, prepared, clock, memory)
     return ModelSpec(
@@ -125,6 +134,42 @@ def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, me
         is_eager=entry.pinned,
         revision=prepared.plan.commit,
     )
+
+
+class _TorchShape(msgspec.Struct):
+    """The fields of config.json that give the size of a KV cache."""
+
+    num_hidden_layers: int = 0
+    num_attention_heads: int = 1
+    num_key_value_heads: int | None = None
+    hidden_size: int = 0
+    head_dim: int | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+    def compute_bytes_per_token(self) -> int:
+        heads = self.num_key_value_heads or self.num_attention_heads
+        width = self.head_dim or self.hidden_size // self.num_attention_heads
+        number = 4 if (self.dtype or self.torch_dtype or "float32") == "float32" else 2
+        return 2 * self.num_hidden_layers * heads * width * number
+
+
+def measure_memory(settings: Settings) -> int:
+    """Bytes of a model's weights and of the KV cache that its engine may allocate in main memory."""
+    kind, path = parse_model(settings.model)
+    kv_bytes = 0
+    if kind == "llamacpp" and Path(path).is_file():
+        from ..engines.llamacpp import measure_kv_cache, read_metadata  # noqa: PLC0415 - as below
+
+        # A damaged file is reported when it is loaded.
+        with suppress(EngineError):
+            kv_bytes = measure_kv_cache(read_metadata(Path(path)), build_engine_limits(settings))
+    elif kind == "transformers" and settings.device in ("auto", "cpu"):
+        kv_bytes = compute_kv_budget(MAX_TORCH_KV_BYTES)
+        if settings.kv_cache_tokens is not None:
+            shape = msgspec.json.decode((Path(path) / "config.json").read_bytes(), type=_TorchShape)
+            kv_bytes = settings.kv_cache_tokens * shape.compute_bytes_per_token()
+    return measure_weights(settings.model) + kv_bytes
 
 
 def measure_weights(model: str) -> int:

@@ -1,32 +1,24 @@
-"""The state that all handlers share; `create_app` builds it."""
+"""The options of the HTTP API, and what all handlers share; `create_app` builds both. Knows no feature."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import Struct
 
-from ..core.pull import ModelPuller
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.sealing import VerificationMode
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts
 from ..store import Store
-from .auth import Keyring
 from .body import BodyMemoryBudget
 from .clock import Clock, IdGenerator
 from .cors import CorsPolicy
 from .crypto import Sealer
-from .http_metrics import HttpMetrics
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
-from .port_faults.spec import PortController
 from .request_log import RequestLog
-from .responses.background import BackgroundRuns
-from .responses.conversation_locks import ConversationLocks
-from .weight_uploads import WeightUploads
 
 
 class ServingOptions(Struct, frozen=True):
@@ -70,36 +62,36 @@ class ServingOptions(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """The services and options of an application.
+class GenerationServices:
+    """What reads the body of a request and admits its call to the engine, for every dialect.
 
+    meters: count the calls of each model.
+    request_log: None if requests are not logged.
+    recent_prompts: remembers prompts to explain; None unless that is enabled.
+    """
+
+    reader_options: ReaderOptions
+    sealer: Sealer
+    fingerprint: str
+    media: MediaResolver
+    meters: ModelMetrics
+    request_log: RequestLog | None = None
+    recent_prompts: RecentPrompts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the handlers of all routes share. It knows no feature: a feature's state is handed to its own routes alone.
+
+    body_budget: the memory for all request bodies in flight.
     store: None if storage is disabled.
-    jobs_available: set when a job has been stored.
-    recent_prompts: None unless prompts can be explained.
-    port_controller: None unless the server is simulated.
-    puller: None where models cannot be downloaded.
     """
 
     models: Models
     clock: Clock
     ids: IdGenerator
     options: ServingOptions
-    keyring: Keyring
-    allowed_hosts: tuple[str, ...]
-    reader_options: ReaderOptions
-    sealer: Sealer
-    fingerprint: str
-    meters: ModelMetrics
-    http_metrics: HttpMetrics
+    generation: GenerationServices
     stream_monitor: StreamMonitor
-    media: MediaResolver
     body_budget: BodyMemoryBudget
     store: Store | None = None
-    background: BackgroundRuns | None = None
-    jobs_available: asyncio.Event = field(default_factory=asyncio.Event)
-    recent_prompts: RecentPrompts | None = None
-    request_log: RequestLog | None = None
-    port_controller: PortController | None = None
-    puller: ModelPuller | None = None
-    weight_uploads: WeightUploads = field(default_factory=WeightUploads)
-    conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)

@@ -1,7 +1,9 @@
-"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message."""
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message; the
+message of a server error is only logged."""
 
 from __future__ import annotations
 
+import logging
 import re
 
 import msgspec
@@ -21,6 +23,8 @@ from ...core.errors import (
     UnsupportedMediaType,
 )
 from .wire import UpstreamErrorBody, WireError
+
+log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 2_000
 
@@ -51,6 +55,10 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
         # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
+    if status >= 500:
+        # Its words are for its operator, who is this server's, and not for the client.
+        log.warning("upstream error (HTTP %d): %s", status, message or "no message")
+        message = ""
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
     if code == "model_not_found":
@@ -66,7 +74,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
 def build_stream_error(error: WireError | str) -> DragomanError:
     """Build the error of a stream's error event. Its status follows from its code or type only."""
     if isinstance(error, str):
-        return EngineError(error[:MAX_MESSAGE])
+        return build_error(500, WireError(error))
     if isinstance(error.code, int) and 400 <= error.code < 600:
         return build_error(error.code, error)
     statuses = {"invalid_request_error": 400, "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded": 503}

@@ -1,8 +1,8 @@
-"""Embedding, rerank and score routes."""
+"""Embeddings, and what the routes of embedding models share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio.to_thread
@@ -10,18 +10,24 @@ import anyio.to_thread
 from ...core.errors import NotFound
 from ...dialects.base import Header
 from ...dialects.embeddings import read_embeddings, render_embeddings
-from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
 from ...pipeline.embedding import embed
 from ...pipeline.models import ServedModel
-from ...pipeline.scoring import score_pairs
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..generate import WarningSource, collect_warnings, read_call
 from ..streaming import Responder
 
 LARGE_RESPONSE = 4096
 """Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
+
+
+def build_routes() -> Sequence[Route]:
+    return (
+        Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
+        Route("/pooling", Access.USER, OPENAI, {"POST": refuse_pooling}),
+    )
 
 
 class InputCall(WarningSource, Protocol):
@@ -35,6 +41,7 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
+        # An embedding is one computation without events, so only this can stop it.
         result = await cancel_on_disconnect(
             http.on_disconnect, embed(model, call.texts, call.dimensions, call.normalize)
         )
@@ -44,66 +51,13 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
         return render_embeddings(result, header, profile, as_base64=call.base64)
 
     return JsonResponse(
-        await _run_in_thread_if_large(write, result.dimensions * len(result.vectors)), warnings=warnings
+        await render_in_thread_if_large(write, result.dimensions * len(result.vectors)), warnings=warnings
     )
 
 
-async def rerank(http: HttpRequest) -> JsonResponse | Responder:
-    call = await read_call(http, read_rerank)
-    model, warnings = await find_model(http, call)
-    with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
-    documents = call.texts.documents if call.return_documents else None
-    header = build_header(http, "rerank-", model)
-
-    def write() -> bytes:
-        return render_rerank(result, header, documents, call.top_n)
-
-    characters = 0 if documents is None else sum(map(len, documents))
-    return JsonResponse(await _run_in_thread_if_large(write, characters // 16), warnings=warnings)
-
-
-async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
-    call = await read_call(http, read_score)
-    model, warnings = await find_model(http, call)
-    with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
-    profile = http.service.options.profile
-    return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)
-
-
-def build_unsupported_handler(reason: str) -> Handler:
-    """Build the handler of a route that no engine here supports: an error is better than an invented result."""
-
-    async def raise_not_found(_: HttpRequest) -> JsonResponse | Responder:
-        raise NotFound(reason, code="unsupported_endpoint")
-
-    return raise_not_found
-
-
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """All embedding, rerank and score routes, for the table in `app.build_routes`."""
-    rerank_handlers, score_handlers = {"POST": rerank}, {"POST": score_texts}
-    table: Mapping[str, Mapping[str, Handler]] = {
-        "/v1/embeddings": {"POST": create_embeddings},
-        "/rerank": rerank_handlers,
-        "/v1/rerank": rerank_handlers,
-        "/v2/rerank": rerank_handlers,
-        "/score": score_handlers,
-        "/v1/score": score_handlers,
-        "/v1/moderations": {
-            "POST": build_unsupported_handler("Moderation is not supported: no engine of this server classifies texts.")
-        },
-        "/classify": {
-            "POST": build_unsupported_handler("Classification is not supported: no engine of this server has labels.")
-        },
-        "/pooling": {
-            "POST": build_unsupported_handler(
-                "Token embeddings are not supported; use /v1/embeddings for embeddings of texts."
-            )
-        },
-    }
-    return {path: (Access.USER, handlers) for path, handlers in table.items()}
+async def refuse_pooling(_: HttpRequest) -> JsonResponse:
+    message = "Token embeddings are not supported; use /v1/embeddings for embeddings of texts."
+    raise NotFound(message, code="unsupported_endpoint")
 
 
 async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, tuple[str, ...]]:
@@ -118,8 +72,8 @@ async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, t
 
 def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
     service = http.service
-    return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.fingerprint)
+    return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.generation.fingerprint)
 
 
-async def _run_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
+async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
     return write() if numbers <= LARGE_RESPONSE else await anyio.to_thread.run_sync(write)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -12,25 +13,27 @@ from ...core.errors import DragomanError, NotFound, RequestError, Unsupported
 from ...core.pull import ModelPuller
 from ...dialects.errors import render_openai_error
 from ...pipeline.models import ModelSlot, ModelState
+from ..admin_body import decode_body
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..generate import build_stream_headers
 from ..streaming import ReplayResponder, Responder
-from .admin_body import decode_body
 
 PROGRESS_INTERVAL = 0.5
 """Seconds between two progress events of a load."""
 _SUCCESS = JsonResponse(b'{"success":true}')
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    user, admin = Access.USER, Access.ADMIN
-    return {
-        "/models": (user, {"GET": list_states}),
-        "/models/load": (admin, {"POST": load}),
-        "/models/unload": (admin, {"POST": unload}),
-        "/models/pull": (admin, {"POST": pull}),
-    }
+def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
+    """puller: downloads models; None where that is not possible."""
+    admin = Access.ADMIN
+    return (
+        Route("/models", Access.USER, OPENAI, {"GET": list_states}),
+        Route("/models/load", admin, OPENAI, {"POST": load}),
+        Route("/models/unload", admin, OPENAI, {"POST": unload}),
+        Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
+    )
 
 
 class _Progress(Struct, frozen=True):
@@ -143,10 +146,9 @@ async def unload(http: HttpRequest) -> JsonResponse | Responder:
     return _SUCCESS
 
 
-async def pull(http: HttpRequest) -> JsonResponse | Responder:
+async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
     """Download a model of the hub into the cache."""
     request = await decode_body(http, _ModelRequest)
-    puller = http.service.puller
     if puller is None:
         raise NotFound("This server does not download models.", code="unsupported_endpoint")
     if request.stream:
