@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from ..core.errors import DragomanError, EngineError
-from ..pipeline.models import Models, ModelSpec, ServedModel
+from ..pipeline.models import Models, ModelSpec, ServedModel, TokenBackend
+from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .engine_detection import OTHER_ENGINES, EngineKind, check_directory, detect_engine
@@ -18,6 +20,8 @@ log = logging.getLogger(__name__)
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
+DEFAULT_SLOTS = 256
+"""Sequences that an engine is assumed to run at once, where no setting says how many."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
@@ -167,7 +171,16 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
-    return model
+    return add_queues(model, settings)
+
+
+def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
+    """The model with the queues that the settings describe."""
+    max_requests, max_tokens = settings.max_queued_requests, settings.max_queued_tokens
+    has_own_queue = isinstance(model.backend, TokenBackend)
+    slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
+    queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
+    return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
 
 
 def parse_model(model: str) -> tuple[str, str]:

@@ -48,6 +48,7 @@ class CallTerms(Struct, frozen=True):
     cache_salt: separates the prefix caches of different owners.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
+    queue_owner: the key that shares the engine fairly with others; empty where there are no others.
     max_logprobs: maximum number of alternatives per token.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
     """
@@ -56,6 +57,7 @@ class CallTerms(Struct, frozen=True):
     new_id: Callable[[], str]
     now: datetime
     cache_salt: str = ""
+    queue_owner: str = ""
     is_background: bool = False
     is_strict: bool = False
     max_logprobs: int = 20
@@ -180,6 +182,15 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
             yield "documents"
 
 
+def estimate_prompt_tokens(request: GenerateRequest) -> int:
+    """Tokens of a prompt that only its engine tokenises, for the bounds of the queue: about one per four characters."""
+    prompt = request.prompt
+    if isinstance(prompt, tuple):
+        return len(prompt)
+    size = _estimate_size(prompt) if isinstance(prompt, str) else _estimate_conversation_size(prompt)
+    return max(1, size // 4)
+
+
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
     """Reject a prompt that is certainly too long, before it is rendered and tokenised.
 
@@ -198,10 +209,7 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
     if isinstance(prompt, str):
         size, param = _estimate_size(prompt), "prompt"
     elif isinstance(prompt, Conversation):
-        size, param = (
-            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
-            "messages",
-        )
+        size, param = _estimate_conversation_size(prompt), "messages"
     else:
         size, param = 0, "prompt"
     count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
@@ -217,10 +225,7 @@ def check_countable(prompt: Conversation | str, limit: int, longest_token: int) 
     if isinstance(prompt, str):
         size, param = _estimate_size(prompt), "prompt"
     else:
-        size, param = (
-            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
-            "messages",
-        )
+        size, param = _estimate_conversation_size(prompt), "messages"
         _check_arguments(prompt, limit, longest_token)
     if size > most:
         raise RequestError(f"`{param}` has {size} characters; at most {most} are counted at a time.", param=param)
@@ -245,6 +250,10 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     if tools > most:
         message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
         raise RequestError(message, param="tools", code="string_above_max_length")
+
+
+def _estimate_conversation_size(prompt: Conversation) -> int:
+    return sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts))
 
 
 def _estimate_part_size(part: Part) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
@@ -109,3 +109,15 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
                     raise
                 raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
             yield batch
+
+
+async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
+    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout. None is no limit."""
+    timeout = asyncio.timeout(seconds)
+    try:
+        async with timeout:
+            return await work
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None

@@ -26,14 +26,18 @@ class EventRun:
         self._grammar = EventGrammar()
         self._choices: list[ChoicePipeline] = []
         self._started = Started(0)
+        self._completion_tokens = 0
         self._was_stopped = self._ended = False
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         task, progress = asyncio.current_task(), self._progress
-        with EngineCall():
-            events = self._job.engine.generate(self._job.request)
+        place = self._job.queue_ticket.enqueue()
         progress.begin()
+        events: AsyncGenerator[Event] | None = None
         try:
+            await place.wait_for_turn()
+            with EngineCall():
+                events = self._job.engine.generate(self._job.request)
             while not self._ended:
                 try:
                     event = await anext(events)
@@ -48,11 +52,18 @@ class EventRun:
                     raise contained from error
                 progress.events += 1
                 canonical = self._feed(event)
+                if isinstance(event, Started):
+                    place.start()
                 if canonical:
                     yield canonical
         finally:
             progress.end()
-            await close_stream(events)
+            try:
+                if events is not None:
+                    await close_stream(events)
+            finally:
+                # The engine works on the request until its stream is closed.
+                place.leave(self._completion_tokens or sum(choice.n_tokens for choice in self._choices))
 
     def _feed(self, event: Event) -> list[Event]:
         self._grammar.feed(event)
@@ -74,6 +85,7 @@ class EventRun:
             case PromptTokens():
                 return [event]
             case Finished(usage):
+                self._completion_tokens = usage.completion
                 return [Finished(self._complete_usage(usage))]
             case _:
                 return self._handle_choice_event(event.choice, event)

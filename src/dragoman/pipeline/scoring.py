@@ -11,28 +11,36 @@ import numpy as np
 from ..core.embeddings import Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TextPairs, TokenizedPair
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
-from .embedding import MAX_INLINE_CHARS, find_embedder, truncate_ids
-from .engine_calls import EngineCall
+from .embedding import MAX_INLINE_CHARS, find_embedder, run_in_turn, truncate_ids
 from .models import ScorerBackend, ServedModel
 
 T = TypeVar("T")
 
 
-async def score_pairs(model: ServedModel, request: TextPairs) -> RelevanceScores:
-    """Score pairs of texts. Raises RequestError where the model does not support the request."""
+async def score_pairs(model: ServedModel, request: TextPairs, *, queue_owner: str = "") -> RelevanceScores:
+    """Score pairs of texts. queue_owner: as in CallTerms.
+
+    Raises:
+        RequestError: the model does not support the request.
+        Overloaded: the queue is full.
+    """
+    model.encoding_queue.check_capacity(queue_owner)
     if isinstance(model.backend, ScorerBackend):
-        return await _score_with_cross_encoder(model.backend, model.name, request)
-    return await _score_with_embeddings(model, request)
+        return await _score_with_cross_encoder(model, model.backend, request, queue_owner)
+    return await _score_with_embeddings(model, request, queue_owner)
 
 
-async def _score_with_cross_encoder(backend: ScorerBackend, name: str, request: TextPairs) -> RelevanceScores:
+async def _score_with_cross_encoder(
+    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_owner: str
+) -> RelevanceScores:
     limit = backend.engine.max_tokens
     pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
-    with EngineCall():
-        return await backend.engine.score(ScoreRequest(name, pairs, request.activation))
+    score_request = ScoreRequest(model.name, pairs, request.activation)
+    tokens = sum(len(pair.ids) for pair in pairs)
+    return await run_in_turn(model, queue_owner, tokens, lambda: backend.engine.score(score_request))
 
 
-async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> RelevanceScores:
+async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_owner: str) -> RelevanceScores:
     """Score by embeddings; each text is embedded once, however many pairs it is in."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
@@ -41,8 +49,8 @@ async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> Rele
         )
     limit = embedder.embedding_info.max_tokens
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
-    with EngineCall():
-        embeddings = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
+    embed_request = EmbedRequest(model.name, inputs, normalize=True)
+    embeddings = await run_in_turn(model, queue_owner, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 

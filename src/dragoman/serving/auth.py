@@ -51,6 +51,11 @@ class Keyring:
         """Whether no key is configured, so that every client has access."""
         return not self._user_digests and not self._admin_digests
 
+    @property
+    def has_several(self) -> bool:
+        """Whether there may be callers of different owners."""
+        return len({*self._user_digests, *self._admin_digests}) > 1
+
     def authenticate(self, headers: Headers, access: Access) -> Caller:
         """Return the caller with these headers.
 

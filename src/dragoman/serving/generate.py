@@ -213,11 +213,17 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=context.caller.owner,
+        queue_owner=find_queue_owner(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
     )
+
+
+def find_queue_owner(context: RequestContext) -> str:
+    """The key that shares an engine with others; empty where there is one key at most."""
+    return context.caller.owner if context.service.keyring.has_several else ""
 
 
 def request_timeout(context: RequestContext) -> float | None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
 
-from ...core.errors import NotFound
+from ...core.errors import NotFound, RequestError
 from ...dialects.base import Header
 from ...dialects.embeddings import read_embeddings, render_embeddings
 from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
 from ...pipeline.embedding import embed
+from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ...pipeline.scoring import score_pairs
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import Handler, HttpRequest, JsonResponse
-from ..generate import WarningSource, collect_warnings, read_call
+from ..generate import WarningSource, collect_warnings, find_queue_owner, read_call, request_timeout
 from ..streaming import Responder
 
 LARGE_RESPONSE = 4096
 """Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
+
+
+T = TypeVar("T")
 
 
 class InputCall(WarningSource, Protocol):
@@ -35,9 +39,8 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await cancel_on_disconnect(
-            http.on_disconnect, embed(model, call.texts, call.dimensions, call.normalize)
-        )
+        owner = find_queue_owner(http)
+        result = await _run(http, embed(model, call.texts, call.dimensions, call.normalize, queue_owner=owner))
     header, profile = build_header(http, "embd-", model), http.service.options.profile
 
     def write() -> bytes:
@@ -52,7 +55,7 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+        result = await _run(http, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     documents = call.texts.documents if call.return_documents else None
     header = build_header(http, "rerank-", model)
 
@@ -67,7 +70,7 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+        result = await _run(http, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     profile = http.service.options.profile
     return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)
 
@@ -119,6 +122,16 @@ async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, t
 def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
     service = http.service
     return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.fingerprint)
+
+
+async def _run(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Run a computation until its deadline, or until the client disconnects."""
+    try:
+        timeout = request_timeout(http)
+    except RequestError:
+        work.close()
+        raise
+    return await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
 
 
 async def _run_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
