@@ -1,6 +1,6 @@
 """Fairness between keys: a key that sends more than a server can do takes nothing from the others.
 
-Found by an attack: with one key at ten times the capacity, two requests a second of another key got a 503 like all others.
+Found by an attack: with one key at ten times the capacity, two requests a second of another one got a 503 as all others.
 """
 
 from __future__ import annotations
