@@ -427,7 +427,21 @@ MUTANTS = (
         "pipeline/request_queue.py",
         "        excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0\n",
         "        excess_tokens = 0\n",
+        ("tests/pipeline/test_request_queue.py",),
+    ),
+    Mutant(
+        "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
+        "serving/generate.py",
+        "    model.queue.check_capacity(find_queue_owner(context))\n",
+        "    await context.service.start_limiter.acquire()\n",
         ("tests/hardening/test_overload.py",),
+    ),
+    Mutant(
+        "a prompt that is to be truncated is rendered whole, however long it is",
+        "pipeline/admission.py",
+        "        if not isinstance(prompt, tuple):\n            check_countable(",
+        "        if False:\n            check_countable(",
+        ("tests/hardening/test_big_prompts.py",),
     ),
     Mutant(
         "one key fills the queue, and everybody else is refused (ours: 2 of 21 requests served)",

@@ -134,3 +134,23 @@ async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_le
         await server.until(1)
         server.engine.finish()
         assert (await second).status_code == 200
+
+
+async def test_refusals_do_not_wait_behind_those_that_are_paced():
+    """A burst is begun a few requests a turn; what is refused costs little and is answered at once."""
+    async with house(requests=1) as server:
+        first = server.ask([5])
+        await server.until(1)
+        assert refused(await server.ask([5]))
+        burst = [server.ask([5]) for _ in range(400)]
+        wrong = server.ask([5], temperature=-1)
+        turns = 0
+        while not all(task.done() for task in (*burst, wrong)):
+            await asyncio.sleep(0)
+            turns += 1
+        assert wrong.result().status_code == 400
+        assert all(refused(task.result()) for task in burst)
+        # Four a turn would take a hundred turns and more.
+        assert turns < 40
+        server.engine.finish()
+        assert (await first).status_code == 200

@@ -6,7 +6,7 @@ warning: no parameter is ignored silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 from msgspec import Struct
@@ -51,6 +51,7 @@ class CallTerms(Struct, frozen=True):
     queue_owner: the key that shares the engine fairly with others; empty where there are no others.
     max_logprobs: maximum number of alternatives per token.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
+    wait_for_start: paces the expensive part of admission; what is cheap to reject does not wait. None is no pacing.
     """
 
     answer_id: str
@@ -62,6 +63,7 @@ class CallTerms(Struct, frozen=True):
     is_strict: bool = False
     max_logprobs: int = 20
     timeout: float | None = None
+    wait_for_start: Callable[[], Awaitable[None]] | None = None
 
 
 _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
@@ -195,16 +197,18 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
     """Reject a prompt that is certainly too long, before it is rendered and tokenised.
 
     `limit` tokens hold at most `limit * longest_token` bytes, and a message takes at least one token. There are no
-    false
-    rejections.
+    false rejections, except that what is truncated is bounded as what is only counted.
 
     Raises:
         ContextTooLong: the text cannot fit.
+        RequestError: the text is to be truncated, and too long for that.
     """
     prompt = request.prompt
     if isinstance(prompt, Conversation):
         _check_arguments(prompt, limit, longest_token)
     if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
+        if not isinstance(prompt, tuple):
+            check_countable(prompt, limit, longest_token, verb="truncated")
         return
     if isinstance(prompt, str):
         size, param = _estimate_size(prompt), "prompt"
@@ -219,20 +223,28 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
 
 
-def check_countable(prompt: Conversation | str, limit: int, longest_token: int) -> None:
-    """Bound a prompt whose tokens are only counted, which may exceed the context. Raises RequestError."""
+def check_countable(
+    prompt: Conversation | str, limit: int, longest_token: int, *, verb: str = "counted", param: str = "prompt"
+) -> None:
+    """Bound a prompt that may exceed the context, because its tokens are only counted or it is truncated.
+
+    verb: what is done with it. param: the field of a text.
+
+    Raises:
+        RequestError: the prompt is too long.
+    """
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
-        size, param = _estimate_size(prompt), "prompt"
+        size = _estimate_size(prompt)
     else:
         size, param = _estimate_conversation_size(prompt), "messages"
         _check_arguments(prompt, limit, longest_token)
     if size > most:
-        raise RequestError(f"`{param}` has {size} characters; at most {most} are counted at a time.", param=param)
+        raise RequestError(f"`{param}` has {size} characters; at most {most} are {verb} at a time.", param=param)
     if not isinstance(prompt, str) and len(prompt.messages) > MAX_COUNTED_MESSAGES:
         count = len(prompt.messages)
         raise RequestError(
-            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are counted at a time.", param=param
+            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are {verb} at a time.", param=param
         )
 
 

@@ -14,6 +14,7 @@ from ..core.embeddings import Embeddings, EmbedRequest, TextInputs
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
+from .admission import check_countable
 from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
@@ -93,6 +94,8 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
     if texts.truncate is None and len(text) > limit * (tokenizer.longest_token if isinstance(text, str) else 1):
         least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
         raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
+    if texts.truncate is not None and isinstance(text, str):
+        check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=param)
     text_ids = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
     n_special = len(prefix) + len(suffix)
     if texts.truncate is not None:

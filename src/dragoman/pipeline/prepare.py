@@ -92,8 +92,12 @@ async def prepare_job(
     backend = model.backend
     if isinstance(backend, EmbedderBackend | ScorerBackend):
         raise build_no_generation_error(backend)
-    model.queue.check_capacity(terms.queue_owner)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
+    if isinstance(backend, TokenBackend):
+        check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
+    if terms.wait_for_start is not None:
+        await terms.wait_for_start()
+    model.queue.check_capacity(terms.queue_owner)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
             _select_tool_format(model, request, warnings, can_enforce=False)
@@ -188,7 +192,6 @@ class _TokenPreparation:
 
     async def build_job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
-        check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
         fitting_prompt = await build_fitting_prompt(backend, request, self.terms, model.max_model_len)
         encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
         if encoded.n_dropped:

@@ -45,7 +45,6 @@ from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
 from .metrics import build_metrics_handler
-from .pacing import StartLimiter
 from .port_faults.routes import build_routes as port_routes
 from .port_faults.spec import PortController
 from .request_log import RequestLog
@@ -268,7 +267,6 @@ class Application:
     ) -> None:
         self._router, self._websockets, self._lifespan_factory = router, websockets, lifespan_factory
         self._not_started, self._is_started = not_started, False
-        self._start_limiter = StartLimiter()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
@@ -300,7 +298,6 @@ class Application:
             lifecycle = self._find_endpoint(scope).open_request(scope, receive, on_disconnect)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
-            await self._start_limiter.acquire()
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send)
             except ClientGone:

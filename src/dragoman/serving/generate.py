@@ -147,6 +147,7 @@ async def prepare_call(context: RequestContext, call: GenerationCall, header: He
     options, meters = context.service.options, context.service.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
+    model.queue.check_capacity(find_queue_owner(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     with model.keep_loaded():
         with_media = [
@@ -218,6 +219,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         is_strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
+        wait_for_start=service.start_limiter.acquire,
     )
 
 

@@ -1,5 +1,6 @@
 """Rate limiting of request starts: only few start per event loop iteration, so that a burst of requests does not delay
-tokens of running streams. Parsing, rendering and admitting a request costs as much as about thirty tokens.
+tokens of running streams. Rendering and admitting a request costs as much as about thirty tokens; rejecting one costs
+little, so what can reject it (authentication, validation, a full queue) comes first.
 """
 
 from __future__ import annotations

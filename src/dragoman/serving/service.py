@@ -21,6 +21,7 @@ from .crypto import Sealer
 from .http_metrics import HttpMetrics
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
+from .pacing import StartLimiter
 from .port_faults.spec import PortController
 from .request_log import RequestLog
 from .responses.background import BackgroundRuns
@@ -98,5 +99,6 @@ class Service:
     recent_prompts: RecentPrompts | None = None
     request_log: RequestLog | None = None
     port_controller: PortController | None = None
+    start_limiter: StartLimiter = field(default_factory=StartLimiter)
     weight_uploads: WeightUploads = field(default_factory=WeightUploads)
     conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)

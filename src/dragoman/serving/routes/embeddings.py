@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
 
-from ...core.errors import NotFound, RequestError
+from ...core.errors import NotFound
 from ...dialects.base import Header
 from ...dialects.embeddings import read_embeddings, render_embeddings
 from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
@@ -40,7 +40,7 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
         owner = find_queue_owner(http)
-        result = await _run(http, embed(model, call.texts, call.dimensions, call.normalize, queue_owner=owner))
+        result = await _run(http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_owner=owner))
     header, profile = build_header(http, "embd-", model), http.service.options.profile
 
     def write() -> bytes:
@@ -55,7 +55,7 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await _run(http, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
+        result = await _run(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     documents = call.texts.documents if call.return_documents else None
     header = build_header(http, "rerank-", model)
 
@@ -70,7 +70,7 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await _run(http, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
+        result = await _run(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     profile = http.service.options.profile
     return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)
 
@@ -124,11 +124,13 @@ def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
     return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.fingerprint)
 
 
-async def _run(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+async def _run(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
     """Run a computation until its deadline, or until the client disconnects."""
     try:
         timeout = request_timeout(http)
-    except RequestError:
+        model.encoding_queue.check_capacity(find_queue_owner(http))
+        await http.service.start_limiter.acquire()
+    except BaseException:
         work.close()
         raise
     return await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
