@@ -437,6 +437,27 @@ MUTANTS = (
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(
+        "clients of an engine that has failed and ends nothing wait for ever",
+        "pipeline/event_run.py",
+        "                self._waiting_task.cancel()\n",
+        "                pass\n",
+        ("tests/hardening/test_dying_engines.py",),
+    ),
+    Mutant(
+        "an upstream's traceback is told to the client",
+        "engines/upstream/errors.py",
+        '        message = _SERVER_ERRORS.get(status, f"The upstream failed (HTTP {status}).")\n',
+        "",
+        ("tests/engines/upstream/test_errors.py",),
+    ),
+    Mutant(
+        "a plug-in's count of -2 tokens is passed on",
+        "core/event_grammar.py",
+        "        if type(count) is not int or count < 0:\n",
+        "        if type(count) is not int:\n",
+        ("tests/hardening/test_engine_faults.py",),
+    ),
+    Mutant(
         "a prompt that is to be truncated is rendered whole, however long it is",
         "pipeline/admission.py",
         "        if not isinstance(prompt, tuple):\n            check_countable(",

@@ -75,7 +75,7 @@ class TokenRun:
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         progress = self._progress
         self._place = place = self._ticket.enqueue()
-        progress.begin()
+        progress.begin(self._fail)
         try:
             await place.wait_for_turn()
             with EngineCall():
@@ -93,10 +93,13 @@ class TokenRun:
             yield [Finished(self._build_usage())]
         finally:
             self._abort_unfinished()
-            progress.end()
+            progress.end(self._fail)
             place.leave(sum(choice.n_sampled for choice in self._choices))
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
+
+    def _fail(self, error: EngineError) -> None:
+        self._queue.put(Failed(self._choices[0].id, error.message))
 
     def _submit_all(self) -> None:
         """Submit all sequences. Raises what the engine rejects them with."""

@@ -116,7 +116,7 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
     """Add a part to the started update, or apply a complete one."""
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
-        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes)
+        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
         weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:
         request = await decode_body(http, _Update)

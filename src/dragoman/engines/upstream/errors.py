@@ -1,7 +1,12 @@
-"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message."""
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message.
+
+The message of a server error is logged and not passed on: it may have internals of the upstream in it, such as paths,
+addresses or a traceback.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 
 import msgspec
@@ -22,6 +27,8 @@ from ...core.errors import (
 )
 from .wire import UpstreamErrorBody, WireError
 
+log = logging.getLogger(__name__)
+
 MAX_MESSAGE = 2_000
 
 _ERROR_TYPES: dict[int, type[DragomanError]] = {
@@ -35,6 +42,8 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
     503: Overloaded,
     504: EngineTimeout,
 }
+_SERVER_ERRORS = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+_SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) ")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
@@ -51,8 +60,12 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
         # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
-    message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
+    if status >= 500:
+        log.warning("the upstream failed with HTTP %d: %r", status, message)
+        message = _SERVER_ERRORS.get(status, f"The upstream failed (HTTP {status}).")
+        code = code if code in _SERVER_CODES else None
+    message = message or f"The upstream failed (HTTP {status})."
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
     if 400 <= status < 500 and (too_long := _parse_context_error(message, code, error.param)):
@@ -66,7 +79,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
 def build_stream_error(error: WireError | str) -> DragomanError:
     """Build the error of a stream's error event. Its status follows from its code or type only."""
     if isinstance(error, str):
-        return EngineError(error[:MAX_MESSAGE])
+        return build_error(500, WireError(error))
     if isinstance(error.code, int) and 400 <= error.code < 600:
         return build_error(error.code, error)
     statuses = {"invalid_request_error": 400, "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded": 503}
