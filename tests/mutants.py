@@ -444,6 +444,13 @@ MUTANTS = (
         ("tests/hardening/test_dying_engines.py",),
     ),
     Mutant(
+        "a script that does not fit a schema is refused without the field's name",
+        "engines/script/validate_reply.py",
+        'cannot be returned as requested: {error}.", param=param)',
+        'cannot be returned as requested: {error}.")',
+        ("tests/engines/test_every_engine.py",),
+    ),
+    Mutant(
         "an upstream's traceback is told to the client",
         "engines/upstream/errors.py",
         '        message = _SERVER_ERRORS.get(status, f"The upstream failed (HTTP {status}).")\n',

@@ -31,7 +31,9 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
     if isinstance(request.prompt, Conversation):
         _check_calls(calls, request.prompt)
     elif calls:
-        raise Unsupported(f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.")
+        raise Unsupported(
+            f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.", param="prompt"
+        )
     has_refusal = any(isinstance(part, Refuse) for part in reply)
     if request.constraint is not None and not calls and not has_refusal:
         _check_text("".join(join_pieces(part.text) for part in reply if isinstance(part, Say)), request.constraint)
@@ -53,10 +55,10 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
             raise Unsupported(f"The script calls {call.name!r}, which tool_choice does not allow.", param="tool_choice")
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
-            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}")
+            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}", "tools")
         elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
             schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
-            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}")
+            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
             f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
@@ -67,18 +69,22 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
 def _check_text(text: str, constraint: Constraint) -> None:
     match constraint:
         case JsonObject():
-            _check_json(text, '{"type": "object"}', "The scripted text")
+            _check_json(text, '{"type": "object"}', "The scripted text", "response_format")
         case JsonSchema(schema):
-            _check_json(text, schema, "The scripted text")
+            _check_json(text, schema, "The scripted text", "response_format")
         case StringChoices(options):
             if text not in options:
-                raise Unsupported("The scripted text is none of the choices that the request allows.")
+                raise Unsupported(
+                    "The scripted text is none of the choices that the request allows.", param="response_format"
+                )
         case _:
-            raise Unsupported("Scripted replies do not support regular expressions and grammars.")
+            raise Unsupported(
+                "Scripted replies do not support regular expressions and grammars.", param="response_format"
+            )
 
 
-def _check_json(text: str, schema: str, label: str) -> None:
+def _check_json(text: str, schema: str, label: str, param: str) -> None:
     try:
         check_schema(text, schema)
     except SchemaError as error:
-        raise Unsupported(f"{label} cannot be returned as requested: {error}.") from None
+        raise Unsupported(f"{label} cannot be returned as requested: {error}.", param=param) from None
