@@ -39,7 +39,12 @@ from dragoman.parsers.model_families import (
 from dragoman.parsers.name_prefixed import NamePrefixedSyntax
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.admission import CallTerms, check_request
+from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.endpoint import Route
+from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
+from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import FIELDS, SettingField, Settings
 from dragoman.settings.engine_support import SUPPORTED_BY
 
@@ -77,6 +82,23 @@ def _on(can: Capabilities, row: ParameterSupport) -> str:
 
 READING = ReaderOptions(default_model="tiny")
 TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
+
+
+def routes() -> Iterable[str]:
+    """Every route with what its module declares for it."""
+    yield "| path | methods | access | errors | module |"
+    yield "| --- | --- | --- | --- | --- |"
+    meters = ModelMetrics(build_models(Settings(model="scripted"), SystemClock()), lambda: 0.0)
+    table = build_routes(Features(), meters, HttpMetrics())
+    for module, declared in table.items():
+        for route in declared:
+            yield _route(route.path, ", ".join(route.handlers), route, module)
+    yield _route(ResponsesWebSocket.path, "WebSocket", ResponsesWebSocket, "responses.websocket")
+
+
+def _route(path: str, methods: str, declared: Route | type[ResponsesWebSocket], module: str) -> str:
+    file = f"../src/dragoman/serving/routes/{module.replace('.', '/')}.py"
+    return f"| `{path}` | {methods} | {declared.access.value} | {declared.envelope.name} | [{module}]({file}) |"
 
 
 def engines() -> Iterable[str]:
@@ -196,6 +218,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,
+    "routes": routes,
     "settings": settings,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,

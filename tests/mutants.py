@@ -29,7 +29,9 @@ LEFT_OUT = shutil.ignore_patterns(".hypothesis", ".pytest_cache")
 TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 PASSED = "--suite-passed"
-"""Said by who has just run the suite: it is not run again without any bug."""
+"""The suite has just passed: it is not run again without any bug."""
+HALF = "--half="
+"""`--half=0` or `--half=1` tries every other row."""
 QUICK = "not (long or torch or mlx or vllm or clients)"
 """The others find no bug that is planted here, and take their time."""
 
@@ -52,8 +54,63 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
+NAMES, WARNINGS, UNMATCHED = (
+    "tests/serving/test_field_names.py",
+    "tests/serving/test_warnings.py",
+    "tests/serving/test_unmatched_results.py",
+)
 
 MUTANTS = (
+    Mutant(
+        "keywords of a schema that no mask enforces are dropped in silence (ours, vLLM's)",
+        "pipeline/grammar.py",
+        "        warnings.append(relaxation.text)",
+        "        pass",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "a string's format is dropped in silence where arguments are written one by one (ours)",
+        "parsers/enforced_arguments.py",
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),',
+        "        (),",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "unknown fields below the top level are ignored in silence (everyone's)",
+        "dialects/parameter_table.py",
+        "(*unknown, *nested)[:MAX_UNKNOWN]",
+        "unknown",
+        (NESTED,),
+    ),
+    Mutant(
+        "a prefix that the answer has to continue is taken for a finished turn (ours)",
+        "dialects/chat/reader.py",
+        "            param = param or mark",
+        "            pass",
+        (NESTED,),
+    ),
+    Mutant(
+        "an error names a field that the client has not sent (ours)",
+        "serving/generate.py",
+        "        error.is_translated = True\n",
+        "        pass\n",
+        (NAMES,),
+    ),
+    Mutant(
+        "the lines of a batch lose their warnings (ours)",
+        "serving/internal_client.py",
+        'WARNINGS_HEADER: "body"',
+        'WARNINGS_HEADER: "none"',
+        (WARNINGS,),
+    ),
+    Mutant(
+        "a tool's output that answers no call is taken as if there had been one (ours, vLLM's)",
+        "pipeline/admission.py",
+        "part.answers_call and part.call_id not in call_ids",
+        "part.answers_call and not part.call_id",
+        (UNMATCHED,),
+    ),
     Mutant(
         "an engine that was paused once counts as full for ever (ours, for an hour)",
         "pipeline/token_run.py",
@@ -144,10 +201,24 @@ MUTANTS = (
     # Browsers.
     Mutant(
         "any page of the web sends requests to a server on its reader's machine (CSRF)",
-        "serving/endpoint.py",
-        "        if self.access is not Access.PUBLIC:\n",
-        "        if self.access is Access.ADMIN:\n",
+        "serving/auth.py",
+        "        if access is not Access.PUBLIC:\n",
+        "        if access is Access.ADMIN:\n",
         ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "an error on a path that two vendors have is always in one vendor's format",
+        "serving/endpoint.py",
+        "        envelope.resolve(headers),\n",
+        "        envelope,\n",
+        ("tests/serving/test_routes.py",),
+    ),
+    Mutant(
+        "a 404 below a dialect's path is in another dialect's format",
+        "serving/routing.py",
+        '            path = path.rpartition("/")[0]\n',
+        "            return BY_CLIENT\n",
+        ("tests/serving/test_routes.py",),
     ),
     Mutant(
         "a body without a type is JSON: a browser sends a Blob without asking first",
@@ -165,7 +236,7 @@ MUTANTS = (
     ),
     Mutant(
         "a deeply nested body of an administrator's route is a 500",
-        "serving/routes/admin_body.py",
+        "serving/admin_body.py",
         "        check_text(data)\n",
         "",
         ("tests/hardening/test_admin_bodies.py",),
@@ -208,8 +279,8 @@ MUTANTS = (
     Mutant(
         "connections are taken without number",
         "http/connection.py",
-        "        if not self._context.admit(self._address):\n            self._reject_over_limit()\n",
-        "",
+        "        if not self._context.admit(self._address):\n",
+        "        if not self._context.admit(self._address) and not self._address:\n",
         ("tests/hardening/test_connections.py",),
     ),
     Mutant(
@@ -453,7 +524,7 @@ MUTANTS = (
     Mutant(
         "an upstream's traceback is told to the client",
         "engines/upstream/errors.py",
-        '        message = _SERVER_ERRORS.get(status, f"The upstream failed (HTTP {status}).")\n',
+        '        message = _SERVER_ERRORS.get(status, "")\n',
         "",
         ("tests/engines/upstream/test_errors.py",),
     ),
@@ -495,7 +566,7 @@ MUTANTS = (
     Mutant(
         "keys share the queue and not the engine: all callers are one owner",
         "serving/generate.py",
-        '    return context.caller.owner if context.service.keyring.has_several else ""\n',
+        '    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""\n',
         '    return ""\n',
         ("tests/hardening/test_fairness.py",),
     ),
@@ -550,7 +621,7 @@ MUTANTS = (
     ),
     Mutant(
         "a server that stops answers all frames that wait before it closes their connection",
-        "serving/responses/websocket.py",
+        "serving/routes/responses/websocket.py",
         "while not self._is_finishing and (data",
         "while (data",
         ("tests/serving/responses/test_websocket.py",),
@@ -708,9 +779,23 @@ MUTANTS = (
     Mutant(
         "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
         "engines/simulator/scheduler.py",
-        "        self._resume_fetched(step)\n        while self._waiting",
-        "        if not self._waiting:\n            self._resume_fetched(step)\n        while self._waiting",
+        "if self._ready_to_resume and not self._resume_fetched(step, loras):",
+        "if not self._waiting and not self._resume_fetched(step, loras):",
         (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "more adapters run at once than max_loras",
+        "engines/simulator/scheduler.py",
+        "len(loras) >= self.config.max_loras",
+        "len(loras) > self.config.max_loras",
+        (f"{SIMULATOR}/test_scheduler.py",),
+    ),
+    Mutant(
+        "a freed block without contents is evicted after cached ones",
+        "engines/simulator/blocks.py",
+        "free.move_to_end(block, last=False)",
+        "free.move_to_end(block)",
+        (f"{SIMULATOR}/test_blocks.py",),
     ),
     Mutant(
         "sleeping from piece to piece: the stream drifts (llm-d-inference-sim)",
@@ -1213,7 +1298,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was deleted in the middle of a conversation is left out of it in silence",
-        "serving/responses/history.py",
+        "serving/routes/responses/history.py",
         "if not chain.is_complete:",
         "if False:",
         ("tests/serving/responses/test_continuing.py",),
@@ -1227,7 +1312,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a dead process left behind is in progress for ever",
-        "serving/responses/background.py",
+        "serving/routes/responses/background.py",
         "        await self.finalize_abandoned()\n        self._watcher",
         "        self._watcher",
         ("tests/serving/responses/test_background.py",),
@@ -1277,7 +1362,7 @@ MUTANTS = (
     ),
     Mutant(
         "a burst of requests keeps everybody else's tokens waiting until all of it is read",
-        "serving/pacing.py",
+        "serving/service.py",
         "        if self._available and not self._waiters:",
         "        if True:",
         ("tests/serving/test_pacing.py",),
@@ -1285,14 +1370,14 @@ MUTANTS = (
     # The WebSocket.
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",
-        "serving/responses/websocket.py",
-        "        self._service.options.cors.check_origin(http.headers, by_name=False)\n",
+        "serving/routes/responses/websocket.py",
+        "        self._policy.check_origin(http.headers, self.access)\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
     ),
     Mutant(
         "a failed continuation stays the connection's memory",
-        "serving/responses/websocket.py",
+        "serving/routes/responses/websocket.py",
         "        elif self._history is not None and self._history.id == previous:\n            self._history = None\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
@@ -1364,15 +1449,15 @@ MUTANTS = (
     ),
     Mutant(
         "two responses at once run in one conversation",
-        "serving/responses/turn.py",
-        "conversation_lock = service.conversation_locks.acquire(owner, responses_call.conversation)",
+        "serving/routes/responses/turn.py",
+        "conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)",
         "conversation_lock = None",
         ("tests/serving/responses/test_conversations.py",),
     ),
     # Work that no client waits for.
     Mutant(
         "after a restart a batch does all of its requests again",
-        "serving/batches.py",
+        "serving/batch_job.py",
         "if line.custom_id not in done_ids:",
         "if True:",
         ("tests/serving/test_batches.py",),
@@ -1407,7 +1492,7 @@ MUTANTS = (
     ),
     Mutant(
         "a trainer's path leaves the directory that the operator named",
-        "serving/weights.py",
+        "serving/routes/weights.py",
         "    if not location.is_relative_to(Path(root).resolve()):\n",
         "    if not location.is_absolute():\n",
         ("tests/serving/test_weights.py",),
@@ -1480,8 +1565,9 @@ MUTANTS = (
 
 def main(arguments: list[str]) -> int:
     _check_up_to_date()
-    wanted = [argument for argument in arguments if argument != PASSED]
-    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
+    wanted = [argument for argument in arguments if not argument.startswith("--")]
+    remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
+    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.

@@ -15,9 +15,13 @@ from typer.core import TyperArgument, TyperCommand
 
 from . import __version__
 from .commands.calibrate import calibrate
+from .commands.chat import chat
+from .commands.launch import launch
 from .commands.options import print_error
+from .commands.plan import plan, profile
 from .commands.profiles import profiles
 from .commands.record import record, replay
+from .commands.run import run as run_prompt
 from .commands.serve import run_server
 from .commands.simulate import simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
@@ -53,6 +57,16 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
+class LaunchCommand(Command):
+    """A command that passes what follows `--` on to a program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
+        """Turn these arguments into values of a hidden option, so that they are not taken for MODEL."""
+        index = args.index("--") if "--" in args else len(args)
+        passed = [f"--agent-argument={argument}" for argument in args[index + 1 :]]
+        return super().parse_args(ctx, [*args[:index], *passed])
+
+
 def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     """Build the commands. run: implements `serve`."""
     app = typer.Typer(
@@ -67,11 +81,16 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     )
     app.callback()(_show_about)
     app.command("serve", cls=Command, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("run", cls=Command)(run_prompt)
+    app.command("chat", cls=Command)(chat)
+    app.command("launch", cls=LaunchCommand)(launch)
     app.command("simulate", cls=Command)(simulate)
     app.command("calibrate", cls=Command)(calibrate)
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
+    app.command("profile", cls=Command)(profile)
+    app.command("plan", cls=Command)(plan)
     app.command("version", cls=Command)(_version)
     return app
 

@@ -124,7 +124,7 @@ def test_help_shows_every_setting_and_no_key():
         assert f"\n{group}:\n" in result.output
 
 
-@pytest.mark.parametrize("command", ["serve", "simulate", "calibrate", "record", "replay"])
+@pytest.mark.parametrize("command", ["serve", "run", "chat", "launch", "simulate", "calibrate", "record", "replay"])
 def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str):
     app = create_app(Recorder(), {})
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
@@ -171,7 +171,7 @@ def test_help_and_version_import_nothing_heavy():
         "try:\n    main()\n"
         f"finally:\n    print('loaded:', [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     )
-    for arguments in (["--help"], ["version"], ["serve", "--help"]):
+    for arguments in (["--help"], ["version"], ["serve", "--help"], ["launch", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
         assert done.stderr == "loaded: []\n"
 

@@ -152,7 +152,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--input-len", "9-3"], "'9-3' is not a length"),
         (["poisson", "--request-rate", "0"], "rate and burstiness must be more than 0"),
         (["poisson", "--request-rate", "nan"], "rate and burstiness must be more than 0"),
-        (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; included profiles are rtx4090"),
+        (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; included profiles are a100-llama"),
         (["poisson", "--profile", "absent.yaml"], "absent.yaml: No such file"),
         (["poisson", "--routing", "random"], "Invalid enum value 'random'"),
         (["poisson", "--scheduling-policy", "random"], "--scheduling-policy: Invalid enum value"),

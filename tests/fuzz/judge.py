@@ -18,7 +18,9 @@ LEAKS = re.compile(
 EXPECTED = frozenset({501, 503})
 """Statuses from 500 that are documented, each with its reason in the body."""
 _REASONS = ("repetition", "abort", "error")
-_OPENAI = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
+_BY_CLIENT = ("/v1/models", "/v1/files")
+"""Paths of both vendors: a header says whose client asks."""
+_TGI = ("/generate_stream", "/info")
 _SHARED = ("/", "/generate")
 """Paths of several dialects: the body says which of them it is."""
 
@@ -59,14 +61,19 @@ def check_error(request: Request, response: Response) -> None:
     if response.status == 503 and body.keys() <= {"model", "reason"}:
         require(body.get("reason"), "a health check without a reason")
         return
-    path = request.path
-    names_anthropic = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
-    if path.startswith("/v1/messages") or names_anthropic:
+    path, names_anthropic = request.path, "anthropic-version" in request.headers
+    # No route has the path, nor one above it: the header decides there too.
+    is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
+    if _is_below(path, "/v1/messages") or (names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)):
         anthropic.check_error(body)
-    elif path in ("/generate_stream", "/info") or (path in _SHARED and "error_type" in body):
+    elif _is_below(path, *_TGI) or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
     else:
         shared_shapes.check_error(body.get("error"))
+
+
+def _is_below(path: str, *routes: str) -> bool:
+    return any(path == route or path.startswith(f"{route}/") for route in routes)
 
 
 def check_stream(request: Request, data: bytes) -> None:

@@ -120,7 +120,7 @@ async def test_any_request_has_a_response_of_its_dialect_for_long(run: int, tmp_
 
 def test_every_route_is_fuzzed() -> None:
     """A new route needs an entry in `requests.SKETCHES`."""
-    assert set(SKETCHES) == {(method, route) for route, (_, handlers) in TABLE.items() for method in handlers}
+    assert set(SKETCHES) == {(method, path) for path, route in TABLE.items() for method in route.handlers}
 
 
 def test_the_judge_rejects_what_must_not_be() -> None:

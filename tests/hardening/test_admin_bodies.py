@@ -21,9 +21,9 @@ BODIES = {
 }
 ROUTES = [
     (path, method)
-    for path, (access, handlers) in TABLE.items()
-    for method in handlers
-    if access is Access.ADMIN and method != "GET"
+    for path, route in TABLE.items()
+    for method in route.handlers
+    if route.access is Access.ADMIN and method != "GET"
 ]
 
 

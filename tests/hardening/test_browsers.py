@@ -41,7 +41,7 @@ async def send(one: House, method: str, path: str, headers: dict[str, str], body
 async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict[str, str]):
     one = server()
     for path, method in CALLS:
-        if TABLE[path][0] is not Access.PUBLIC:
+        if TABLE[path].access is not Access.PUBLIC:
             filled = path.replace("{model:path}", "m").replace("{id}", "x").replace("{item}", "y")
             answer = await send(one, method, filled, {**JSON, **headers})
             assert answer.status_code == 403, (path, method)

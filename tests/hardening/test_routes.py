@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import httpx2
 import pytest
 
 from dragoman.launch import build_models
 from dragoman.pipeline.metrics import ModelMetrics
-from dragoman.serving.app import build_routes
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.endpoint import Route
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.serving.house import House, house
@@ -28,18 +27,19 @@ KINDS = {
 }
 
 
-def table() -> Mapping[str, tuple[Access, Mapping[str, object]]]:
+def table() -> dict[str, Route]:
     models = build_models(Settings(model="scripted"), SystemClock())
-    return build_routes(ModelMetrics(models, lambda: 0.0), HttpMetrics())
+    groups = build_routes(Features(), ModelMetrics(models, lambda: 0.0), HttpMetrics())
+    return {route.path: route for group in groups.values() for route in group}
 
 
 TABLE = table()
-CALLS = [(path, method) for path, (_, handlers) in TABLE.items() for method in (*handlers, "HEAD", "PATCH", "OPTIONS")]
+CALLS = [(path, method) for path, route in TABLE.items() for method in (*route.handlers, "HEAD", "PATCH", "OPTIONS")]
 
 
 def test_every_route_says_who_may_use_it_and_few_are_for_everybody():
-    assert all(isinstance(access, Access) for access, _ in TABLE.values())
-    assert {path for path, (access, _) in TABLE.items() if access is Access.PUBLIC} == PUBLIC
+    assert all(isinstance(route.access, Access) for route in TABLE.values())
+    assert {path for path, route in TABLE.items() if route.access is Access.PUBLIC} == PUBLIC
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ async def test_without_a_key_nothing_else_is_answered(server: House):
 
 async def test_a_users_key_does_not_administrate(server: House):
     for path, method in CALLS:
-        if TABLE[path][0] is Access.ADMIN:
+        if TABLE[path].access is Access.ADMIN:
             assert (await call(server, path, method, "user")).status_code == 403, (path, method)
             assert (await call(server, path, method, "root")).status_code != 403, (path, method)
 

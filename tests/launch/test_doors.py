@@ -19,7 +19,7 @@ from dragoman.launch.port_faults.port import ServerPort
 from dragoman.launch.port_faults.schedule import ServerPortController, ServerPorts, plan_changes
 from dragoman.launch.server import Server, assemble_server, build_uvicorn_config
 from dragoman.launch.shutdown import ShutdownConfig
-from dragoman.serving.port_faults.spec import PortCommand
+from dragoman.serving.port_faults import PortCommand
 from dragoman.settings import load_settings
 
 ENDLESS = {"prompt": "Hello", "max_tokens": 5_000, "ignore_eos": True, "stream": True}

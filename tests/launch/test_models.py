@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
+from dragoman.engines.hardware import MAX_TORCH_KV_BYTES
 from dragoman.launch import build_models
-from dragoman.launch.models import measure_weights
+from dragoman.launch.models import measure_memory, measure_weights
 from dragoman.pipeline.models import ModelState
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -84,6 +87,21 @@ def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
         0,
         0,
     )
+
+
+def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"12345")
+    shape = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    served = Settings(model=f"transformers:{tmp_path}", device="cpu")
+    assert measure_memory(msgspec.structs.replace(served, kv_cache_tokens=100)) == 5 + 100 * 2 * 3 * 2 * 8 * 4
+    assert 5 < measure_memory(served) <= 5 + MAX_TORCH_KV_BYTES
+    assert measure_memory(msgspec.structs.replace(served, device="cuda")) == 5
+    entry = settings(
+        json.dumps({"a": {"model": f"transformers:{tmp_path}", "device": "cpu"}}), model_memory_limit="100"
+    )
+    with pytest.raises(SettingsError, match="weights and KV cache, more than --model-memory-limit"):
+        build_models(entry, SystemClock())
 
 
 async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:

@@ -42,6 +42,9 @@ def wrong(argument, settings):
 def failing(argument, settings):
     raise EngineError("no licence")
 
+def boom(argument, settings):
+    return {}["boom"]
+
 class Limited(ScriptedEngine):
     max_model_len = 4096
 
@@ -137,6 +140,7 @@ def test_a_factory_may_give_a_whole_model() -> None:
             r"that takes \(argument: str, settings: dragoman.Settings\)",
         ),
         ("python:house_engine:failing", "no licence"),
+        ("python:house_engine:boom", "the factory raised KeyError: 'boom'"),
         ("hose", "unknown engine or model `hose`"),
     ],
 )

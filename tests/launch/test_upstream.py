@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dragoman.engines.upstream import UpstreamEngine
@@ -16,6 +17,14 @@ def test_nobody_is_asked_what_the_settings_say() -> None:
     (model,) = build_models(TOLD, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert (model.name, model.max_model_len) == ("m", 99)
+
+
+@pytest.mark.parametrize("weights", [("2,1",), ("2", "1")])
+def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...]) -> None:
+    told = msgspec.structs.replace(TOLD, model="http://a/v1,http://b/v1", upstream_weight=weights)
+    (model,) = build_models(told, SystemClock())
+    assert isinstance(model.backend.engine, UpstreamEngine)
+    assert [upstream.weight for upstream in model.backend.engine.upstreams] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
-from dragoman.core.event_grammar import check_events
-from dragoman.core.events import ChoiceFinished, Delta
+from dragoman.core.event_grammar import ProtocolError, check_events
+from dragoman.core.events import ChoiceFinished, Delta, Finished, FinishReason, Started, Usage
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Sampling, SamplingOptions
 
@@ -31,6 +32,23 @@ def test_no_token_is_lost_or_made_up(case: Case):
     for index, choice in enumerate(fold(case).build().choices):
         mine = [event for event in case.events if isinstance(event, Delta | ChoiceFinished) and event.choice == index]
         assert choice.tokens == tuple(token for event in mine for token in event.tokens)
+
+
+@pytest.mark.parametrize(
+    ("begin", "usage"),
+    [
+        (Started(-1), Usage(1, 1)),
+        (Started(1, -1), Usage(1, 1)),
+        (Started(1), Usage(-1, 1)),
+        (Started(1), Usage(1, -1)),
+        (Started(1), Usage(1, 1, -1)),
+        (Started(1), Usage(1, 1, 0, -1)),
+    ],
+)
+def test_no_count_is_negative(begin: Started, usage: Usage):
+    events = [begin, ChoiceFinished(0, FinishReason.STOP), Finished(usage)]
+    with pytest.raises(ProtocolError, match="negative usage"):
+        list(check_events(events))
 
 
 def test_what_the_client_said_goes_before_the_default():

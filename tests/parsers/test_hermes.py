@@ -244,7 +244,8 @@ def test_how_a_call_is_written_when_it_is_enforced():
         JsonValue('{"type": "object"}'),
         LiteralText("}\n</tool_call>"),
     )
-    assert format.build_call_syntax(FunctionTool("f"))[1] == JsonValue(None)
+    no_arguments = '{"type":"object","properties":{},"additionalProperties":false}'
+    assert format.build_call_syntax(FunctionTool("f"))[1] == JsonValue(no_arguments)
     schema = format.build_call_syntax(PATCH)[1]
     assert isinstance(schema, JsonValue)
     assert json.loads(schema.schema or "")["required"] == ["input"]

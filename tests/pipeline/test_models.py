@@ -102,7 +102,7 @@ async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(le
     house.broken = True
     with pytest.raises(EngineError, match="could not be loaded"):
         await house.models.load_and_find("a")
-    with pytest.raises(Overloaded) as found:
+    with pytest.raises(Overloaded, match="`a` could not be loaded; the next attempt is in") as found:
         await house.models.load_and_find("a")
     assert found.value.retry_after
     house.broken = False

@@ -112,13 +112,18 @@ def find_importers(modules: list[Module]) -> dict[str, set[str]]:
     return importers
 
 
+ROUTES = "dragoman.serving.routes."
+"""A module of routes is found by its URL, and only their table imports it, so it may be small."""
+
+
 def find_small_single_importer(modules: list[Module]) -> list[str]:
-    """Modules under 60 lines, packages' `__init__` left out, that exactly one other module imports."""
+    """Modules under 60 lines, packages' `__init__` and routes left out, that exactly one other module imports."""
     importers = find_importers(modules)
     return [
         module.name
         for module in modules
-        if module.path.name != "__init__.py" and len(module.lines) < 60 and len(importers[module.name]) == 1
+        if module.path.name != "__init__.py" and not module.name.startswith(ROUTES)
+        if len(module.lines) < 60 and len(importers[module.name]) == 1
     ]
 
 

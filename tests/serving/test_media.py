@@ -244,6 +244,9 @@ async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
         body = message(type="url", url=PIXEL_URL)
         with pytest.raises(anthropic.BadRequestError, match="does not support counting tokens"):
             await server.anthropic.messages.count_tokens(model="m", messages=body)
+        async with server.http as http:
+            counted = await http.post("/v1/responses/input_tokens", json={"model": "m", "input": "hi"})
+        assert counted.json()["error"]["code"] == "unsupported_parameter"
 
 
 TOLD = "The capital of Wonderland is Alicetown."

@@ -140,3 +140,16 @@ async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
         async with served(name) as client:
             card = (await client.get("/v1/models")).json()["data"][0]
         assert ("tools" in card["dragoman"]["capabilities"]) == listed
+
+
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "mistral"])
+@pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {}}])
+async def test_a_tool_without_parameters_is_called_without_arguments(parser: str, parameters: Any) -> None:
+    """`f(**arguments)` fails in the client where the grammar lets the model invent members."""
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
+    async with served(parser) as client:
+        for seed in range(3):
+            answer = await asked(client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed)
+            assert answer.status_code == 200, answer.text
+            for call in answer.json()["choices"][0]["message"]["tool_calls"]:
+                assert json.loads(call["function"]["arguments"]) == {}

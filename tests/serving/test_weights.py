@@ -17,7 +17,7 @@ from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.errors import BodyTooLarge, RequestError
 from dragoman.engines import tiny
 from dragoman.engines.arrays.weights import Tensors
-from dragoman.serving.weight_uploads import WeightUploads
+from dragoman.serving.routes.weights import WeightUploads
 from tests.engines.tiny.models import write_tensors
 
 from .test_metrics import read

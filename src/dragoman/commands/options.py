@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,15 +159,18 @@ class EngineOptions:
         ),
     ] = None
 
-    def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
-        """The configuration with these options over it. Raises ValueError."""
-        overrides: Mapping[str, object] = {
+    def overrides(self) -> dict[str, object]:
+        """The options that are set, by the names of SimulatedSchedulerConfig's fields."""
+        return {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
             if getattr(self, name) is not None
         }
+
+    def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
+        """The configuration with these options over it. Raises ValueError."""
         try:
-            return msgspec.convert(msgspec.to_builtins(config) | overrides, SimulatedSchedulerConfig)
+            return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
             raise ValueError(_name_flag(str(error))) from None
 

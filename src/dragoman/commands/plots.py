@@ -17,17 +17,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engines.simulator.report import build_report
+from ..engines.simulator.workload import scale_arrivals
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ..engines.simulator.fleet import Fleet, Routing
+    from ..engines.simulator.planner import Objective, Plan
     from ..engines.simulator.replay import ReplayResult, StepLog
     from ..engines.simulator.report import Slo
     from ..engines.simulator.timing import Timing
+    from ..engines.simulator.workload import WorkloadRequest
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 Panel = Callable[["Axes"], None]
 Values = NDArray[np.float64]
+RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Arrival rates of a plot, relative to the workload's."""
 MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
 
 
@@ -59,6 +67,65 @@ def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str
         _build_time_panel("KV cache, share held", replay.steps, lambda log: log.kv_usage),
     ]
     _draw_figure(path, panels, title)
+
+
+def draw_plan(path: str, result: Plan, workload: Sequence[WorkloadRequest], routing: Routing) -> None:
+    """Cost against latency of all fleets, and for the best one: its times, and how it bears other arrival rates."""
+    best = result.best
+    title = "No configuration meets the objectives" if best is None else f"{best.units} x {best.candidate.description}"
+    panels: list[Panel] = [_build_pareto_panel(result)]
+    if best is not None:
+        fleet = best.candidate.build_fleet(best.units, routing)
+        replay = fleet.serve(workload)
+        limits = {objective.metric: objective.limit for objective in result.objectives}
+        panels += [
+            _build_distribution_panel("TTFT", [timing.ttft for timing in replay.timings], limits.get("ttft")),
+            _build_distribution_panel("ITL", replay.gaps, limits.get("itl")),
+            _build_distribution_panel("latency", [timing.latency for timing in replay.timings], limits.get("latency")),
+            _build_rate_panel(fleet, workload, result.objectives),
+            _build_time_panel("requests running", replay.steps, lambda log: log.running),
+        ]
+    _draw_figure(path, panels, title)
+
+
+def _build_pareto_panel(result: Plan) -> Panel:
+    objective = result.objectives[0]
+    enough = [fleet for fleet in result.fleets if fleet.units and fleet.report is not None]
+    front = [fleet for fleet in result.pareto if fleet.report is not None]
+
+    def draw(axes: Axes) -> None:
+        for gpu in dict.fromkeys(fleet.candidate.gpu for fleet in enough):
+            points = [
+                (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
+                for fleet in enough
+                if fleet.candidate.gpu == gpu and fleet.report is not None
+            ]
+            axes.scatter(*zip(*points, strict=True), s=18, label=gpu)
+        line = [(fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report)) for fleet in front if fleet.report]
+        if line:
+            axes.plot(*zip(*line, strict=True), color=MEASURED, linewidth=0.8, label="Pareto front")
+            axes.legend()
+        axes.axhline(objective.limit * 1000, color=LIMIT, linestyle="--")
+        axes.set(xlabel="cost per million output tokens", ylabel=f"{objective.statistic} {objective.metric}, ms")
+
+    return draw
+
+
+def _build_rate_panel(fleet: Fleet, workload: Sequence[WorkloadRequest], objectives: Sequence[Objective]) -> Panel:
+    """The first objective's metric over arrival rates around the workload's own."""
+
+    def draw(axes: Axes) -> None:
+        reports = [build_report(fleet.serve(scale_arrivals(workload, factor))) for factor in RATE_FACTORS]
+        rates = [report.request_rate for report in reports]
+        axes.plot(rates, [1000 * objectives[0].read(report) for report in reports], marker="o", color=SIMULATED)
+        axes.axhline(objectives[0].limit * 1000, color=LIMIT, linestyle="--", label="SLO")
+        axes.axvline(rates[RATE_FACTORS.index(1.0)], color=MEASURED, linewidth=0.8, label="this workload")
+        axes.legend()
+        axes.set(
+            xlabel="requests per second", ylabel=f"{objectives[0].statistic} {objectives[0].metric}, ms", yscale="log"
+        )
+
+    return draw
 
 
 def draw_calibration(

@@ -35,9 +35,9 @@ def serve(
 def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBuilder | None = None) -> int:
     """Serve until a signal stops it, and return the exit code. build: the models; None builds those of settings."""
     # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
-    # core that the event loop needs, and a small model's products are too small to share.
+    # core that the event loop needs, and a small model's products are too small to share. torch gets its own number.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-        os.environ.setdefault(variable, "1")
+        os.environ.setdefault(variable, str(settings.threads or 1))
     # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:

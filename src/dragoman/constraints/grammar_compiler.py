@@ -5,6 +5,7 @@ The limits below bound the work of each step. They do not bound compiling, see `
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -153,7 +154,7 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
     with _convert_panics(_too_complex):
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
-        warnings = tuple(pristine.get_grammar_warnings())
+        warnings = _describe_warnings(pristine.get_grammar_warnings())
         first = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
         first.compute_bitmask()
         _check_compiled(first)
@@ -257,6 +258,22 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
     if matcher.get_error().startswith("NoExtension"):
         raise InvalidGrammar("Invalid constraint: no answer can satisfy it.")
     raise InvalidGrammar(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
+
+
+def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
+    """llguidance's warnings about what it does not enforce, each with the keyword."""
+    described: dict[str, None] = {}
+    for warning in warnings:
+        keys = warning.removeprefix("Unimplemented keys: ")
+        if keys != warning:
+            described |= {f"`{key}` is not supported": None for key in re.findall(r'"([^"]*)"', keys)}
+        elif warning.startswith("Unknown format: "):
+            described[f"format `{warning.removeprefix('Unknown format: ')[:64]}` is unknown"] = None
+        elif warning.startswith("oneOf "):
+            described["`oneOf` is treated as anyOf"] = None
+        else:
+            described[warning[:200]] = None
+    return tuple(sorted(described))
 
 
 def _check_panic(matcher: llguidance.LLMatcher) -> None:

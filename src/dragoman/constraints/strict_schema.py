@@ -22,7 +22,7 @@ _EXTENSION_KEYWORDS = frozenset(
 
 
 def close_schema(schema: Schema) -> Schema:
-    """Close all objects with named members that do not set `additionalProperties`.
+    """Close all objects with `properties`, be it none, that do not set `additionalProperties`.
 
     Schemas combined by `allOf` or `oneOf` stay open: closing one of them would forbid members of the other, or match
     what
@@ -56,6 +56,6 @@ def _close_part(value: Json) -> Json:
 
 def _is_closable(schema: dict[str, Json]) -> bool:
     properties, required = schema.get("properties"), schema.get("required", [])
-    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+    if not isinstance(properties, dict) or not isinstance(required, list):
         return False
     return not schema.keys() & _EXTENSION_KEYWORDS and all(name in properties for name in required)

@@ -108,6 +108,18 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class PromptCounter(Protocol):
+    """An engine of events that counts the tokens of a prompt without answering it."""
+
+    async def count_prompt_tokens(self, request: GenerateRequest) -> int:
+        """The prompt tokens that the usage of this request would have, also beyond the context length.
+
+        Raises RequestError.
+        """
+        ...
+
+
+@runtime_checkable
 class HasContextLength(Protocol):
     """An engine or an executor that knows its context length."""
 

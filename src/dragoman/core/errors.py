@@ -34,6 +34,8 @@ class DragomanError(Exception):
     code: str | None = None
     retry_after: float | None = None
     """Seconds after which the same request may succeed; sent as `Retry-After`."""
+    is_translated = False
+    """`param` is the client's own name of the field; otherwise it is the core's, which a dialect may rename."""
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None

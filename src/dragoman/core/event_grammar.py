@@ -53,7 +53,14 @@ class EventGrammar:
         if self._finished:
             raise ProtocolError(f"{event} after Finished")
         if isinstance(event, Started):
-            self._start(event)
+            if self._started:
+                raise ProtocolError("Started twice")
+            if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
+                raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
+            _check_counts(event, (event.prompt_tokens,), (event.cached_tokens,))
+            self._started = True
+            self._states = [IDLE] * event.choices
+            self._prompts = [False] * event.prompts
         elif not self._started:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
@@ -74,16 +81,6 @@ class EventGrammar:
     def close(self) -> None:
         if not self._finished:
             raise ProtocolError("stream ended without Finished")
-
-    def _start(self, event: Started) -> None:
-        if self._started:
-            raise ProtocolError("Started twice")
-        if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
-            raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
-        _check_counts(event, (event.prompt_tokens,), (event.cached_tokens,))
-        self._started = True
-        self._states = [IDLE] * event.choices
-        self._prompts = [False] * event.prompts
 
     def _accept_prompt(self, event: PromptTokens) -> None:
         choices_per_prompt = len(self._states) // len(self._prompts)

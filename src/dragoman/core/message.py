@@ -90,11 +90,15 @@ class File(Struct, frozen=True, tag=True):
 
 
 class ToolResult(Struct, frozen=True, tag=True):
-    """The result of a tool call. Its content is text and media only."""
+    """The result of a tool call. Its content is text and media only.
+
+    answers_call: its call is in the conversation; false in formats without ids, where it may be missing.
+    """
 
     call_id: str
     content: tuple[Text | Image | Audio | File, ...]
     is_error: bool = False
+    answers_call: bool = True
 
 
 Part = Text | Reasoning | Refusal | ToolCall | Image | Audio | File | ToolResult

@@ -22,6 +22,7 @@ LATENCY_BUCKETS = (*_LATENCY, 960.0, 1920.0, 7680.0)
 ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 LENGTH_BUCKETS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
 CHOICE_BUCKETS = (1, 2, 5, 10, 20)
+PREEMPTION_BUCKETS = (1, 2, 3, 4, 5, 10, 20)
 
 
 class Histogram:
@@ -76,6 +77,8 @@ class EngineStats:
 
     asleep: sleep level, 0 is awake.
     faults: injected faults that have occurred, by kind.
+    waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
+    longest_choice, request_preemptions, request_computed_tokens: None if the engine does not observe them.
     """
 
     def __init__(self) -> None:
@@ -91,6 +94,14 @@ class EngineStats:
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None
         self.lora: LoraState | None = None
+        self.mm_cache_queries: int | None = None
+        self.mm_cache_hits: int | None = None
+        self.waiting_by_reason: dict[str, int] | None = None
+        self.prompt_tokens_by_source: dict[str, int] | None = None
+        self.cached_tokens_by_source: dict[str, int] | None = None
+        self.longest_choice: Histogram | None = None
+        self.request_preemptions: Histogram | None = None
+        self.request_computed_tokens: Histogram | None = None
         self.iteration_tokens = Histogram(ITERATION_BUCKETS)
         self.ttft = Histogram(TTFT_BUCKETS)
         self.inter_token = Histogram(ITL_BUCKETS)

@@ -215,6 +215,7 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt and `choices` answers to it.
 
     best_of: candidates to generate, of which the `choices` most likely are returned; None is `choices`.
+    constraint_param: the client's field that holds the constraint, for errors and warnings.
     logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
     prompt_logprobs: the same for prompt tokens.
     return_prompt: emit PromptTokens.
@@ -232,6 +233,7 @@ class GenerateRequest(Struct, frozen=True):
     sampling: SamplingOptions = SamplingOptions()
     limits: GenerationLimits = GenerationLimits()
     constraint: Constraint | None = None
+    constraint_param: str = "response_format"
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     return_prompt: bool = False

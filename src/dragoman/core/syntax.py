@@ -34,6 +34,7 @@ class FreeText(Struct, frozen=True, tag=True):
     avoid: substrings that may not occur in it.
     pattern: a regular expression that the whole text matches.
     min_length, max_length: in characters.
+    unenforced: keywords of the text's schema that are not enforced.
     """
 
     end: str
@@ -41,6 +42,7 @@ class FreeText(Struct, frozen=True, tag=True):
     pattern: str | None = None
     min_length: int = 0
     max_length: int | None = None
+    unenforced: tuple[str, ...] = ()
 
 
 class Alternation(Struct, frozen=True, tag=True):

@@ -12,6 +12,7 @@ from ..core.errors import DragomanError
 from ..core.events import Event
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
+from .field_names import CORE_NAMES, FieldNames
 from .sealing import SealingKey
 
 
@@ -69,6 +70,7 @@ class GenerationCall(Struct, frozen=True):
     warnings: human-readable descriptions of ignored parameters.
     unknown: names of unknown fields.
     tool_prefix: prefix of the ids of tool calls.
+    field_names: what the client calls the fields of the core.
     """
 
     requests: tuple[GenerateRequest, ...]
@@ -78,6 +80,7 @@ class GenerationCall(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     tool_prefix: str = "call_"
+    field_names: FieldNames = CORE_NAMES
 
 
 class ReaderOptions(Struct, frozen=True):

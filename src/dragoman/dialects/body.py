@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..core.errors import RequestError
+from .nested_fields import NestedFields, NestedRules
 
 MAX_DEPTH = 128
 MAX_CONTAINERS = 1_000_000
@@ -58,11 +59,12 @@ class ParsedBody:
 
 
 class BodySchema(Generic[T]):
-    """The struct type of a request body, with its decoder."""
+    """The struct type of a request body, with its decoder. rules: the exceptions of `nested`."""
 
-    def __init__(self, type: type[T]) -> None:
+    def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
         self.decoder = msgspec.json.Decoder(type)
         self.names = frozenset(field.encode_name for field in msgspec.structs.fields(type))
+        self.nested = NestedFields(type, rules or NestedRules())
 
 
 @contextmanager

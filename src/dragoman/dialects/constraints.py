@@ -17,7 +17,8 @@ MAX_GRAMMAR = 64 * 1024
 MAX_OPTIONS = 1_000
 
 
-def read_constraint_fields(fields: GenerationFields) -> Constraint | None:
+def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None, str]:
+    """The constraint, and the field that holds it."""
     return require_at_most_one([*_read_response_format(fields.response_format), *read_structured_outputs(fields)])
 
 
@@ -37,11 +38,15 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
     return [*constraints, *_read_outputs(guided_outputs, "guided_")]
 
 
-def require_at_most_one(constraints: Sequence[tuple[str, Constraint]]) -> Constraint | None:
+def require_at_most_one(constraints: Sequence[tuple[str, Constraint]], path: str = "") -> tuple[Constraint | None, str]:
+    """The constraint, and the field that holds it. Raises RequestError if there are several.
+
+    path: precedes the field's name.
+    """
     if len(constraints) > 1:
         names = " and ".join(f"'{param}'" for param, _ in constraints)
         raise RequestError(f"Only one constraint is allowed, but got {names}.", param=constraints[1][0])
-    return constraints[0][1] if constraints else None
+    return (constraints[0][1], path + constraints[0][0]) if constraints else (None, "response_format")
 
 
 def _read_response_format(format: ResponseFormat | None) -> list[tuple[str, Constraint]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -48,6 +48,15 @@ class ParameterTable:
     def __init__(self, rows: tuple[ParameterSupport, ...]) -> None:
         self.rows = rows
         self._rows = {row.name: row for row in rows}
+
+    def classify_body(self, parsed: ParsedBody, *schemas: BodySchema[Any]) -> tuple[list[str], tuple[str, ...]]:
+        """Return the warnings, and the unknown names at the top level and below it. Raises as `classify`.
+
+        schemas: what the body has been decoded to.
+        """
+        warnings, unknown = self.classify(parsed.find_other_fields(*(schema.names for schema in schemas)))
+        nested = [name for schema in schemas for name in schema.nested.find_unknown(parsed.fields)]
+        return warnings, (*unknown, *nested)[:MAX_UNKNOWN]
 
     def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
         """Return the warnings and the unknown names. Raises Unsupported for a rejected field.
@@ -99,5 +108,5 @@ def read_part(
     """
     parsed = ParsedBody(b"{}" if raw in (b"", b"null") else raw)
     part = parsed.decode(schema)
-    warnings, unknown = table.classify(parsed.find_other_fields(schema.names))
+    warnings, unknown = table.classify_body(parsed, schema)
     return part, warnings, tuple(f"{path}.{name}" for name in unknown)

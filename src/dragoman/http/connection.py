@@ -76,7 +76,13 @@ class HttpConnection(asyncio.Protocol):
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
-            self._reject_over_limit()
+            # Reject a connection above the limit: with a 503, or with a reset when the server is flooded.
+            if self._context.is_flooded:
+                self.abort(hard=True)
+            else:
+                self._reject(
+                    BadRequest(503, "The server has too many connections; try again later.", b"retry-after: 1\r\n")
+                )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         self._context.connections.discard(self)
@@ -166,7 +172,15 @@ class HttpConnection(asyncio.Protocol):
             if data and self._deadline is not self._timeouts.head:
                 self._set_deadline(self._timeouts.head)
         elif is_websocket:
-            self._upgrade_to_websocket(head, data[end:])
+            # Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
+            # names.
+            rest = data[end:]
+            self._set_deadline(None)
+            self._context.connections.discard(self)
+            protocol = self._context.build_websocket(self._address)
+            protocol.connection_made(self.transport)
+            protocol.data_received(head.encode() + rest)
+            self.transport.set_protocol(protocol)
         else:
             self._start_exchange(head)
 
@@ -252,17 +266,6 @@ class HttpConnection(asyncio.Protocol):
         if buffered:
             self._feed_head(buffered)
 
-    def _upgrade_to_websocket(self, head: RequestHead, rest: bytes) -> None:
-        """Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
-        names.
-        """
-        self._set_deadline(None)
-        self._context.connections.discard(self)
-        protocol = self._context.build_websocket(self._address)
-        protocol.connection_made(self.transport)
-        protocol.data_received(head.encode() + rest)
-        self.transport.set_protocol(protocol)
-
     # Closing.
 
     def _reject(self, error: BadRequest) -> None:
@@ -275,15 +278,6 @@ class HttpConnection(asyncio.Protocol):
             build_plain_response(error.status, error.message, self._context.header_lines + error.lines)
         )
         self._linger()
-
-    def _reject_over_limit(self) -> None:
-        """Reject a connection above the limit: with a 503, or with a reset when the server is flooded."""
-        if self._context.is_flooded:
-            self.abort(hard=True)
-        else:
-            self._reject(
-                BadRequest(503, "The server has too many connections; try again later.", b"retry-after: 1\r\n")
-            )
 
     def _linger(self) -> None:
         """Close after reading what the client still sends (RFC 9112, 9.6): otherwise a TCP reset could discard the

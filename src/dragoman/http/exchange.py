@@ -176,16 +176,13 @@ class HttpExchange:
             connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while self._connection is not None:
             if not self._body_delivered and (self._body_chunks or self._body_complete):
-                return self._take_body_message()
+                body = b"".join(self._body_chunks or ())
+                self._body_chunks, self.unread_bytes, self._body_delivered = None, 0, self._body_complete
+                return {"type": "http.request", "body": body, "more_body": not self._body_complete}
             if not self._body_complete:
                 self._connection.resume_body()
             await self._wakeup.wait()
         return {"type": "http.disconnect"}
-
-    def _take_body_message(self) -> Message:
-        body = b"".join(self._body_chunks or ())
-        self._body_chunks, self.unread_bytes, self._body_delivered = None, 0, self._body_complete
-        return {"type": "http.request", "body": body, "more_body": not self._body_complete}
 
     async def send(self, message: Message) -> None:
         """Handle an ASGI message of the application.

@@ -112,7 +112,11 @@ def parse_head(data: bytes) -> RequestHead:
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
         raise BadRequest(405, "This server is no proxy.")
-    path, query = _parse_target(callbacks.url)
+    try:
+        parsed = httptools.parse_url(callbacks.url)
+    except httptools.HttpParserError as error:
+        raise _build_malformed_error("Invalid request target") from error
+    path, query = parsed.path or b"/", parsed.query or b""
     if not callbacks.url.startswith(b"/"):
         _check_authority(callbacks.url, callbacks.headers)
     control_headers = callbacks.control_headers
@@ -195,14 +199,6 @@ def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     authority = match[2].lower().removesuffix(port)
     if any(value.lower().removesuffix(port) != authority for name, value in headers if name == b"host"):
         raise BadRequest(400, "The request target names another host than the Host header.")
-
-
-def _parse_target(url: bytes) -> tuple[bytes, bytes]:
-    try:
-        parsed = httptools.parse_url(url)
-    except httptools.HttpParserError as error:
-        raise _build_malformed_error("Invalid request target") from error
-    return parsed.path or b"/", parsed.query or b""
 
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import msgspec
+
 from ..core.errors import DragomanError, EngineError
+from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
 from ..pipeline.models import Models, ModelSpec, ServedModel, TokenBackend
 from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .engine_detection import OTHER_ENGINES, EngineKind, check_directory, detect_engine
+from .model_builder import build_engine_limits
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +85,50 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
         ) from error
     if entry.pinned:
         return _build_or_raise(entry_settings, clock)
-    memory = measure_weights(entry_settings.model) if entry.memory is None else entry.memory
+    memory = measure_memory(entry_settings) if entry.memory is None else entry.memory
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
-        raise SettingsError(f"models: {entry.name}: needs {memory} bytes, more than --model-memory-limit")
+        raise SettingsError(
+            f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than --model-memory-limit"
+        )
     return ModelSpec(
         entry.name, lambda: build(entry_settings, clock), int(clock.now()), entry.aliases, entry.ttl, memory
     )
+
+
+class _TorchShape(msgspec.Struct):
+    """The fields of config.json that give the size of a KV cache."""
+
+    num_hidden_layers: int = 0
+    num_attention_heads: int = 1
+    num_key_value_heads: int | None = None
+    hidden_size: int = 0
+    head_dim: int | None = None
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+    def compute_bytes_per_token(self) -> int:
+        heads = self.num_key_value_heads or self.num_attention_heads
+        width = self.head_dim or self.hidden_size // self.num_attention_heads
+        number = 4 if (self.dtype or self.torch_dtype or "float32") == "float32" else 2
+        return 2 * self.num_hidden_layers * heads * width * number
+
+
+def measure_memory(settings: Settings) -> int:
+    """Bytes of a model's weights and of the KV cache that its engine may allocate in main memory."""
+    kind, path = parse_model(settings.model)
+    kv_bytes = 0
+    if kind == "llamacpp" and Path(path).is_file():
+        from ..engines.llamacpp import measure_kv_cache, read_metadata  # noqa: PLC0415 - as below
+
+        # A damaged file is reported when it is loaded.
+        with suppress(EngineError):
+            kv_bytes = measure_kv_cache(read_metadata(Path(path)), build_engine_limits(settings))
+    elif kind == "transformers" and settings.device in ("auto", "cpu"):
+        kv_bytes = compute_kv_budget(MAX_TORCH_KV_BYTES)
+        if settings.kv_cache_tokens is not None:
+            shape = msgspec.json.decode((Path(path) / "config.json").read_bytes(), type=_TorchShape)
+            kv_bytes = settings.kv_cache_tokens * shape.compute_bytes_per_token()
+    return measure_weights(settings.model) + kv_bytes
 
 
 def measure_weights(model: str) -> int:

@@ -7,6 +7,7 @@ name one, never a request.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..core.engine import Engine, HasContextLength, TokenEngine
+from ..core.errors import DragomanError
 from ..engines.rollout import Executor
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
@@ -23,6 +25,8 @@ from ..settings import Settings
 from .model_builder import build_token_model
 from .model_metadata import resolve_served_names
 from .rollout import build_executor_model
+
+log = logging.getLogger(__name__)
 
 ENGINES, STORES = "dragoman.engines", "dragoman.stores"
 
@@ -104,7 +108,13 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     except TypeError as error:
         name = getattr(factory, "__name__", type(factory).__name__)
         raise ValueError(f"{name}{inspect.signature(factory)} cannot be called: {error}; {_FACTORY}") from error
-    built = factory(argument, settings)
+    try:
+        built = factory(argument, settings)
+    except (ValueError, OSError, DragomanError):
+        raise
+    except Exception as error:
+        log.debug("the factory of an engine raised", exc_info=True)
+        raise ValueError(f"the factory raised {type(error).__name__}: {error}") from error
     if inspect.iscoroutine(built):
         built.close()
         raise ValueError(f"the factory is a coroutine function; {_FACTORY}")

@@ -13,13 +13,16 @@ from ..serving.clock import Clock
 from ..settings import Settings
 from .model_metadata import resolve_served_names
 
+DEFAULT_CONTEXT = 200_000
+"""Tokens, as many as Claude Code assumes of a model; its prompt and those of its `--continue` turns exceed 32,768."""
+
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
     """file: a script; empty to take replies from directives in requests."""
     directory = tiny.find_bundled_model()
     tokenizer = load_tokenizer(directory)
     name, aliases = resolve_served_names(settings, "scripted")
-    limit = settings.max_model_len or 32768
+    limit = settings.max_model_len or DEFAULT_CONTEXT
     engine = ScriptedEngine(
         load_script(Path(file)) if file else Script(),
         tokenizer=tokenizer,

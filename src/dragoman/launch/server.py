@@ -31,7 +31,7 @@ from ..serving.clock import Clock, SystemClock
 from ..serving.cors import CorsPolicy
 from ..serving.keepalive import StreamTimeouts
 from ..serving.media import MediaOptions, MediaResolver
-from ..serving.port_faults.spec import PortController
+from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError

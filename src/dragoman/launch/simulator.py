@@ -106,7 +106,13 @@ def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]
 
 
 def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
-    """The profile's scheduler config with the settings' overrides."""
+    """The profile's scheduler config with the settings' overrides. Raises ValueError."""
+    tensor_parallel = profile.hardware.tensor_parallel
+    if settings.tensor_parallel_size not in (None, tensor_parallel):
+        raise ValueError(
+            f"--tensor-parallel-size {settings.tensor_parallel_size}: the times of {profile.name} are those of "
+            f"{tensor_parallel}; use a profile of such a server"
+        )
     profile_config = profile.engine
     block_size = settings.block_size or profile_config.block_size
     blocks = settings.num_gpu_blocks_override
@@ -125,6 +131,16 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
         enable_prefix_caching=profile_config.enable_prefix_caching and settings.enable_prefix_caching,
         enable_chunked_prefill=profile_config.enable_chunked_prefill and settings.enable_chunked_prefill,
         scheduling_policy=settings.scheduling_policy or profile_config.scheduling_policy,
+        max_loras=settings.max_loras or profile_config.max_loras,
+        max_num_active_seqs=settings.max_num_active_seqs or profile_config.max_num_active_seqs,
+        long_prefill_token_threshold=profile_config.long_prefill_token_threshold
+        if settings.long_prefill_token_threshold is None
+        else settings.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=profile_config.long_prefill_token_threshold_adaptive
+        or settings.long_prefill_token_threshold_adaptive,
+        async_scheduling=profile_config.async_scheduling and settings.async_scheduling,
+        scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl and settings.scheduler_reserve_full_isl,
+        watermark=profile_config.watermark if settings.watermark is None else settings.watermark,
     )
 
 
@@ -142,6 +158,7 @@ def _build_config(
         seed=settings.seed,
         max_num_waiting=settings.max_queued_requests,
         kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
+        kv_events_version=settings.kv_events_version,
         kv_transfer=None
         if settings.kv_transfer_config is None
         else _build_kv_transfer(settings.kv_transfer_config, profile),

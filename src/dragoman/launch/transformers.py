@@ -21,6 +21,7 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
         settings.trust_remote_code,
         settings.quantization,
         settings.attention_backend,
+        settings.threads,
     )
     files = build_block_files(settings, directory, "transformers")
     loaded = transformers.load(directory, build_engine_limits(settings), options, files)

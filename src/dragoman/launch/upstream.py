@@ -59,7 +59,8 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
 def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
     for url in urls:
         _check_url(url)
-    weights, keys = settings.upstream_weight, settings.upstream_api_key
+    weights = [weight for text in settings.upstream_weight for weight in text.split(",")]
+    keys = settings.upstream_api_key
     if weights and len(weights) != len(urls):
         raise ValueError(f"there are {len(urls)} upstreams and {len(weights)} upstream weights")
     if len(keys) not in (0, 1, len(urls)):

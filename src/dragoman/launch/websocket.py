@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from ..http.limits import HttpLimits
-from ..serving.responses.websocket import FINISH_MESSAGE, PENDING
+from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
 from .shutdown import LongLived
 
 FRAGMENT = 64

@@ -13,6 +13,26 @@ Schema = dict[str, Json]
 MAX_ARGUMENTS = 128
 MAX_COPIED_CHARS = 512 * 1024
 """Maximum characters of definitions, over all arguments that include a copy."""
+_ASSERTIONS = frozenset(
+    [
+        *(
+            "type",
+            "format",
+            "pattern",
+            "minLength",
+            "maxLength",
+            "enum",
+            "const",
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "if",
+        ),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "items", "minItems", "maxItems"),
+        *("properties", "required", "additionalProperties", "$ref"),
+    ]
+)
 
 
 def expand_alternatives(schema: Schema) -> list[Schema]:
@@ -67,7 +87,7 @@ def _filter_objects(value: Json) -> list[Schema]:
 
 
 def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText:
-    """A string that matches this schema. Its `format` is treated as an annotation."""
+    """A string that matches this schema; its `format` cannot be enforced."""
     pattern, min_length, max_length = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
     return FreeText(
         end,
@@ -75,7 +95,13 @@ def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> Fr
         _anchor_pattern(pattern) if isinstance(pattern, str) else None,
         min_length if isinstance(min_length, int) else 0,
         max_length if isinstance(max_length, int) else None,
+        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),
     )
+
+
+def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
+    """The keywords that restrict a text and are not among the enforced ones."""
+    return tuple(sorted(schema.keys() & _ASSERTIONS - set(enforced)))
 
 
 def _anchor_pattern(pattern: str) -> str:

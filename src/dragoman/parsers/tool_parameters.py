@@ -15,6 +15,7 @@ _COMBINING_KEYWORDS = (
     *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "enum", "const"),
 )
 """Keywords of an object schema that a list of parameters cannot express."""
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
 class Parameter(Struct, frozen=True):
@@ -53,9 +54,11 @@ class ToolParameters(Struct, frozen=True):
         return next((parameter.types for parameter in self.properties if parameter.name == name), ())
 
 
-def build_arguments_schema(tool: Tool) -> str | None:
-    """The JSON Schema of the arguments; None for any object."""
-    return _build_input_schema(tool) if isinstance(tool, CustomTool) else tool.parameters
+def build_arguments_schema(tool: Tool) -> str:
+    """The JSON Schema of the arguments. A function without one takes none, as in OpenAI's API."""
+    if isinstance(tool, CustomTool):
+        return _build_input_schema(tool)
+    return _NO_ARGUMENTS if tool.parameters is None else tool.parameters
 
 
 def _build_input_schema(tool: CustomTool) -> str:
@@ -80,7 +83,7 @@ def read_parameters(tool: Tool) -> ToolParameters:
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
     return ToolParameters(
         tuple(_build_parameter(name, schema, root, defs, name in required_names) for name, schema in declared.items()),
-        root.get("additionalProperties") is not False and not declared,
+        root.get("additionalProperties", "properties" not in root) is not False and not declared,
     )
 
 
@@ -111,7 +114,7 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
 def _load_schema(tool: Tool) -> dict[str, Json]:
     schema = build_arguments_schema(tool)
     try:
-        root = None if schema is None else decode(schema)
+        root = decode(schema)
     except ValueError:
         return {}
     if isinstance(root, dict) and isinstance(reference := root.get("$ref"), str):

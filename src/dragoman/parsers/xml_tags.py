@@ -16,7 +16,14 @@ from .argument_writer import ArgumentWriter, build_argument_writer
 from .base import PrefixMatcher, PrefixResult
 from .call_names import NameReader, check_name
 from .call_parser import CallReader
-from .enforced_arguments import Schema, build_free_text, build_one_of, check_free_of_markers, expand_alternatives
+from .enforced_arguments import (
+    Schema,
+    build_free_text,
+    build_one_of,
+    check_free_of_markers,
+    expand_alternatives,
+    list_unenforced,
+)
 from .json_text import ReadStatus, ValueReader
 from .json_values import coerce, encode, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
@@ -129,7 +136,8 @@ class CompiledXmlTagSyntax:
                     case {"type": _} | {"const": _}:
                         pass
                     case _ if is_text is not False:
-                        yield LiteralText(prefix), FreeText(suffix, self.forbidden_in_values)
+                        text = FreeText(suffix, self.forbidden_in_values, unenforced=list_unenforced(schema))
+                        yield LiteralText(prefix), text
                     case _:
                         pass
 

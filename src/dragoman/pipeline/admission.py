@@ -34,6 +34,7 @@ from ..core.request import (
     GenerationLimits,
     JsonObject,
     JsonSchema,
+    Prompt,
     Regex,
     StringChoices,
 )
@@ -49,6 +50,7 @@ class CallTerms(Struct, frozen=True):
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
     queue_owner: the key that shares the engine fairly with others; empty where there are no others.
+    accepts_unmatched_results: a tool result that answers no call is a warning, as in vLLM, not an error.
     max_logprobs: maximum number of alternatives per token.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
     wait_for_start: paces the expensive part of admission; what is cheap to reject does not wait. None is no pacing.
@@ -61,6 +63,7 @@ class CallTerms(Struct, frozen=True):
     queue_owner: str = ""
     is_background: bool = False
     is_strict: bool = False
+    accepts_unmatched_results: bool = False
     max_logprobs: int = 20
     timeout: float | None = None
     wait_for_start: Callable[[], Awaitable[None]] | None = None
@@ -97,16 +100,36 @@ def check_request(
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
+    warnings = list(_check_tool_results(request.prompt, terms))
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
     ignored = sorted(requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
-    return [f"{name} is ignored: this model's engine does not support it" for name in ignored]
+    return warnings + [f"{name} is ignored: this model's engine does not support it" for name in ignored]
+
+
+def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
+    """Yield a warning for each result of a tool that answers no earlier call; most often the history was lost.
+
+    Raises RequestError instead unless the terms accept them: OpenAI and Anthropic reject such requests.
+    """
+    if not isinstance(prompt, Conversation):
+        return
+    call_ids: set[str] = set()
+    for message in prompt.messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                call_ids.add(part.id)
+            elif isinstance(part, ToolResult) and part.answers_call and part.call_id not in call_ids:
+                problem = f"No tool call found for the tool output with id {part.call_id[:64]!r}"
+                if terms.is_strict or not terms.accepts_unmatched_results:
+                    raise RequestError(f"{problem}.", param="messages", code="invalid_value")
+                yield f"messages: {problem[0].lower()}{problem[1:]}"
 
 
 def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
-        yield _CONSTRAINT_FEATURES[type(request.constraint)], "response_format"
+        yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
     if request.logprobs is not None:
         yield Feature.LOGPROBS, "logprobs"
     if request.prompt_logprobs is not None:

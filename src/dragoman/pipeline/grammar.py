@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import anyio.to_thread
@@ -12,7 +13,7 @@ from ..constraints.schema import check_schema
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
 from ..core.request import Conversation, GenerateRequest, JsonSchema
-from ..core.syntax import SyntaxPiece, ToolFormat
+from ..core.syntax import Alternation, FreeText, OptionalPieces, RepeatedPieces, SyntaxPiece, ToolFormat
 from .models import ServedModel, TokenBackend
 from .sampling import ends_in_reasoning, find_callable_tools
 
@@ -24,36 +25,71 @@ async def compile_grammar(
     tool_format: ToolFormat | None,
     prompt_tail: str,
     warnings: list[str],
+    *,
+    is_strict: bool = False,
 ) -> CompiledGrammar | None:
     """Compile the grammar that constrains a response; None for free text.
 
-    A non-strict schema with a keyword that cannot be enforced is relaxed to any JSON object, with a warning, while tool
-    calls are optional.
+    is_strict: a keyword that cannot be enforced is an error in non-strict schemas too. Otherwise the rest of such a
+    schema is enforced, and a warning names the keyword; a tool's schema that cannot be compiled at all is relaxed to
+    any JSON object.
 
     Raises:
         RequestError: a schema or pattern cannot be enforced; the message names it.
     """
     tools = find_callable_tools(request)
+    relaxations: list[_Relaxation | None] = []
     calls = (
-        None if tool_format is None or not tools else await _build_calls(tool_format, backend, request, tools, warnings)
+        None
+        if tool_format is None or not tools
+        else await _build_calls(tool_format, backend, request, tools, warnings, relaxations)
     )
 
     def compose_whole() -> ConstraintGrammar | None:
         body = request.constraint
         if isinstance(body, JsonSchema):
-            check_schema(body.schema, "response_format.json_schema.schema")
+            check_schema(body.schema, request.constraint_param)
         if body is None and calls is None:
             return None
         return compose_grammar(
             backend.tokenizer.special_tokens,
             body=body,
+            body_param=request.constraint_param,
             calls=calls,
             reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
             answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
         )
 
     grammar = await anyio.to_thread.run_sync(compose_whole)
-    return None if grammar is None else await backend.compiler.compile(grammar)
+    if grammar is None:
+        return None
+    if isinstance(request.constraint, JsonSchema) and not request.constraint.strict:
+        relaxations.append(await _find_relaxation(backend, grammar, request.constraint_param))
+    for relaxation in filter(None, relaxations):
+        if is_strict:
+            raise Unsupported(f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param)
+        warnings.append(relaxation.text)
+    return await backend.compiler.compile(grammar)
+
+
+class _Relaxation(NamedTuple):
+    """A schema of which something is not enforced, and a sentence that says what."""
+
+    param: str
+    text: str
+
+    @classmethod
+    def of(cls, param: str, unenforced: tuple[str, ...]) -> _Relaxation | None:
+        return cls(param, f"{param} is not fully enforced: {', '.join(unenforced)}") if unenforced else None
+
+
+async def _find_relaxation(backend: TokenBackend, grammar: ConstraintGrammar, param: str) -> _Relaxation | None:
+    """What the part of a grammar that belongs to `param` does not enforce; the compiled part is cached."""
+    parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
+    if not parts:
+        return None
+    part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
+    return _Relaxation.of(param, (await backend.compiler.compile(part)).warnings)
 
 
 async def _build_calls(
@@ -62,6 +98,7 @@ async def _build_calls(
     request: GenerateRequest,
     tools: tuple[Tool, ...],
     warnings: list[str],
+    relaxations: list[_Relaxation | None],
 ) -> ToolCallRules:
     assert isinstance(request.prompt, Conversation)
     tool_choice = request.prompt.tool_choice
@@ -73,7 +110,7 @@ async def _build_calls(
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]
 
     forms = [await _enforce(format, backend, composed) for composed in await anyio.to_thread.run_sync(compose_each)]
-    warnings += [warning for _, warning in forms if warning is not None]
+    relaxations += [relaxation for _, relaxation in forms]
     allows_parallel = request.prompt.parallel_tool_calls and not tool_choice.is_named
     called = tuple(form for form, _ in forms)
     return ToolCallRules(
@@ -114,23 +151,47 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
         return _Composed(tool, param, None, error=error)
 
 
-async def _enforce(format: ToolFormat, backend: TokenBackend, composed: _Composed) -> tuple[CallForm, str | None]:
-    """The tool's form, and a warning where its schema is not enforced. Raises RequestError if it is strict."""
+async def _enforce(
+    format: ToolFormat, backend: TokenBackend, composed: _Composed
+) -> tuple[CallForm, _Relaxation | None]:
+    """The tool's form, and what of its schema is not enforced. Raises RequestError if it is strict."""
     tool, error = composed.tool, composed.error
+    unenforced: tuple[str, ...] = ()
+    tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:
         if composed.grammar is not None:
-            await backend.compiler.compile(composed.grammar)
+            unenforced = (await backend.compiler.compile(composed.grammar)).warnings
     except RequestError as not_compiled:
         error = not_compiled
     if error is None:
         assert composed.form is not None
-        return composed.form, None
+        keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
+        unenforced += tuple(f"`{keyword}` cannot be enforced in this model's tool call format" for keyword in keywords)
+        if not unenforced or not tool_is_strict:
+            return composed.form, _Relaxation.of(composed.param, unenforced)
+        error = Unsupported(f"The schema cannot be enforced: {', '.join(unenforced)}.", param=composed.param)
     assert isinstance(tool, FunctionTool)
-    if tool.strict:
+    if tool_is_strict:
         raise error
-    loose = FunctionTool(tool.name, tool.description, None, tool.strict)
-    warning = f"{composed.param} is not enforced: {error.message}"
-    return CallForm(_build_pieces(format, loose, composed.param), composed.param, False), warning
+    loose = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
+    relaxed_form = CallForm(_build_pieces(format, loose, composed.param), composed.param, False)
+    text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"
+    return relaxed_form, _Relaxation(composed.param, text)
+
+
+def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
+    """Yield the keywords that texts in a call do not enforce."""
+    for piece in pieces:
+        match piece:
+            case FreeText(unenforced=keywords):
+                yield from keywords
+            case Alternation(options):
+                for option in options:
+                    yield from _iterate_unenforced(option)
+            case OptionalPieces(inner) | RepeatedPieces(inner):
+                yield from _iterate_unenforced(inner)
+            case _:
+                pass
 
 
 def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:

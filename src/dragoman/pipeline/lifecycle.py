@@ -135,6 +135,11 @@ class ModelSlot:
             self._changed.set()
 
     @property
+    def _was_never_loaded(self) -> bool:
+        """Whether its loading failed, so that there is nothing to restart."""
+        return self.model is None or (self.summary is None and self.spec is not None)
+
+    @property
     def memory(self) -> int:
         """Bytes that it takes now."""
         return 0 if self.spec is None or self.model is None else self.spec.memory
@@ -180,6 +185,11 @@ class ModelSlot:
         """Return the model for a new request. Raises Overloaded while it has failed or is not loaded."""
         if self.state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
+            if self._was_never_loaded:
+                raise Overloaded(
+                    f"The model `{self.name}` could not be loaded; the next attempt is in {retry_after:.0f} seconds.",
+                    retry_after=retry_after,
+                )
             raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
         if self.model is None or self.state is not ModelState.LOADED:
             raise Overloaded("The model is not loaded; retry in a few seconds.")
@@ -247,7 +257,7 @@ class ModelSlot:
 
     async def restart(self) -> None:
         """Restart the engine. A model that failed while it was loading is loaded by the next request."""
-        if self.model is None or (self.summary is None and self.spec is not None):
+        if self._was_never_loaded:
             self.model, self.state = None, ModelState.UNLOADED
             return
         try:

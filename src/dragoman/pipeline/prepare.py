@@ -239,7 +239,13 @@ class _TokenPreparation:
         if Feature.GRAMMAR not in self.model.capabilities.features:
             return None
         return await compile_grammar(
-            self.model, self.backend, self.request, self.tool_format, encoded.prompt_tail, self.warnings
+            self.model,
+            self.backend,
+            self.request,
+            self.tool_format,
+            encoded.prompt_tail,
+            self.warnings,
+            is_strict=self.terms.is_strict,
         )
 
     def _build_requests(

@@ -29,7 +29,14 @@ class ControlTokens:
         )
         self._first_chars = _build_char_pattern({name[0] for name in self._lowercase_names})
         self._last_chars = _build_char_pattern({name[-1] for name in self._lowercase_names})
-        self._name_pattern = _build_name_pattern(self._lowercase_names)
+        # A regex for any of the names, built as a trie, so that thousands of names cost no more than one.
+        root: _Trie = {}
+        for name in self._lowercase_names:
+            node = root
+            for char in name:
+                node = node.setdefault(char, {})
+            node[""] = {}
+        self._name_pattern = re.compile(_build_alternatives(root) if root else r"(?!)", re.IGNORECASE)
 
     def find_starts(self, text: str) -> Iterator[int]:
         """Positions where a name starts, overlapping ones included."""
@@ -111,17 +118,14 @@ class ControlTokenBreaker:
         return self._break_char.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
 
     def _find_name_cuts(self, text: str) -> set[int]:
+        # Whether a name of a single character is here, which cannot be broken from inside.
         cuts = {
-            start if self._is_single_char(text, start) else start + 1
+            start if text[start] in self._control_tokens.names else start + 1
             for start in self._control_tokens.find_starts(text)
         }
         if self._breaks_all_starts:
             cuts |= {start + 1 for start in self._control_tokens.find_first_characters(text)}
         return cuts
-
-    def _is_single_char(self, text: str, start: int) -> bool:
-        """Whether a name of a single character is here, which cannot be broken from inside."""
-        return text[start] in self._control_tokens.names
 
     def _find_border_cuts(self, text: str) -> set[int]:
         cuts = set[int]()
@@ -144,17 +148,6 @@ class ControlTokenBreaker:
 
 def _build_char_pattern(characters: set[str]) -> re.Pattern[str]:
     return re.compile(f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else r"(?!)", re.IGNORECASE)
-
-
-def _build_name_pattern(names: frozenset[str]) -> re.Pattern[str]:
-    """A regex for any of the names, built as a trie, so that thousands of names cost no more than one."""
-    root: _Trie = {}
-    for name in names:
-        node = root
-        for char in name:
-            node = node.setdefault(char, {})
-        node[""] = {}
-    return re.compile(_build_alternatives(root) if root else r"(?!)", re.IGNORECASE)
 
 
 def _build_alternatives(node: _Trie) -> str:

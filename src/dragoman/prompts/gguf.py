@@ -164,7 +164,9 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """WordPiece: words start with a marker here, whereas BERT's vocabulary marks continuations."""
     special = _find_special_tokens(vocabulary)
     words = {
-        name if id in special or (name.startswith("[") and name.endswith("]")) else _to_wordpiece(name): id
+        name
+        if id in special or (name.startswith("[") and name.endswith("]"))
+        else (name[1:] if name.startswith("\u2581") else f"##{name}"): id
         for id, name in enumerate(vocabulary.tokens)
     }
     unknown = vocabulary.tokens[vocabulary.unknown] if vocabulary.unknown is not None else "[UNK]"
@@ -181,10 +183,6 @@ def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
             "max_input_chars_per_word": 1000,
         },
     }
-
-
-def _to_wordpiece(name: str) -> str:
-    return name[1:] if name.startswith("\u2581") else f"##{name}"
 
 
 def _build_bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object) -> dict[str, Any]:

@@ -102,7 +102,15 @@ class _MessageConverter:
             if pending:
                 yield self._convert_plain(message, pending)
                 pending = []
-            yield self._convert_result(part, message)
+            content = _prefix_error(part.content) if part.is_error else part.content
+            name = self._names.get(part.call_id, message.name if message.role is Role.TOOL else None)
+            result_content = self._convert_content(content, "\n")
+            yield {
+                "role": "tool",
+                "content": result_content,
+                "tool_call_id": self._visit_string(part.call_id),
+                **self._build_name_field(name),
+            }
         if pending or not message.parts:
             yield self._convert_plain(message, pending)
 
@@ -115,17 +123,6 @@ class _MessageConverter:
 
     def _build_name_field(self, name: str | None) -> JsonDict:
         return {} if name is None else {"name": self._visit_string(name)}
-
-    def _convert_result(self, result: ToolResult, message: Message) -> JsonDict:
-        content = _prefix_error(result.content) if result.is_error else result.content
-        name = self._names.get(result.call_id, message.name if message.role is Role.TOOL else None)
-        result_content = self._convert_content(content, "\n")
-        return {
-            "role": "tool",
-            "content": result_content,
-            "tool_call_id": self._visit_string(result.call_id),
-            **self._build_name_field(name),
-        }
 
     def _convert_assistant(self, message: Message) -> JsonDict:
         calls: list[Json] = [self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)]

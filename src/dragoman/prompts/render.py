@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..core.message import Message, Reasoning, Role, Text, Tool, ToolCall
-from ..core.request import Conversation, ReasoningOptions
+from ..core.request import Conversation
 from .control_tokens import ControlTokenBreaker
 from .json_values import InvalidJson, Json, JsonDict, decode
 from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
@@ -146,7 +146,17 @@ class Renderer:
         visible_tools = conversation.tools if tools is None else tools
         values = _TemplateValues(self._template, reading, conversation, visible_tools)
         texts = values.collect_texts()
-        mark, sign = _find_unused_chars([*texts, self._template.source])
+        # Two characters that occur nowhere in the texts, not even as JSON escapes.
+        joined_text = " ".join([*texts, self._template.source])
+        unused_chars = (
+            char
+            for char in map(chr, _NONCHARACTERS)
+            if char not in joined_text and _escape_char(char) not in joined_text
+        )
+        chosen = [char for char, _ in zip(unused_chars, range(2), strict=False)]
+        if len(chosen) < 2:
+            raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
+        mark, sign = chosen[0], chosen[1]
         marker = ControlTokenBreaker(
             self._tokenizer.control_tokens, mark, self._completable, breaks_all_starts=reading.features.replaces_text
         )
@@ -176,9 +186,21 @@ class _TemplateValues:
     ) -> None:
         options = conversation.template
         self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
-        self._reasoning_variables = _build_reasoning_variables(conversation.reasoning, template)
+        reasoning = conversation.reasoning
+        variables_set: JsonDict = {}
+        if reasoning.enabled is not None:
+            variables = template.features.variables
+            variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
+                reasoning.enabled
+            )
+        self._reasoning_variables = (
+            variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
+        )
         self._kwargs = _read_kwargs(options.kwargs, template)
-        self._documents = _read_documents(options.documents)
+        value = _decode_json(options.documents or "null", "documents")
+        if value is not None and not isinstance(value, list):
+            raise RequestError("documents must be a list.", param="documents")
+        self._documents = value
         names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
         self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
@@ -288,16 +310,6 @@ def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
             return message | (reasoning_fields or {"content": end_marker})
 
 
-def _build_reasoning_variables(reasoning: ReasoningOptions, template: Template) -> JsonDict:
-    variables_set: JsonDict = {}
-    if reasoning.enabled is not None:
-        variables = template.features.variables
-        variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
-            reasoning.enabled
-        )
-    return variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
-
-
 def _read_kwargs(text: str | None, template: Template) -> JsonDict:
     value = _decode_json(text or "{}", "chat_template_kwargs")
     if not isinstance(value, dict):
@@ -305,13 +317,6 @@ def _read_kwargs(text: str | None, template: Template) -> JsonDict:
     for name in value:
         if name in template.reserved_names or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
-    return value
-
-
-def _read_documents(text: str | None) -> Json:
-    value = _decode_json(text or "null", "documents")
-    if value is not None and not isinstance(value, list):
-        raise RequestError("documents must be a list.", param="documents")
     return value
 
 
@@ -325,15 +330,3 @@ def _decode_json(text: str, param: str) -> Json:
 def _escape_char(char: str) -> str:
     """The character as ASCII-only JSON escapes it."""
     return json.dumps(char)[1:-1]
-
-
-def _find_unused_chars(texts: list[str]) -> tuple[str, str]:
-    """Two characters that occur nowhere in the texts, not even as JSON escapes."""
-    joined_text = " ".join(texts)
-    unused_chars = (
-        char for char in map(chr, _NONCHARACTERS) if char not in joined_text and _escape_char(char) not in joined_text
-    )
-    chosen = [char for char, _ in zip(unused_chars, range(2), strict=False)]
-    if len(chosen) < 2:
-        raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
-    return chosen[0], chosen[1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import tokenizers
@@ -69,7 +69,16 @@ class HfTokenizer:
         self._max_token_bytes = max(map(len, self._byte_table), default=1)
         self._control_ids = frozenset(token.id for token in control_tokens)
         self.control_tokens = ControlTokens(token.content for token in control_tokens)
-        self.wrapping = _detect_wrapping(self._full_tokenizer)
+        # Detect the wrapping by encoding two short texts: ids that belong to neither are special.
+        tokenizer = self._full_tokenizer
+        single_encoding: tokenizers.Encoding = tokenizer.encode("a")
+        pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
+        prefix, suffix = _split_around(single_encoding.ids, single_encoding.sequence_ids, 0)
+        pair_prefix, pair_rest = _split_around(pair_encoding.ids, pair_encoding.sequence_ids, 0)
+        pair_separator, pair_suffix = _split_around(
+            pair_rest, pair_encoding.sequence_ids[len(pair_encoding.ids) - len(pair_rest) :], 1
+        )
+        self.wrapping = SpecialTokenWrapping(prefix, suffix, pair_prefix, pair_separator, pair_suffix)
 
     @property
     def vocab_size(self) -> int:
@@ -188,18 +197,6 @@ def _build_tokenizer(data: vocabulary.TokenizerPart) -> tokenizers.Tokenizer:
         raise TokenizerError(f"tokenizer.json: {error}") from error
 
 
-def _detect_wrapping(tokenizer: tokenizers.Tokenizer) -> SpecialTokenWrapping:
-    """Detect the wrapping by encoding two short texts: ids that belong to neither are special."""
-    single_encoding: tokenizers.Encoding = tokenizer.encode("a")
-    pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
-    prefix, suffix = _split_around(single_encoding.ids, single_encoding.sequence_ids, 0)
-    pair_prefix, pair_rest = _split_around(pair_encoding.ids, pair_encoding.sequence_ids, 0)
-    pair_separator, pair_suffix = _split_around(
-        pair_rest, pair_encoding.sequence_ids[len(pair_encoding.ids) - len(pair_rest) :], 1
-    )
-    return SpecialTokenWrapping(prefix, suffix, pair_prefix, pair_separator, pair_suffix)
-
-
 def _split_around(
     ids: Sequence[int], sources: Sequence[int | None], source: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -249,10 +246,6 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
             return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError) as error:
-        _raise_for_surrogates(text, error)
-
-
-def _raise_for_surrogates(text: str, error: Exception) -> NoReturn:
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise RequestError("The text is not valid Unicode: it contains an unpaired surrogate.") from error
-    raise error
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise RequestError("The text is not valid Unicode: it contains an unpaired surrogate.") from error
+        raise error

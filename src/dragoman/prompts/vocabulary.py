@@ -127,7 +127,14 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
     if "ByteLevel" in decoders or (not decoders and "ByteLevel" in splitters):
         return _decode_byte_level
     if "ByteFallback" in decoders or "Metaspace" in decoders or model.get("byte_fallback"):
-        return _build_sentencepiece_reader(_find_space_char(data), bool(model.get("byte_fallback")))
+        space_char = _find_space_char(data)
+        byte_fallback = bool(model.get("byte_fallback"))
+
+        def read(name: str) -> bytes:
+            byte = _BYTE.fullmatch(name) if byte_fallback else None
+            return bytes([int(byte[1], 16)]) if byte else name.replace(space_char, " ").encode()
+
+        return read
     raise TokenizerError(f"the bytes of its tokens are unknown: decoder {sorted(decoders) or None}")
 
 
@@ -172,14 +179,6 @@ def _decode_byte_level(name: str, table: dict[str, int] = build_byte_alphabet())
         return bytes([table[char] for char in name])
     except KeyError:  # As in the library's decoder, a name outside the alphabet is text.
         return name.encode()
-
-
-def _build_sentencepiece_reader(space_char: str, byte_fallback: bool) -> Callable[[str], bytes]:
-    def read(name: str) -> bytes:
-        byte = _BYTE.fullmatch(name) if byte_fallback else None
-        return bytes([int(byte[1], 16)]) if byte else name.replace(space_char, " ").encode()
-
-    return read
 
 
 def _find_space_char(data: TokenizerPart) -> str:

@@ -64,8 +64,10 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
     """
     share = share or BodyMemoryShare(BodyMemoryBudget(limit))
     declared = headers.get("content-length", "")
+    # A body that announces its excess is rejected before it is read; int() of a long text is quadratic.
     if declared.isdecimal() and int(declared[:19]) > limit:
         raise _build_too_large_error(limit)
+    # A list of several codings matches none of those below and is rejected.
     coding = headers.get("content-encoding", "identity").strip().lower()
     chunks: list[bytes] = []
     size = 0
@@ -77,6 +79,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         size += len(chunk)
         if size > limit:
             raise _build_too_large_error(limit)
+        # Before the chunk is appended, so that the budget bounds what is in memory.
         share.reserve(size)
         chunks.append(chunk)
         if not message.get("more_body", False):
@@ -86,6 +89,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         return data
     # Reserve the worst case: the decoded size is unknown until decompression ends.
     share.reserve(size + limit)
+    # In a thread, since decompression of 32 MiB would block all streams.
     decoded = await anyio.to_thread.run_sync(_decode, data, coding, limit)
     share.reserve(len(decoded))
     return decoded
@@ -119,6 +123,7 @@ class _Inflater(Protocol):
 
 
 def _decompress_zlib(stream: _Inflater, data: bytes, limit: int) -> bytes:
+    # One byte more than allowed is enough to know that the limit is exceeded.
     out = stream.decompress(data, limit + 1)
     if len(out) > limit:
         raise _build_too_large_error(limit)

@@ -51,6 +51,7 @@ class CorsPolicy:
             return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
         origin, vary = self._find_allowed_origin(headers), (b"vary", b"origin")
         if origin is None:
+            # Caches must not give this response to an allowed origin.
             return [vary]
         allow = (b"access-control-allow-origin", origin.encode())
         return [vary, allow, (b"access-control-expose-headers", _EXPOSED_HEADERS)]
@@ -62,7 +63,9 @@ class CorsPolicy:
 
         None for any other request, and for a preflight from an origin that is not allowed.
         """
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._allows_request(headers):
+        if method != "OPTIONS" or "access-control-request-method" not in headers:
+            return None
+        if "*" not in self._allowed and self._find_allowed_origin(headers) is None:
             return None
         response_headers = [
             (b"access-control-allow-methods", ", ".join(methods).encode()),
@@ -71,6 +74,8 @@ class CorsPolicy:
         names = headers.get("access-control-request-headers", "").strip()
         if len(names) <= _MAX_HEADER_NAMES and _HEADER_NAMES.fullmatch(names):
             response_headers.append((b"access-control-allow-headers", names.encode()))
+        # Chromium asks before a public page reaches a private address.
+        # https://wicg.github.io/private-network-access/
         if headers.get("access-control-request-private-network") == "true":
             response_headers.append((b"access-control-allow-private-network", b"true"))
         return response_headers
@@ -96,15 +101,14 @@ class CorsPolicy:
             raise _build_foreign_origin_error()
         if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
             return
+        # An iframe navigates too, but its destination is another one.
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
             raise _build_foreign_origin_error()
 
     def _is_allowed(self, origin: str, headers: Headers) -> bool:
+        # A page that this server itself could have served: the origin is its own host.
         return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
-
-    def _allows_request(self, headers: Headers) -> bool:
-        return "*" in self._allowed or self._find_allowed_origin(headers) is not None
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
         """Return the request's origin if it is listed explicitly."""

@@ -47,6 +47,7 @@ class OwnerSealer:
     check: VerificationMode
 
     def seal(self, purpose: Purpose, text: str) -> str:
+        # 96 random bits, as NIST SP 800-38D recommends; a key belongs to one owner, so collisions are negligible.
         nonce = secrets.token_bytes(NONCE_SIZE)
         ciphertext = _build_cipher(self._derive_key(purpose)).encrypt(
             nonce, text.encode("utf-8", "surrogatepass"), SEALED_PREFIX
@@ -83,6 +84,7 @@ class OwnerSealer:
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
+        # The length of neither part is fixed, so a line break separates them: purposes have none.
         info = f"dragoman 1 {purpose}\n{self.owner}".encode()
         return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self.key)
 

@@ -24,11 +24,13 @@ async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any,
     Raises:
         ClientGone: the client has disconnected.
     """
+    # A task of its own: cancelling the current one would also cancel the sending of the response.
     task = asyncio.get_running_loop().create_task(work)
     is_disconnected = False
 
     def cancel() -> None:
         nonlocal is_disconnected
+        # False if the work has ended already: its result then stands.
         is_disconnected = task.cancel()
 
     on_disconnect(cancel)

@@ -1,4 +1,5 @@
-"""A route's endpoint and the steps that all share: Host, CORS, authentication, method, error envelope, access log.
+"""A route's declaration, and its endpoint with the steps that all share: Host, CORS, authentication, method, error
+envelope, access log.
 
 Pure ASGI: no middleware wraps `send`, so streamed tokens incur no overhead.
 """
@@ -11,45 +12,42 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, NotFound, Overloaded, UnsupportedMediaType
-from ..dialects.body import abbreviate
+from ..core.errors import DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..dialects.base import Profile
+from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
-from .auth import Access, Caller
+from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
-from .host import check_headers
+from .envelopes import ErrorEnvelope
+from .http_metrics import HttpMetrics
 from .service import Service
-from .streaming import RawHeaders, Responder, ResponseOutcome, ResponseStart, wrap_unexpected_error
+from .streaming import (
+    RawHeaders,
+    Responder,
+    ResponseOutcome,
+    ResponseStart,
+    add_warnings,
+    wrap_unexpected_error,
+)
 
 log = logging.getLogger("dragoman.access")
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+WARNINGS_HEADER = "x-dragoman-warnings"
+"""In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorEnvelope:
-    """A dialect's error format.
-
-    body: renders the body from an error and the request's id.
-    status: maps an error to the dialect's HTTP status.
-    """
-
-    body: Callable[[DragomanError, str], bytes]
-    status: Callable[[DragomanError], int]
-
-
-EnvelopeResolver = Callable[[str, Mapping[str, str]], ErrorEnvelope]
-"""Chooses the envelope from the request's path and headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
     """An HTTP request as a handler sees it.
 
+    envelope: the format of its errors.
     on_disconnect: registers a callback for the client's disconnect.
     client: the client's address, if it has one.
     body_memory: the body's share of the memory budget.
@@ -77,6 +75,7 @@ class HttpRequest:
     def content_length(self) -> int:
         """Bytes of the body according to Content-Length; 0 if absent."""
         value = self.headers.get("content-length", "")
+        # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
         return int(value[:19]) if value.isdecimal() else 0
 
     async def read_json(self) -> bytes:
@@ -86,6 +85,7 @@ class HttpRequest:
         preflight, but other types without one. An empty body needs no content type.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
         if not is_json and (media_type or self.content_length or "transfer-encoding" in self.headers):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
@@ -97,17 +97,28 @@ class HttpRequest:
         headers = [
             content_type,
             (b"x-request-id", self.id.encode()),
+            # Anthropic's SDK reads `request-id`, OpenAI's `x-request-id`.
             (b"request-id", self.id.encode()),
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
         if warnings:
-            headers.append((b"x-dragoman-warnings", encode_header_text("; ".join(warnings))))
+            headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
         if self.service.models.is_closed:
             # During shutdown, clients should reconnect to another server.
             headers.append((b"connection", b"close"))
         return headers
+
+    def render_warnings(self, warnings: Sequence[str]) -> bytes:
+        """Render warnings as a JSON array for the body, where clients that show no headers find them.
+
+        Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
+        """
+        is_wanted = self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        if not warnings or not (is_wanted or self.service.options.profile is Profile.VLLM):
+            return b""
+        return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
 
     def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
         """max_wait: seconds until headers are sent; None is the limit for requests that may still be rejected."""
@@ -118,12 +129,16 @@ class HttpRequest:
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
+            # At least 1: zero would make SDKs retry at once.
             headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
         if error.status == 401:
+            # RFC 9110, 11.6.1 requires the challenge.
             headers.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, MethodNotAllowed):
+            # RFC 9110, 15.5.6 requires the methods.
             headers.append((b"allow", ", ".join(error.allowed).encode()))
-        return self.envelope.status(error), headers, self.envelope.body(error, self.id)
+        body = self.envelope.render(error, self.id, self.service.options.profile)
+        return self.envelope.map_status(error), headers, body
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +170,7 @@ class CompleteResponse:
     error: DragomanError | None = None
 
     async def __call__(self, _: OnDisconnect, send: Send) -> ResponseOutcome:
+        # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
         await send({"type": "http.response.body", "body": self.body})
@@ -165,30 +181,37 @@ HandlerResult = JsonResponse | Responder | EnvelopedError | CompleteResponse
 Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
-class Endpoint:
-    """One path.
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path with what is declared for it beside its handlers.
 
+    path: literal, or a pattern such as `/v1/responses/{id}`.
+    access: who may use it.
+    envelope: the format of all its errors, including those of authentication and of the method.
     handlers: by method; HEAD is handled as GET without the body.
-    resolve_envelope: chooses the error format.
     """
 
-    def __init__(
-        self,
-        path: str,
-        access: Access,
-        handlers: Mapping[str, Handler],
-        service: Service,
-        resolve_envelope: EnvelopeResolver,
-    ) -> None:
-        self.path, self.access, self.handlers = path, access, handlers
-        self._service, self._resolve_envelope = service, resolve_envelope
+    path: str
+    access: Access
+    envelope: ErrorEnvelope
+    handlers: Mapping[str, Handler]
+
+
+class Endpoint:
+    """Serves one route."""
+
+    def __init__(self, route: Route, service: Service, policy: AccessPolicy, http_metrics: HttpMetrics) -> None:
+        self.route = route
+        self._service, self._policy, self._http_metrics = service, policy, http_metrics
+
+    def find_envelope(self, _path: str) -> ErrorEnvelope:
+        """Return the envelope for a path that this endpoint serves."""
+        return self.route.envelope
 
     def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
-        return RequestLifecycle(
-            self,
-            build_http_request(scope, receive, on_disconnect, self._service, self._resolve_envelope),
-            scope["method"],
-        )
+        envelope = self.find_envelope(scope["path"])
+        http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
+        return RequestLifecycle(self, http, scope["method"])
 
     async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
         """Check and authenticate the request, and call its handler.
@@ -197,20 +220,18 @@ class Endpoint:
             DragomanError: the request is rejected.
             ClientGone: the client has disconnected.
         """
-        check_headers(http.headers, self._service.allowed_hosts)
-        cors = self._service.options.cors
-        if self.access is not Access.PUBLIC:
-            is_admin = self.access is Access.ADMIN
-            reads = method in ("GET", "HEAD") and not is_admin
-            cors.check_origin(http.headers, by_name=is_admin, allow_navigation=reads)
-        preflight_headers = cors.build_preflight_headers(method, http.headers, self.handlers)
+        policy, handlers = self._policy, self.route.handlers
+        policy.check_headers(http.headers)
+        policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
+        # A preflight carries no key, so it is answered before authentication.
+        preflight_headers = policy.cors.build_preflight_headers(method, http.headers, handlers)
         if preflight_headers is not None:
             return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
-        caller = self._service.keyring.authenticate(http.headers, self.access)
-        handler = self.handlers.get("GET" if method == "HEAD" else method)
+        caller = policy.keyring.authenticate(http.headers, self.route.access)
+        handler = handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
-            allowed = (*self.handlers, *(("HEAD",) if "GET" in self.handlers else ()))
-            message = f"{method} is not allowed on {self.path}; use {', '.join(self.handlers)}."
+            allowed = (*handlers, *(("HEAD",) if "GET" in handlers else ()))
+            message = f"{method} is not allowed on {self.route.path}; use {', '.join(handlers)}."
             raise MethodNotAllowed(message, allowed=allowed)
         try:
             return await handler(replace(http, caller=caller))
@@ -222,10 +243,12 @@ class Endpoint:
         """Record metrics and the access log after a request."""
         service = self._service
         elapsed = service.clock.monotonic() - lifecycle.started_at
-        service.http_metrics.record(
-            lifecycle.method, self.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
+        # By the route's pattern: paths themselves would be an unbounded number of label values.
+        self._http_metrics.record(
+            lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
         )
         if service.options.access_log:
+            # Escaped, so that a path cannot forge a line of the log.
             escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
             log.info(
                 "%s %s %s %s %d %.1fms",
@@ -258,6 +281,7 @@ class RequestLifecycle:
 
     async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone: the client has disconnected."""
+        # A stream can last for hours; the request with its body is released once the handler has returned.
         http, self._http = self._http, None
         assert http is not None
         return build_response(
@@ -269,18 +293,20 @@ class RequestLifecycle:
 
 
 def build_http_request(
-    scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, resolve_envelope: EnvelopeResolver
+    scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, envelope: ErrorEnvelope
 ) -> HttpRequest:
     """Build the request before authentication, with an anonymous caller."""
     headers = Headers(scope=scope)
+    client_id = headers.get("x-request-id", "")
     return HttpRequest(
         service,
         Caller(),
         headers,
         scope.get("path_params", {}),
-        _choose_request_id(headers, service),
+        # A client's own id ends up in logs and headers, so only plain ones are taken over.
+        client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_"),
         service.clock.monotonic(),
-        resolve_envelope(scope["path"], headers),
+        envelope.resolve(headers),
         receive,
         on_disconnect,
         scope.get("query_string", b""),
@@ -304,6 +330,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
     except ClientGone:
         raise
     except BaseException as error:
+        # A cancellation of this task must not become a 500; those from within an engine must.
         failure = contain(error, task)
         if not isinstance(failure, Exception):
             raise
@@ -320,55 +347,11 @@ def build_response(
         http, result = replace(http, envelope=result.envelope), result.error
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
+        # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
     response_headers = http.build_headers(result.content_type, result.warnings)
-    return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
-
-
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-
-def build_not_found_endpoint(
-    service: Service, resolve_envelope: EnvelopeResolver, known_paths: Sequence[str]
-) -> Endpoint:
-    """Build the endpoint for unknown paths. It requires a key too, so that it reveals nothing to unauthenticated
-    clients.
-    """
-
-    async def raise_not_found(http: HttpRequest) -> JsonResponse:
-        suggestion = _suggest_route(http.path.rstrip("/"), known_paths)
-        hint = (
-            "See the documentation for the available routes." if suggestion is None else f"Did you mean {suggestion}?"
-        )
-        raise NotFound(f"No such route: {abbreviate(http.path)}. {hint}")
-
-    return Endpoint("*", Access.USER, dict.fromkeys(_METHODS, raise_not_found), service, resolve_envelope)
-
-
-def build_not_started_endpoint(service: Service, resolve_envelope: EnvelopeResolver) -> Endpoint:
-    """What answers while the application's lifespan does not run."""
-
-    async def raise_not_started(_: HttpRequest) -> JsonResponse:
-        raise Overloaded(
-            "This application has not been started: its lifespan does not run. A mounted application needs "
-            "`lifespan=app.lifespan` in the application that it is mounted in.",
-            code="not_started",
-        )
-
-    return Endpoint("*", Access.PUBLIC, dict.fromkeys(_METHODS, raise_not_started), service, resolve_envelope)
-
-
-def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
-    """Suggest a route for a wrong base URL: one that lacks `/v1`, repeats it, or contains a whole route."""
-    tails = {route.removeprefix("/v1"): route for route in known_paths}
-    return next(
-        (
-            route
-            for tail, route in tails.items()
-            if path == tail or path.endswith(route) or (path.endswith(tail) and path.removesuffix(tail) in known_paths)
-        ),
-        None,
-    )
+    body = add_warnings(result.body, http.render_warnings(result.warnings))
+    return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 
 
 def show_address(client: tuple[str, int] | None) -> str:
@@ -385,8 +368,3 @@ def encode_header_text(text: str) -> bytes:
 
 
 _UNPRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))
-
-
-def _choose_request_id(headers: Headers, service: Service) -> str:
-    client_id = headers.get("x-request-id", "")
-    return client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_")

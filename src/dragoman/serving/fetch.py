@@ -63,6 +63,7 @@ class Fetcher:
         timeout: float = TIMEOUT,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        # Host names are case-insensitive.
         self._hosts = tuple(host.lower() for host in hosts)
         self._resolve, self._is_allowed = resolve or resolve_addresses, is_allowed or is_public
         self._timeout, self._transport = timeout, transport
@@ -85,6 +86,7 @@ class Fetcher:
 
     async def _follow_redirects(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
         current_url = url
+        # By hand, since the client would follow a redirect without the checks of its address.
         for _ in range(MAX_REDIRECTS + 1):
             request = await self._build_request(client, current_url, param)
             response = await client.send(request, stream=True)
@@ -105,11 +107,14 @@ class Fetcher:
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
             raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
         resolved = [ip_address(text) for text in await self._resolve(host, port)]
+        # All of them: which address the connection takes must not decide.
         if not resolved or not all(map(self._is_allowed, resolved)):
             raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
         return client.build_request(
             "GET",
+            # The checked address itself, so that no second resolution can differ (DNS rebinding).
             parsed.copy_with(host=str(resolved[0]), fragment=None),
+            # Not compressed: a small download could become large.
             headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
             extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
         )
@@ -133,8 +138,10 @@ def _parse_url(url: str, param: str) -> httpx2.URL:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
         raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
+    # `%` begins a zone id, which names a local interface.
     if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
         raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
+    # https://trusted@evil.example reads like the wrong host, and a password would be sent to whom the client names.
     if parsed.userinfo:
         raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
     return parsed
@@ -148,6 +155,7 @@ async def _read_content(response: httpx2.Response, url: str, param: str) -> byte
         raise _build_download_error(param, f"{abbreviate(url)} sent a compressed response, which was not requested")
     chunks: list[bytes] = []
     size = 0
+    # Content-Length is what the other side claims, so the bytes are counted.
     async for chunk in response.aiter_raw():
         size += len(chunk)
         if size > MAX_BYTES:

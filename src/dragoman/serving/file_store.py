@@ -35,6 +35,7 @@ class OwnerFiles(Struct, frozen=True):
 async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGenerator[bytes]:
     """Iterate over the content, `batch_size` chunks at a time."""
     cursor: int | None = None
+    # By position: chunks that are added meanwhile do not shift those that follow.
     while entries := await store.entries(key, CONTENT_SERIES, after=cursor, limit=batch_size):
         yield b"".join(entry.body for entry in entries)
         cursor = entries[-1].position
@@ -45,6 +46,7 @@ async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]
     number, rest = 0, b""
     # One chunk at a time, since the lines of a chunk are processed without yielding to the event loop.
     async for chunk in read_chunks(store, key, batch_size=1):
+        # A line can span chunks; the last part of each waits for the next.
         *complete_lines, rest = (rest + chunk).split(b"\n")
         for line in complete_lines:
             number += 1

@@ -12,12 +12,13 @@ import anyio.to_thread
 import msgspec
 from starlette.datastructures import Headers
 
-from ..core.errors import RequestError
+from ..core.engine import PromptCounter
+from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.base import GenerationCall, Header, ReaderOptions, Writer
+from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
-from ..pipeline.models import ServedModel
+from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
@@ -79,22 +80,33 @@ async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes
 
 async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     """Run `read`, in a thread for a large body."""
-    return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    try:
+        return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
+    except RequestError as error:
+        error.is_translated = True
+        raise
 
 
 def build_reader_options(context: RequestContext) -> ReaderOptions:
     """Return the reader options for this caller."""
-    service = context.service
-    return msgspec.structs.replace(service.reader_options, sealing_key=service.sealer.for_owner(context.caller.owner))
+    generation = context.service.generation
+    # Reasoning that one owner received is invalid in the requests of another.
+    sealing_key = generation.sealer.for_owner(context.caller.owner)
+    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
     """Raises ModelNotFound: the model is unknown."""
     service = context.service
+    # All requests of a call name one model: the dialects have one field for it.
     requested_model = call.requests[0].model
-    slot = service.models.find_slot(requested_model)
+    try:
+        slot = service.models.find_slot(requested_model)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
     name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
-    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
+    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.generation.fingerprint)
 
 
 async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -106,10 +118,11 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
     """
     work = _prepare_and_log(context, call, header)
     if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
+        # Compiling a schema can take seconds, which a client that has left must not cost.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
         admitted = await work
-    recent_prompts = context.service.recent_prompts
+    recent_prompts = context.service.generation.recent_prompts
     if recent_prompts is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
@@ -128,13 +141,14 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare the call and record its outcome in the request log, if there is one."""
-    request_log, clock = context.service.request_log, context.service.clock
+    request_log, clock = context.service.generation.request_log, context.service.clock
     if request_log is None:
         return await prepare_call(context, call, header)
     line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
     try:
         admitted = await prepare_call(context, call, header)
     except Exception as error:
+        # Rejected requests are logged too: they are part of the load.
         line.failed(error)
         request_log.put(line)
         raise
@@ -144,19 +158,28 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare a call without logging or remembering it."""
-    options, meters = context.service.options, context.service.meters
+    try:
+        return await _prepare_call(context, call, header)
+    except RequestError as error:
+        call.field_names.translate(error)
+        raise
+
+
+async def _prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+    options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
     model.queue.check_capacity(find_queue_owner(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
+    # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
         with_media = [
-            await context.service.media.resolve_request(build_owner_files(context), model, request)
+            await context.service.generation.media.resolve_request(build_owner_files(context), model, request)
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
-    return AdmittedCall(header, run, (*warnings, *run.warnings))
+    return AdmittedCall(header, run, (*warnings, *map(call.field_names.rename_warning, run.warnings)))
 
 
 def build_responder(
@@ -164,9 +187,11 @@ def build_responder(
 ) -> Responder:
     """batches: those of the admitted run, or a wrapper around them."""
     warnings = admitted.warnings
+    # Headers are built once the call is admitted, so they contain its warnings.
     headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
-    return GenerationResponder(batches, writer, response_start, http.service.stream_monitor, stream=stream)
+    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings)
+    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
@@ -177,6 +202,12 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
 
 def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
     return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
+
+
+async def find_queried_model(http: HttpRequest) -> ServedModel:
+    """Load and return the model in the query, or else the default model."""
+    models = http.service.models
+    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
 
 
 class WarningSource(Protocol):
@@ -206,6 +237,14 @@ def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
 
 
+async def count_with_engine(model: ServedModel, request: GenerateRequest) -> int:
+    """Count the prompt of an engine that renders it itself. Raises Unsupported if the engine cannot."""
+    backend = model.backend
+    if not isinstance(backend, EventBackend) or not isinstance(backend.engine, PromptCounter):
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
+    return await backend.engine.count_prompt_tokens(request)
+
+
 def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "call_") -> CallTerms:
     """Return the terms of a call: ids, limits and identity for this caller."""
     service = context.service
@@ -217,15 +256,17 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         queue_owner=find_queue_owner(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
+        accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
-        wait_for_start=service.start_limiter.acquire,
+        wait_for_start=service.generation.start_limiter.acquire,
     )
 
 
 def find_queue_owner(context: RequestContext) -> str:
     """The key that shares an engine with others; empty where there is one key at most."""
-    return context.caller.owner if context.service.keyring.has_several else ""
+    options = context.service.options
+    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""
 
 
 def request_timeout(context: RequestContext) -> float | None:
@@ -237,6 +278,7 @@ def request_timeout(context: RequestContext) -> float | None:
     limit, requested = context.service.options.request_timeout, context.headers.get(TIMEOUT_HEADER)
     if requested is None:
         return limit
+    # float() would also accept nan, inf and 1_0.
     if not _SECONDS.fullmatch(requested) or not float(requested):
         raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
     return float(requested) if limit is None else min(float(requested), limit)
@@ -248,6 +290,7 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     """
     directives = {name: _read_json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
     directives["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
+    # Checked here: engines take it as an index.
     if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
     if not any(directives.values()):
@@ -260,6 +303,7 @@ def _read_json_header(headers: Headers, name: str) -> str | None:
     if value is None:
         return None
     try:
+        # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
         text = value.encode("latin-1").decode()
         check_text(text.encode())
         msgspec.json.decode(text)
@@ -274,6 +318,7 @@ def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel,
     if name != model.name:
         extras = msgspec.structs.replace(extras, lora=msgspec.json.encode(name).decode())
     priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
+    # Nearly always: no copy of the request is made.
     if request.model == name and request.priority == priority and extras is request.extras:
         return request
     return msgspec.structs.replace(request, model=name, priority=priority, extras=extras)

@@ -22,6 +22,7 @@ def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[st
 
     On loopback or a Unix socket only configured names are added.
     """
+    # Loopback stays allowed, so that health checks on the machine work.
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
     return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
@@ -47,10 +48,12 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
         MisdirectedRequest: the name is not allowed.
     """
     hosts = headers.getlist("host")
+    # Of two Hosts, a proxy and this server could each believe a different one.
     if len(hosts) != 1 or not _is_well_formed(hosts[0]):
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
     if "*" in allowed:
         return
+    # The port is not compared: forwarding changes it.
     name = _strip_port(hosts[0]).lower()
     if name not in allowed and not is_loopback(name.strip("[]")):
         raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")

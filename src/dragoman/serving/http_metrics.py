@@ -66,6 +66,7 @@ class HttpMetrics:
         if path in EXCLUDED_PATHS:
             return
         path = "none" if path == "*" else path
+        # Clients choose the method, and every new label value costs memory for ever.
         method = method if method in _METHODS else "other"
         self.requests[method, f"{status // 100}xx", path] += 1
         for sizes, size in ((self.request_sizes, request_bytes), (self.response_sizes, response_bytes)):

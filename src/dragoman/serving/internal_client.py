@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +13,7 @@ from starlette.types import Message
 from .auth import Caller
 from .body import BodyMemoryShare
 from .disconnect import never
-from .endpoint import EnvelopeResolver, Handler, HttpRequest, build_response, call_handler
+from .endpoint import WARNINGS_HEADER, HttpRequest, Route, build_response, call_handler
 from .service import Service
 
 
@@ -26,37 +25,35 @@ class InternalResponse(Struct, frozen=True):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class InternalClient:
-    """Calls handlers on behalf of an owner.
+    """Calls the handlers of routes with a literal path on behalf of an owner, each a POST of JSON."""
 
-    handlers: of the callable paths, each a POST of JSON.
-    envelope: chooses the error format.
-    """
-
-    service: Service
-    handlers: Mapping[str, Handler]
-    envelope: EnvelopeResolver
+    def __init__(self, service: Service, routes: Iterable[Route]) -> None:
+        self._service = service
+        self._routes = {route.path: route for route in routes if "POST" in route.handlers}
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
-        connection = _InMemoryConnection(body)
+        # No route's checks run: the owner was authenticated when the job was created.
+        connection, service, route = _InMemoryConnection(body), self._service, self._routes[path]
         http = HttpRequest(
-            self.service,
+            service,
             msgspec.structs.replace(caller, is_background=True),
-            Headers({"content-type": "application/json"}),
+            # The headers of the response are dropped, so the warnings have to be in its body.
+            Headers({"content-type": "application/json", WARNINGS_HEADER: "body"}),
             {},
-            self.service.ids.new("req_"),
-            self.service.clock.monotonic(),
-            self.envelope(path, {}),
+            service.ids.new("req_"),
+            service.clock.monotonic(),
+            route.envelope,
             connection.receive,
             never,
             b"",
             path,
-            BodyMemoryShare(self.service.body_budget),
+            BodyMemoryShare(service.body_budget),
         )
         try:
-            result = await call_handler(self.handlers[path](http))
+            result = await call_handler(route.handlers["POST"](http))
+        # As an endpoint does for requests over HTTP.
         finally:
             http.body_memory.release()
         await build_response(http, result)(never, connection.send)
@@ -73,6 +70,7 @@ class _InMemoryConnection:
 
     async def receive(self) -> Message:
         if self._body is None:
+            # A client that stays connected and sends nothing more.
             await asyncio.get_running_loop().create_future()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}

@@ -109,6 +109,7 @@ class JobRunner:
     """Runs the jobs of one kind in this process.
 
     slots: limits concurrent tasks of all jobs.
+    new_jobs: set when a job has been stored.
     max_jobs: concurrent jobs.
     """
 
@@ -119,8 +120,10 @@ class JobRunner:
         client: InternalClient,
         kind: str,
         slots: asyncio.Semaphore,
+        new_jobs: asyncio.Event,
         max_jobs: int = 4,
     ) -> None:
+        self._new_jobs = new_jobs
         self._service, self._store, self._client, self._kind = service, store, client, kind
         self._slots, self._max_jobs = slots, max_jobs
 
@@ -129,10 +132,12 @@ class JobRunner:
         running: set[asyncio.Task[None]] = set()
         try:
             while True:
+                # Finished jobs make room; their errors are handled in `_run_guarded`.
                 running = {task for task in running if not task.done()}
+                # No more than can run at once, so that other processes get their share.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
-                await _wait_for_event(self._service.jobs_available, POLL_INTERVAL)
+                await _wait_for_event(self._new_jobs, POLL_INTERVAL)
         finally:
             for task in running:
                 task.cancel()
@@ -142,6 +147,7 @@ class JobRunner:
         """Run all tasks of a job, unless it stops first."""
         try:
             async with asyncio.TaskGroup() as group:
+                # If the job was cancelled, the watcher raises, and the group cancels its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
                 watcher.cancel()
@@ -151,6 +157,7 @@ class JobRunner:
     async def _run_tasks(self, job: Job) -> None:
         async with asyncio.TaskGroup() as group, aclosing(job.pending_tasks()) as tasks:
             async for task in tasks:
+                # Before the task exists: a batch of 50 000 lines must not become as many tasks.
                 await self._slots.acquire()
                 running = group.create_task(self._run_task(job, task))
                 # Not in the task itself: a task that is cancelled before its first step runs no code.
@@ -161,15 +168,13 @@ class JobRunner:
         delay = RETRY_DELAY
         while True:
             response = await self._client(Caller(job.owner), task.path, task.body)
-            if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or self._is_any_engine_ready()):
+            # While the server shuts down, errors are not the request's own and must not become its result.
+            is_serving = any(engine.health().ready for model in self._service.models for engine in model.engines)
+            if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or is_serving):
                 break
             await asyncio.sleep(delay)
             delay = min(2 * delay, MAX_RETRY_DELAY)
         await job.store_result(task, response)
-
-    def _is_any_engine_ready(self) -> bool:
-        """While the server shuts down, errors are not the request's own and must not become its result."""
-        return any(engine.health().ready for model in self._service.models for engine in model.engines)
 
     async def _claim_records(self, limit: int) -> list[Record]:
         """Claim up to `limit` unclaimed records; of several processes one succeeds."""
@@ -178,6 +183,7 @@ class JobRunner:
             return claimed
         try:
             for record in await self._store.list_abandoned(self._kind, limit):
+                # Conditional on the version: of two processes that claim it, one gets a conflict.
                 claim = Replace(record.key, record.state, record.body, self._store.run, version=record.version)
                 try:
                     await self._store.commit(claim)
@@ -233,4 +239,5 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
     except TimeoutError:
         pass
+    # The caller looks for jobs after this, so none that was announced before is missed.
     event.clear()

@@ -43,6 +43,7 @@ class StreamMonitor:
 
     def __init__(self, timeouts: StreamTimeouts) -> None:
         self.timeouts = timeouts
+        # A quarter of the shorter timeout: a keep-alive is late by at most that.
         self._interval = min(timeouts.keepalive, timeouts.stall) / self.TICKS_PER_TIMEOUT
         self.keepalive_ticks = int(timeouts.keepalive / self._interval)
         self.stall_ticks = int(timeouts.stall / self._interval) + 1
@@ -63,5 +64,6 @@ class StreamMonitor:
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+        # A copy: a tick can remove its stream.
         for stream in tuple(self._streams):
             stream.on_tick()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from traceback import format_exc
+from typing import Protocol
 
 from starlette.types import Receive, Send
 
@@ -14,31 +15,37 @@ from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
 from .file_store import delete_abandoned_uploads
 from .request_log import RequestLog
-from .responses.background import BackgroundRuns
 from .service import Service
 
-BackgroundWorker = Callable[[Service, Store], Coroutine[None, None, None]]
+BackgroundWorker = Callable[[Store], Coroutine[None, None, None]]
 """Runs until it is cancelled."""
 
 CLEANUP_INTERVAL = 5.0
 """Seconds between two removals of expired and excess records."""
 
 
+class LifespanResource(Protocol):
+    """Opened when the application starts, and closed when it stops."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+
 def build_lifespan(
-    service: Service, workers: Sequence[BackgroundWorker]
+    service: Service, background: LifespanResource | None, workers: Sequence[BackgroundWorker]
 ) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """workers: run while the engines run, if there is a store."""
+    """background: runs that need the engines and the store. workers: run while the engines run, if there is a store."""
 
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
-        background_runs = _run_background(service.background)
-        log_closed = _close_request_log(service.request_log)
+        # Each may use the previous ones until it has stopped. Background runs stop before the engines, and store their
+        # end before the store closes; everything can write to the request log, which is therefore closed last.
         async with (
-            log_closed,
-            _open_store(service.store),
+            _close_request_log(service.generation.request_log),
+            _open(service.store),
             _start_models(service.models),
-            background_runs,
-            _run_workers(service, workers),
+            _open(background),
+            _run_workers(service.store, workers),
         ):
             yield
 
@@ -54,6 +61,7 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
             has_started = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
+    # For example a missing model or a locked database: a traceback would hide the reason.
     except (DragomanError, OSError, ValueError) as error:
         await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": str(error)})
     except Exception:
@@ -63,21 +71,7 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
 
 
 @asynccontextmanager
-async def _run_background(background: BackgroundRuns | None) -> AsyncGenerator[None]:
-    """Stop background runs before the engines, and store their end before the store closes."""
-    if background is None:
-        yield
-        return
-    await background.open()
-    try:
-        yield
-    finally:
-        await background.close()
-
-
-@asynccontextmanager
 async def _close_request_log(request_log: RequestLog | None) -> AsyncGenerator[None]:
-    """Closed last, after everything that can write to it."""
     try:
         yield
     finally:
@@ -86,15 +80,15 @@ async def _close_request_log(request_log: RequestLog | None) -> AsyncGenerator[N
 
 
 @asynccontextmanager
-async def _open_store(store: Store | None) -> AsyncGenerator[None]:
-    if store is None:
+async def _open(resource: LifespanResource | None) -> AsyncGenerator[None]:
+    if resource is None:
         yield
         return
-    await store.open()
+    await resource.open()
     try:
         yield
     finally:
-        await store.close()
+        await resource.close()
 
 
 @asynccontextmanager
@@ -107,18 +101,18 @@ async def _start_models(models: Models) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _run_workers(service: Service, workers: Sequence[BackgroundWorker]) -> AsyncGenerator[None]:
-    store = service.store
-    running = [] if store is None else [asyncio.create_task(worker(service, store)) for worker in workers]
+async def _run_workers(store: Store | None, workers: Sequence[BackgroundWorker]) -> AsyncGenerator[None]:
+    running = [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
     try:
         yield
     finally:
+        # All are cancelled first, so that they end side by side.
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def run_cleanup(_: Service, store: Store) -> None:
+async def run_cleanup(store: Store) -> None:
     """Remove expired records in small steps, so that other writes can interleave."""
     while True:
         try:

@@ -82,11 +82,13 @@ class MediaResolver:
             is_readable = _FEATURES[type(medium)] in features
             if not is_readable and isinstance(medium, File):
                 unreadable_files.append(medium)
+                # Its text can still be given to the model, see below.
                 is_readable = isinstance(medium.source, UploadedMedia)
             if is_readable and not isinstance(medium.source, InlineMedia):
                 pending[medium] = f"messages[{index}].content"
         if images > MAX_IMAGES:
             raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
+        # Only an engine of events, such as an upstream, can take a URL; a token engine needs the pixels.
         passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
         replacements: dict[Medium, Medium | Text] = {}
         resolved = await self._resolve_all(
@@ -114,6 +116,7 @@ class MediaResolver:
             async with semaphore:
                 resolved = await self._resolve_one(owner_files, medium, param)
             total += len(resolved.source.data) if isinstance(resolved.source, InlineMedia) else 0
+            # After each file, so that a request holds at most the limit and what is in flight.
             if total > MAX_TOTAL:
                 message = f"The files and images of this request have more than {MAX_TOTAL} bytes together."
                 raise RequestError(message, param=param, code="image_too_large")
@@ -156,6 +159,7 @@ class MediaResolver:
             from .fetch import Fetcher  # noqa: PLC0415
 
             self._fetcher = Fetcher(self._options.hosts)
+        # The query is left out: it often ends in something like a file name.
         return InlineMedia(await self._fetcher.fetch(url, param), mimetypes.guess_type(url.partition("?")[0])[0])
 
 
@@ -208,6 +212,7 @@ def _replace_in_message(message: Message, replacements: Mapping[Medium, Medium |
 def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -> Part:
     match part:
         case ToolResult(content=content):
+            # The results of tools can contain images too.
             new_content = tuple(replacements.get(item, item) if isinstance(item, Medium) else item for item in content)
             return msgspec.structs.replace(part, content=new_content)
         case Image() | Audio() | File():

@@ -61,6 +61,7 @@ class RequestLogLine(Struct):
                 case PromptTokens():
                     pass
                 case _:
+                    # Only the first event of the answer counts.
                     self.ttft_s = elapsed if self.ttft_s is None else self.ttft_s
                     self.output_tokens += len(get_answer_tokens(event))
                     if isinstance(event, ChoiceFinished):
@@ -86,12 +87,14 @@ class RequestLog:
 
     def put(self, line: RequestLogLine) -> None:
         try:
+            # Never blocks: a slow disk costs lines, not tokens.
             self._lines.put_nowait(line)
         except queue.Full:
             self._dropped += 1
 
     def close(self) -> None:
         """Write all queued lines, then close."""
+        # The end of the queue; blocks until there is room, since every line before it is to be written.
         self._lines.put(None)
         self._thread.join()
         self._file.close()
@@ -132,6 +135,7 @@ async def log_batches(
         raise
     finally:
         line.latency_s = elapsed()
+        # Neither finished nor failed: the generator was closed.
         if line.status == CLIENT_CLOSED_REQUEST:
             line.error = "cancelled"
         request_log.put(line)

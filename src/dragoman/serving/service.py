@@ -1,8 +1,9 @@
-"""The state that all handlers share; `create_app` builds it."""
+"""The options of the HTTP API, and what all handlers share; `create_app` builds both. Knows no feature."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -13,20 +14,15 @@ from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts
 from ..store import Store
-from .auth import Keyring
 from .body import BodyMemoryBudget
 from .clock import Clock, IdGenerator
 from .cors import CorsPolicy
 from .crypto import Sealer
-from .http_metrics import HttpMetrics
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
-from .pacing import StartLimiter
-from .port_faults.spec import PortController
 from .request_log import RequestLog
-from .responses.background import BackgroundRuns
-from .responses.conversation_locks import ConversationLocks
-from .weight_uploads import WeightUploads
+
+STARTS_PER_TURN = 4
 
 
 class ServingOptions(Struct, frozen=True):
@@ -69,36 +65,80 @@ class ServingOptions(Struct, frozen=True):
     progress_timeout: float = 600.0
 
 
+class StartLimiter:
+    """Limits request starts, first come, first served: a burst of requests must not delay tokens of running streams.
+
+    Rendering and admitting a request costs as much as about thirty tokens; rejecting one costs little, so what can
+    reject it (authentication, validation, a full queue) comes first.
+
+    starts_per_turn: per iteration of the event loop.
+    """
+
+    def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
+        self._starts_per_turn = self._available = starts_per_turn
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._is_scheduled = False
+
+    async def acquire(self) -> None:
+        """Wait for an iteration with capacity; returns immediately if this one has some."""
+        loop = asyncio.get_running_loop()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._on_loop_turn, loop)
+        # Those that wait already go first.
+        if self._available and not self._waiters:
+            self._available -= 1
+            return
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _on_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._available = self._starts_per_turn
+        while self._waiters and self._available:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # a cancelled waiter is done
+                waiter.set_result(None)
+                self._available -= 1
+        # An idle server schedules nothing: after a turn without a start it stops.
+        self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
+        if self._is_scheduled:
+            loop.call_soon(self._on_loop_turn, loop)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationServices:
+    """What reads the body of a request and admits its call to the engine, for every dialect.
+
+    meters: count the calls of each model.
+    request_log: None if requests are not logged.
+    recent_prompts: remembers prompts to explain; None unless that is enabled.
+    start_limiter: paces what is expensive in admitting a call.
+    """
+
+    reader_options: ReaderOptions
+    sealer: Sealer
+    fingerprint: str
+    media: MediaResolver
+    meters: ModelMetrics
+    request_log: RequestLog | None = None
+    recent_prompts: RecentPrompts | None = None
+    start_limiter: StartLimiter = field(default_factory=StartLimiter)
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The services and options of an application.
+    """What the handlers of all routes share. It knows no feature: a feature's state is handed to its own routes alone.
 
+    body_budget: the memory for all request bodies in flight.
     store: None if storage is disabled.
-    jobs_available: set when a job has been stored.
-    recent_prompts: None unless prompts can be explained.
-    port_controller: None unless the server is simulated.
     """
 
     models: Models
     clock: Clock
     ids: IdGenerator
     options: ServingOptions
-    keyring: Keyring
-    allowed_hosts: tuple[str, ...]
-    reader_options: ReaderOptions
-    sealer: Sealer
-    fingerprint: str
-    meters: ModelMetrics
-    http_metrics: HttpMetrics
+    generation: GenerationServices
     stream_monitor: StreamMonitor
-    media: MediaResolver
     body_budget: BodyMemoryBudget
     store: Store | None = None
-    background: BackgroundRuns | None = None
-    jobs_available: asyncio.Event = field(default_factory=asyncio.Event)
-    recent_prompts: RecentPrompts | None = None
-    request_log: RequestLog | None = None
-    port_controller: PortController | None = None
-    start_limiter: StartLimiter = field(default_factory=StartLimiter)
-    weight_uploads: WeightUploads = field(default_factory=WeightUploads)
-    conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)

@@ -56,6 +56,7 @@ async def list_newest_first(
                 "after_id" if listing.after else "before_id", f"there is no {abbreviate(id)} in this list"
             )
         position = cursor.position
+    # `before_id` asks for the page above: the nearest ones come first, and are turned round below.
     descending = listing.before is None
     records = await _find_records(store, owner, kind, position, listing.limit, descending, matches)
     rows = records[: listing.limit]
@@ -73,6 +74,7 @@ async def _find_records(
 ) -> list[Record]:
     """Return more than `limit` records if there are more."""
     records: list[Record] = []
+    # Filters apply after the store has read a page, so several pages may be needed.
     while len(records) <= limit:
         batch = await store.page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)
         records += filter(matches, batch)

@@ -54,6 +54,13 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
     return EngineError("The server failed while answering; see its log.", code="internal_error")
 
 
+def add_warnings(body: bytes, warnings: bytes) -> bytes:
+    """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
+    if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
+        return body
+    return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
+
+
 class StreamFraming(Protocol):
     """The parts of a stream besides its events; every `Writer` implements it."""
 
@@ -64,6 +71,16 @@ class StreamFraming(Protocol):
     def keepalive(self) -> bytes: ...
 
     def render_error(self, error: DragomanError) -> bytes: ...
+
+
+class RawFraming:
+    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
+
+    end = b""
+    keepalive = b""
+
+    def render_error(self, error: DragomanError) -> bytes:
+        raise error
 
 
 class ResponseStart(Struct, frozen=True):
@@ -125,8 +142,10 @@ class Responder(ABC):
     async def __call__(self, on_disconnect: OnDisconnect, send: Send) -> ResponseOutcome:
         """Send the response. on_disconnect: registers the callback that cancels it."""
         self._send, self._task = send, asyncio.current_task()
+        # From here on a disconnect cancels this task; before, the handler itself had to.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
+            # The headers do not wait for the first token longer than this: proxies and clients would time out.
             self._timer = asyncio.get_running_loop().call_later(self._response_start.max_wait, self._send_keepalive)
         try:
             try:
@@ -169,6 +188,7 @@ class Responder(ABC):
         self._error = error
         if self._response_start is not None:
             await self._send_whole(*self._response_start.render_error(error))
+        # An injected fault: no terminal event, as if the network had failed.
         elif isinstance(error, ConnectionDropped):
             # The server closes a connection whose response is incomplete.
             self._is_cancelled = True
@@ -209,6 +229,7 @@ class Responder(ABC):
             self._abort()
 
     def _send_keepalive(self) -> None:
+        # A keep-alive that is still blocked is enough.
         if self._keepalive_task is None:
             self._keepalive_task = asyncio.get_running_loop().create_task(self._write_keepalive())
             self._keepalive_task.add_done_callback(self._on_keepalive_done)
@@ -222,15 +243,19 @@ class Responder(ABC):
     async def _write_keepalive(self) -> None:
         if self._response_start is not None:
             await self._send_headers()
+        # Events are being sent, and those keep the connection alive.
         elif self._is_writing:
             return
         await self._write(self._framing.keepalive)
 
 
 class GenerationResponder(Responder):
-    """The response to a generation, streamed or not."""
+    """The response to a generation, streamed or not.
 
-    __slots__ = ("_batches", "_writer")
+    warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
+    """
+
+    __slots__ = ("_batches", "_warnings", "_writer")
 
     def __init__(
         self,
@@ -240,9 +265,10 @@ class GenerationResponder(Responder):
         monitor: StreamMonitor,
         *,
         stream: bool,
+        warnings: bytes = b"",
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
-        self._batches, self._writer = batches, writer
+        self._batches, self._writer, self._warnings = batches, writer, warnings
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()
@@ -261,7 +287,8 @@ class GenerationResponder(Responder):
                 self._is_writing = False
             # Release the batch while waiting for the next.
             del batch, chunk
-        await self._write(writer.end, more_body=False)
+        comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
+        await self._write(comment + writer.end, more_body=False)
 
     async def _collect(self) -> None:
         builder = ReplyBuilder()
@@ -269,7 +296,8 @@ class GenerationResponder(Responder):
             for event in batch:
                 builder.feed(event)
         assert self._response_start is not None
-        await self._send_whole(200, self._response_start.headers, self._writer.render_full(builder.build()))
+        body = add_warnings(self._writer.render_full(builder.build()), self._warnings)
+        await self._send_whole(200, self._response_start.headers, body)
 
 
 class ReplayResponder(Responder):

@@ -92,9 +92,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
-    threads: Annotated[int | None, Option("Model", "Number of CPU threads for llama.cpp.", minimum=1, maximum=1024)] = (
-        None
-    )
+    threads: Annotated[
+        int | None,
+        Option(
+            "Model",
+            "Number of CPU threads for computation; by default all cores that the process may use, or one for `tiny` "
+            "and `encoder`.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = None
     quantization: Annotated[
         Literal["bitsandbytes", "torchao"] | None,
         Option(

@@ -30,7 +30,8 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ("transformers", "mlx", "vllm"): "trust_remote_code",
     ("transformers", *_VLLM_ENGINES): "lora_modules",
     ("transformers",): "device quantization attention_backend",
-    ("llamacpp",): "gpu_layers mmproj threads",
+    ("llamacpp",): "gpu_layers mmproj",
+    ("tiny", "encoder", "transformers", "llamacpp"): "threads",
     ("vllm",): "vllm_args",
     ("scripted", "sim"): "directives",
     ("upstream",): ("upstream_model upstream_kind upstream_api_key upstream_weight upstream_timeout upstream_retries"),
@@ -39,6 +40,8 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "kv_events_config kv_transfer_config seed"
     ),
     ("sim",): (
+        "max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
+        "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
         "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_embedding_size sim_faults"
     ),

@@ -33,6 +33,37 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     num_gpu_blocks_override: Annotated[
         int | None, Option("Simulator", "Number of KV cache blocks, instead of the profile's.", minimum=2)
     ] = None
+    max_loras: Annotated[
+        int | None,
+        Option("Simulator", "Maximum number of LoRA adapters that run at once; 1 by default.", minimum=1),
+    ] = None
+    max_num_active_seqs: Annotated[
+        int | None,
+        Option("Simulator", "Maximum number of requests that run at once, up to --max-num-seqs.", minimum=1),
+    ] = None
+    long_prefill_token_threshold: Annotated[
+        int | None,
+        Option(
+            "Simulator", "Maximum prompt tokens of a request per step, unless it is alone; 0 is no limit.", minimum=0
+        ),
+    ] = None
+    long_prefill_token_threshold_adaptive: Annotated[
+        bool, Option("Simulator", "Raise that limit to a fair share of the tokens of a step.")
+    ] = False
+    async_scheduling: Annotated[
+        bool, Option("Simulator", "Disable asynchronous scheduling: a step is scheduled when the previous one ends.")
+    ] = True
+    scheduler_reserve_full_isl: Annotated[
+        bool, Option("Simulator", "Admit a request as soon as the first chunk of its prompt fits into the KV cache.")
+    ] = True
+    watermark: Annotated[
+        float | None,
+        Option("Simulator", "Share of the KV cache that stays free when a request is admitted.", minimum=0, maximum=1),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        Option("Simulator", "Devices that share every layer; the profile's, whose times depend on it.", minimum=1),
+    ] = None
     enable_chunked_prefill: Annotated[
         bool, Option("Simulator", "Disable chunked prefill, so that each prompt is computed in a single step.")
     ] = True
@@ -56,6 +87,10 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Simulator", "Publish KV cache events over ZeroMQ, in vLLM's JSON format.", metavar="JSON"),
     ] = None
+    kv_events_version: Annotated[
+        Literal["0.33", "0.19"],
+        Option("Simulator", "Version of vLLM in whose form KV cache events are published; 0.19 for it and before it."),
+    ] = "0.33"
     kv_transfer_config: Annotated[
         str | None,
         Option("Simulator", "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.", metavar="JSON"),

@@ -82,19 +82,20 @@ class PostgresStore(SqlStore):
             StoreUnavailable: no connection, or the schema is of a newer version.
         """
         try:
-            await self._connect()
+            async with _translate_errors():
+                self._pool = await _asyncpg.create_pool(
+                    self._dsn,
+                    min_size=1,
+                    max_size=_MAX_CONNECTIONS,
+                    timeout=self._timeout,
+                    command_timeout=self._timeout,
+                )
+                await self._ensure_run_lock()
+                async with self._pool.acquire() as connection, connection.transaction():
+                    await _migrate(connection)
         except BaseException:
             await self.close()
             raise
-
-    async def _connect(self) -> None:
-        async with _translate_errors():
-            self._pool = await _asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=_MAX_CONNECTIONS, timeout=self._timeout, command_timeout=self._timeout
-            )
-            await self._ensure_run_lock()
-            async with self._pool.acquire() as connection, connection.transaction():
-                await _migrate(connection)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -108,7 +108,10 @@ class SqliteStore(SqlStore):
         def write(connection: sqlite3.Connection) -> int:
             run_steps(connection, sql.touch(touches))
             removed = run_steps(connection, sql.clean(limit, self._bounds, now))
-            _free_pages(connection)
+            free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+            for _ in range(min(free_pages, _MAX_FREED_PAGES)):
+                # Python's driver steps the statement once, which frees one page whatever number is given.
+                connection.execute("PRAGMA incremental_vacuum")
             return removed
 
         return await self._write(write)
@@ -128,19 +131,16 @@ class SqliteStore(SqlStore):
         except OSError as error:
             raise StoreUnavailable(f"The store {self._path} cannot be opened: {error.strerror}.") from error
         try:
-            return self._open_migrated()
+            connection = self._connect()
+            try:
+                self._migrate(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
         except BaseException:
             self._run_lock.release()
             raise
-
-    def _open_migrated(self) -> sqlite3.Connection:
-        connection = self._connect()
-        try:
-            self._migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -199,10 +199,3 @@ class SqliteStore(SqlStore):
         if self._writer is None:
             raise StoreUnavailable("The store is closed.")
         return await self._writer.write(work)
-
-
-def _free_pages(connection: sqlite3.Connection) -> None:
-    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    for _ in range(min(free_pages, _MAX_FREED_PAGES)):
-        # Python's driver steps the statement once, which frees one page whatever number is given.
-        connection.execute("PRAGMA incremental_vacuum")

@@ -202,3 +202,34 @@ def test_greedy_sequences_draw_nothing() -> None:
 
     request = TokenRequest(id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3))
     assert SamplingState(request, VOCAB, never).is_plain
+
+
+LARGE = 40_000
+"""Tokens of a vocabulary whose best tokens are not found by sorting all of it."""
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 9.0])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-6), (50, 1.0), (50, 0.8), (9000, 0.7)]
+)
+def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int, top_p: float, spread: float) -> None:
+    """Sixteenths again, so that many tokens are equally good."""
+    rng = np.random.default_rng(int(spread * 10) + top_k)
+    logits = (rng.normal(size=LARGE) * spread * 16).round().astype(np.float32) / 16
+    sampling = Sampling(temperature=0.5, top_k=top_k, top_p=top_p)
+    order = sorted(range(LARGE), key=lambda id: (-logits[id], id))
+    if top_k:
+        order = [id for id in order if logits[id] >= logits[order[top_k - 1]]]
+    masses = np.exp((logits[order].astype(np.float64) - logits.max()) / 0.5)
+    before = masses.cumsum() - masses
+    near = np.abs(before - top_p * masses.sum()) < 1e-6 * masses.sum()
+    kept = sorted(order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order)
+    cumulative = np.exp((logits[kept].astype(np.float64) - logits.max()) / 0.5).cumsum()
+    for chance in rng.random(20):
+        asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
+        made = SamplingState(asked, LARGE, always(chance))
+        (token,) = sample(logits[None], [made], [None])
+        expected = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+        # What float32 cannot tell from the boundary moves it by so many tokens.
+        most = int(near.sum()) if top_p < 1 else 0
+        assert token in kept[max(expected - most, 0) : expected + most + 1]

@@ -9,6 +9,7 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
 from dragoman.engines.llamacpp.completion_state import CompletionState
+from dragoman.engines.llamacpp.grammar import build_native_grammar, find_impossible_end
 from dragoman.engines.llamacpp.token_text import TokenText
 from dragoman.engines.llamacpp.wire import CompletionChunk, LlamaCppErrorBody, PromptProgress, ScoredToken, TopLogprob
 from tests.engines.harness import Only
@@ -84,7 +85,7 @@ def test_what_was_cut_within_a_character_is_asked_for_by_itself() -> None:
 
 def test_a_token_that_the_grammar_refuses_is_not_said_but_another_is_asked_for() -> None:
     one = answer(matcher=Only([[0], [1, 4]]), grammar="start: AB")
-    assert one.build_body(0, cached=False).grammar == "%llguidance {}\nstart: AB"
+    assert one.build_body(0, cached=False).grammar == build_native_grammar("start: AB", {END})
     assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
     assert one.feed(CompletionChunk("a", (0,), tokens_predicted=2)) == []
     masked = one.build_body(0, cached=True)
@@ -131,3 +132,41 @@ def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
 def test_a_fault_is_an_error() -> None:
     with pytest.raises(EngineError, match=r"llama.cpp: too much"):
         answer().feed(CompletionChunk(error=LlamaCppErrorBody("too much")))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "native"),
+    [
+        ('start: "x"', '%llguidance {}\nanswer_body: "x"\nstart: answer_body (<[3,8]>)?\n'),
+        ("%llguidance {}\nstart: /a/", "%llguidance {}\nanswer_body: /a/\nstart: answer_body (<[3,8]>)?\n"),
+        (
+            'start[max_tokens=9]: <start> a "start" /start/ # start\na: restart start? start-2 start_a\nrestart: start',
+            '%llguidance {}\nanswer_body[max_tokens=9]: <start> a "start" /start/ # start\n'
+            "a: restart answer_body? start-2 start_a\nrestart: answer_body\nstart: answer_body (<[3,8]>)?\n",
+        ),
+        (
+            'start: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark { start: /b/ }\nanswer_body: "y"',
+            '%llguidance {}\nanswer_body_: a{1,2} %json {"start": {"a": 1}} answer_body\na: %lark { start: /b/ }\n'
+            'answer_body: "y"\nstart: answer_body_ (<[3,8]>)?\n',
+        ),
+        ('{"grammars": []}', ""),
+        ("", ""),
+    ],
+)
+def test_a_grammar_allows_every_end_token_after_the_answer(grammar: str, native: str) -> None:
+    assert build_native_grammar(grammar, {8, 3}) == native
+
+
+def test_a_grammar_of_llamacpp_is_sent_once_and_only_where_it_can_end() -> None:
+    one = answer(grammar='start: "a"')
+    assert [bool(one.build_body(0, cached=False).grammar) for _ in range(2)] == [True, False]
+    request = TokenRequest(id="x", prompt=(0, 1), max_tokens=9, grammar='start: "a"')
+    ours = CompletionState(request, TokenText(WORDS), frozenset({END}), seed=7, context=64, has_native_grammars=False)
+    assert ours.build_body(0, cached=False).grammar == ""
+
+
+def test_the_end_tokens_are_tried_at_the_end_of_a_grammar() -> None:
+    ends = {3: "<stop>", 8: "<end>"}
+    assert find_impossible_end(ends, lambda body: (body.logit_bias[0][0],)) is None
+    assert find_impossible_end(ends, lambda body: (3,)) == "<end>"
+    assert find_impossible_end(ends, lambda _: ()) == "<stop>"

@@ -15,8 +15,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.core.engine import Failed, TokenRequest
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.core.engine import Ended, Failed, TokenRequest
 from dragoman.core.errors import EngineError
+from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import GenerateRequest, GenerationLimits, Sampling, SamplingOptions
 from dragoman.engines import tiny
@@ -343,6 +345,48 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
     )
     assert {call.name for call in (await subject.complete(free)).choices[0].list_calls()} == {"get_weather"}
     await models.stop()
+
+
+END_TEXTS = (0, 2)
+"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp takes the first for its end of turn."""
+
+
+@pytest.mark.parametrize("end", END_TEXTS)
+async def test_an_answer_under_a_grammar_ends_with_every_end_token(file: Path, end: int) -> None:
+    grammar = Compiler(TOKENIZER, END_TEXTS).compile_text('start: "x"?', None)
+    ask = TokenRequest(
+        id="a",
+        prompt=talk("Hi"),
+        max_tokens=5,
+        sampling=Sampling(temperature=0, logit_bias=((end, 100.0),)),
+        stop_token_ids=frozenset(END_TEXTS),
+        grammar=grammar.text,
+        matcher=grammar.build_matcher(),
+    )
+    async with serving(file) as client:
+        told = await client.ask(ask)
+    assert (told.tokens, told.end) == ([end], Ended("a", FinishReason.STOP, end))
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("question", ["What is the weather in Rome?", "What is the opposite of hot?"])
+async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str) -> None:
+    models = build_models(Settings(model=str(file), max_model_len=1024, max_num_seqs=4, threads=1), SystemClock())
+    await models.start()
+    subject = EngineUnderTest(next(iter(models)))
+    schema = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
+    prompt = msgspec.structs.replace(
+        build_conversation(question),
+        tools=(FunctionTool("get_weather", None, schema, strict=True),),
+        tool_choice=ToolChoice(choice),
+    )
+    asked = GenerateRequest(
+        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=300)
+    )
+    answer = (await subject.complete(asked)).choices[0]
+    await models.stop()
+    assert answer.reason is not FinishReason.LENGTH
+    assert len(answer.list_calls()) <= 1
 
 
 def test_a_vocabulary_of_sentencepiece_is_read_as_llamacpp_reads_it(tmp_path: Path) -> None:

@@ -20,7 +20,13 @@ from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequenc
 
 
 def sequence(
-    id: str, prompt: list[int], max_tokens: int, block_size: int = 4, priority: int = 0, arrival: float = 0.0
+    id: str,
+    prompt: list[int],
+    max_tokens: int,
+    block_size: int = 4,
+    priority: int = 0,
+    arrival: float = 0.0,
+    lora: str = "",
 ) -> SimulatedSequence:
     return SimulatedSequence(
         id,
@@ -29,6 +35,7 @@ def sequence(
         contents=TokenContents(block_size, prompt.copy()),
         priority=priority,
         arrival=arrival,
+        lora=lora,
     )
 
 
@@ -85,6 +92,8 @@ class Driver:
                 sample(each)
             for each in ended.decodes:
                 self._learn(each, each.num_computed_tokens)
+            for each in finished:
+                self.scheduler.finish(each)
             self.got.update(each.id for each in sampled)
             self.finished += [each.id for each in finished]
             self._kept += [each for each in finished if each.keeps_blocks]
@@ -126,7 +135,8 @@ class Driver:
         assert len(taking_part) == len(set(taking_part)), "nobody takes part twice"
         assert not (step.admitted and step.preempted)
         assert not {each.id for each in step.preempted}.intersection(taking_part)
-        threshold = self.config.long_prefill_token_threshold or self.config.max_num_batched_tokens
+        alone = self.scheduler.num_running + self.scheduler.num_waiting < 2
+        threshold = (not alone and self.config.long_prefill_token_threshold) or self.config.max_num_batched_tokens
         for chunk in step.chunks:
             assert 0 < chunk.num_tokens <= threshold
             self.computed[chunk.sequence.id] += chunk.num_tokens

@@ -35,6 +35,14 @@ def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
     assert pool.find([b"a", b"b", b"c"]) == blocks[:2]
 
 
+def test_blocks_that_nobody_can_find_are_reused_before_those_that_are_cached() -> None:
+    pool = SimulatedBlockPool(6)
+    cached, *others = pool.allocate(4)
+    pool.cache(cached, b"a")
+    pool.release([cached, *others])
+    assert pool.allocate(5) == [4, 3, 2, 5, cached], "as on a stack: the last one freed is still in the GPU's caches"
+
+
 def test_a_prefix_ends_where_a_block_is_missing() -> None:
     pool = SimulatedBlockPool(4)
     first, second = pool.allocate(2)

@@ -127,6 +127,17 @@ async def test_a_required_call_satisfies_its_schema(seed: int):
     jsonschema_rs.validate(WEATHER["function"]["parameters"], json.loads(call["function"]["arguments"]))
 
 
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}])
+@pytest.mark.parametrize("syntax", ["hermes", "qwen3_coder", "mistral", "llama3_json"])
+async def test_a_tool_without_parameters_is_called_with_none(parameters: object, syntax: str):
+    function = {"name": "ping"} | ({} if parameters is None else {"parameters": parameters})
+    async with twin(tool_call_parser=syntax, sim_tool_calls=1.0) as sim:
+        for choice in ("required", "auto"):
+            answer = await sim.chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
+            for call in answer["choices"][0]["message"]["tool_calls"]:
+                assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("ping", {})
+
+
 @pytest.mark.parametrize(("share", "reason"), [(1.0, "tool_calls"), (0.0, "stop")])
 async def test_where_tools_may_be_called_the_configured_share_does(share: float, reason: str):
     async with twin(sim_tool_calls=share) as sim:

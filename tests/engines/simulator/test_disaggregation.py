@@ -53,6 +53,7 @@ def kept(scheduler: SimulatedScheduler) -> SimulatedSequence:
     scheduler.add(ended)
     sampled, finished = scheduler.update(scheduler.schedule())
     assert sampled == finished == [ended]
+    scheduler.finish(ended)
     return ended
 
 
@@ -106,6 +107,12 @@ def test_the_answer_of_the_prefill_side_is_vllms() -> None:
         "remote_port": 5601,
         "tp_size": 2,
         "remote_num_tokens": 8,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_blocks_expiry_time": None,
+        "remote_registration_generation": 0,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 0,
     }
 
 
@@ -136,8 +143,9 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
 
 def test_what_is_cached_is_not_fetched() -> None:
     scheduler = SimulatedScheduler(CONFIG)
-    scheduler.add(sequence("a", list(range(8)), 1))
+    scheduler.add(near := sequence("a", list(range(8)), 1))
     scheduler.update(scheduler.schedule())
+    scheduler.finish(near)
     scheduler.add(remote("b", 16))
     assert [fetch.num_tokens for fetch in scheduler.schedule().fetching] == [8]
     scheduler.add(remote("c", 9))

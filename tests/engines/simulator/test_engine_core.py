@@ -23,6 +23,8 @@ def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], lis
         outcome = tested.commit(tested.next_step_end)
         for each in outcome.sampled:
             sample(each)
+        for each in outcome.finished:
+            tested.abort(each)
         tested.launch(outcome.at)
         told.append((outcome.at, [each.id for each in outcome.sampled], [each.id for each in outcome.finished]))
     return told

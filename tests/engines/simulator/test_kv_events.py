@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -15,12 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.engine import Ended, TokenOutput, TokenRequest
-from dragoman.engines.simulator.blocks import SimulatedBlockPool
+from dragoman.engines.simulator.blocks import BlockCached, SimulatedBlockPool
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.hashing import TokenContents
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
-from dragoman.engines.simulator.kv_events import KvEvent, KvEventBatch, ReplayBuffer, truncate_hash
+from dragoman.engines.simulator.kv_events import (
+    BlockRemovedEvent,
+    BlockStored,
+    CacheClearedEvent,
+    KvEvent,
+    KvEventBatch,
+    KvEventBuilder,
+    ReplayBuffer,
+    build_batch,
+    truncate_hash,
+)
 from dragoman.engines.simulator.kv_publisher import REPLAY_END, offset_endpoint_port, parse_kv_events_config
 from dragoman.engines.simulator.rank import DataParallelRank, LiveRequest
 from dragoman.engines.simulator.reply_generator import PlannedReply
@@ -59,16 +68,16 @@ class Bench:
     def hear(self, events: list[KvEvent]) -> None:
         """As a router would: from the bytes."""
         payload = msgspec.msgpack.encode(KvEventBatch(0.0, events, 0))
-        for name, *fields in msgspec.msgpack.decode(payload)[1]:
-            if name == "BlockStored":
-                hashes, _, tokens, size = fields[:4]
-                for place, each in enumerate(hashes):
-                    self.index[each] = tokens[place * size : (place + 1) * size]
-            elif name == "BlockRemoved":
-                for each in fields[0]:
+        for event in msgspec.msgpack.decode(payload)[1]:
+            if event["type"] == "BlockStored":
+                size = event["block_size"]
+                for place, each in enumerate(event["block_hashes"]):
+                    self.index[each] = event["token_ids"][place * size : (place + 1) * size]
+            elif event["type"] == "BlockRemoved":
+                for each in event["block_hashes"]:
                     del self.index[each]
             else:
-                assert name == "AllBlocksCleared"
+                assert event["type"] == "AllBlocksCleared"
                 self.index.clear()
 
     def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> LiveRequest:
@@ -76,7 +85,7 @@ class Bench:
         request = TokenRequest(id, tuple(prompt), max_tokens)
         ledger = self.rank.event_builder
         assert ledger is not None
-        contents = TokenContents(self.config.block_size, list(prompt), on_hashed=partial(ledger.add_hashed, lora=""))
+        contents = TokenContents(self.config.block_size, list(prompt), on_hashed=ledger.add_hashed)
         sequence = SimulatedSequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
         speech = PlannedTokens((), [1, 2, 3], 0, None, -1)
         said: list[TokenOutput] = [] if outputs is None else outputs
@@ -135,10 +144,38 @@ def test_blocks_tell_their_tokens_and_what_they_follow():
     while bench.calls:
         bench.step()
     assert isinstance(outputs[-1], Ended)
-    (stored,) = [msgspec.to_builtins(event) for event in heard]
-    name, hashes, parent, tokens, size, _, medium, lora = stored
-    assert (name, parent, tokens, size, medium, lora) == ("BlockStored", None, [*range(7, 15)], 4, "GPU", None)
+    (stored,) = msgspec.to_builtins(build_batch(1.0, heard, 0))[1]
+    hashes = stored.pop("block_hashes")
     assert len(hashes) == 2
+    assert stored == {
+        "type": "BlockStored",
+        "parent_block_hash": None,
+        "token_ids": [*range(7, 15)],
+        "block_size": 4,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [None, None],
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+    (old,) = msgspec.to_builtins(build_batch(1.0, heard, 0, "0.19"))[1]
+    assert old == ("BlockStored", hashes, None, [*range(7, 15)], 4, None, "GPU", None)
+
+
+def test_old_forms_are_arrays_of_the_same():
+    removed, cleared = BlockRemovedEvent([5]), CacheClearedEvent()
+    batch = msgspec.to_builtins(build_batch(1.0, [removed, cleared], 3, "0.19"))
+    assert batch == [1.0, [("BlockRemoved", [5], "GPU"), ("AllBlocksCleared",)], 3]
+
+
+def test_a_block_tells_its_adapter_and_the_first_one_its_salt():
+    builder = KvEventBuilder(block_size=1, num_blocks=4)
+    for name, parent in ((b"a", None), (b"b", b"a")):
+        builder.add_hashed(name, parent, [7], lora="poet", salt="mine")
+    (stored,) = builder.build_events([BlockCached(1, b"a"), BlockCached(2, b"b")])
+    assert isinstance(stored, BlockStored)
+    assert (stored.lora_name, stored.extra_keys) == ("poet", [("poet", "mine"), ("poet",)])
 
 
 def test_what_is_kept_can_be_heard_again():
@@ -176,7 +213,7 @@ async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
         await asking.send_multipart((b"", (0).to_bytes(8, "big")))
         _, number, payload = await asking.recv_multipart()
         ts, events, rank = msgspec.msgpack.decode(payload)
-        assert (number, rank, events[0][0]) == ((0).to_bytes(8, "big"), 0, "BlockStored")
+        assert (number, rank, events[0]["type"]) == ((0).to_bytes(8, "big"), 0, "BlockStored")
         assert ts > 1.7e9
         while (await asking.recv_multipart())[1] != REPLAY_END:
             pass

@@ -7,7 +7,7 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
-from .driving import sample, sequence
+from .driving import known_tokens, sample, sequence
 
 
 def scheduler(**settings: object) -> SimulatedScheduler:
@@ -32,8 +32,11 @@ def added(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
 def step(of: SimulatedScheduler) -> dict[str, int]:
     """A step from beginning to end."""
     scheduled = of.schedule()
-    for each in of.update(scheduled)[0]:
+    sampled, finished = of.update(scheduled)
+    for each in sampled:
         sample(each)
+    for each in finished:
+        of.finish(each)
     return shares(scheduled)
 
 
@@ -75,8 +78,23 @@ def test_what_just_fits_is_served() -> None:
 def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
     tested = scheduler(long_prefill_token_threshold=6)
     added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
-    assert step(tested) == {"long": 6, "short": 4}
-    assert step(tested) == {"long": 6}
+    tested.add(sequence("next", prompt(5, 200), 1))
+    assert step(tested) == {"long": 6, "short": 4, "next": 5}
+    assert step(tested) == {"long": 14}, "nobody is left who needs the room"
+
+
+def test_a_long_prompt_alone_has_the_whole_budget() -> None:
+    tested = scheduler(long_prefill_token_threshold=6)
+    tested.add(sequence("long", prompt(20), 1))
+    assert step(tested) == {"long": 16}
+    added(tested, sequence("a", prompt(1, 100), 1), sequence("b", prompt(1, 200), 1))
+    assert step(tested) == {"long": 4, "a": 1, "b": 1}
+
+
+def test_an_adaptive_threshold_is_never_below_a_fair_share() -> None:
+    tested = scheduler(long_prefill_token_threshold=3, long_prefill_token_threshold_adaptive=True)
+    added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
+    assert step(tested) == {"long": 8, "short": 4}
 
 
 def test_no_more_run_than_may() -> None:
@@ -141,6 +159,43 @@ def test_who_gives_way_after_having_been_scheduled_leaves_the_step() -> None:
     assert a.num_tokens == 8, "six of its prompt and two of its answer"
 
 
+def test_those_behind_one_that_preempts_itself_go_on() -> None:
+    tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
+    low, high = sequence("low", prompt(7), 5, priority=2), sequence("high", prompt(7, 50), 5, priority=1)
+    tested.add(low)
+    assert step(tested) == {"low": 7}
+    tested.add(high)
+    assert [step(tested), step(tested)] == [{"low": 1, "high": 7}, {"high": 1}]
+    assert (low.num_preemptions, high.num_preemptions) == (1, 0)
+
+
+def test_one_adapter_too_many_waits_and_others_pass_it() -> None:
+    tested = scheduler(max_loras=1)
+    first, other = sequence("first", prompt(4), 2, lora="a"), sequence("other", prompt(4, 50), 1, lora="b")
+    again, plain = sequence("again", prompt(4, 100), 1, lora="a"), sequence("plain", prompt(4, 150), 1)
+    added(tested, first, other, again, plain)
+    assert step(tested) == {"first": 4, "again": 4, "plain": 4}
+    assert [each.id for each in tested.list_waiting()] == ["other"]
+    assert [step(tested), step(tested)] == [{"first": 1}, {"other": 4}]
+
+
+def test_those_that_were_passed_stay_in_their_order() -> None:
+    for policy in ("fcfs", "priority"):
+        tested = scheduler(max_loras=1, max_num_seqs=2, scheduling_policy=policy)
+        tested.add(sequence("first", prompt(1), 9, lora="a"))
+        for index, lora in enumerate(("b", "c", "a", "d", "a")):
+            tested.add(sequence(f"{index}{lora}", prompt(1), 9, arrival=1.0 + index, lora=lora))
+        assert step(tested) == {"first": 1, "2a": 1}
+        assert [each.id for each in tested.list_waiting()] == ["0b", "1c", "3d", "4a"]
+
+
+def test_as_many_adapters_run_as_may() -> None:
+    tested = scheduler(max_loras=2)
+    for lora in "abc":
+        tested.add(sequence(lora, prompt(4), 2, lora=lora))
+    assert step(tested) == {"a": 4, "b": 4}
+
+
 def test_priority_decides_who_is_admitted_and_arrival_among_equals() -> None:
     tested = scheduler(scheduling_policy="priority")
     for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):
@@ -163,6 +218,47 @@ def test_every_chunk_of_a_prompt_can_be_found() -> None:
     assert [step(tested), step(tested)] == [{"a": 16}, {"a": 14}]
     tested.add(sequence("b", prompt(30), 1))
     assert step(tested) == {"b": 2}
+
+
+def test_a_block_that_decoding_fills_can_be_found_in_the_step_that_fills_it() -> None:
+    tested = scheduler(async_scheduling=False)
+    decoding = sequence("a", prompt(3), 4)
+    tested.add(decoding)
+    assert step(tested) == {"a": 3}
+    tested.add(sequence("b", [*prompt(3), known_tokens(decoding)[3], 9], 1))
+    assert step(tested) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(("max_tokens", "next_step"), [(3, {"a": 1}), (2, {})])
+def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
+    max_tokens: int, next_step: dict[str, int]
+) -> None:
+    tested = scheduler()
+    tested.add(decoding := sequence("a", prompt(3), max_tokens))
+    first, filling = tested.schedule(), tested.schedule()
+    assert shares(filling) == {"a": 1}
+    tested.update(first)
+    sample(decoding)
+    assert tested.pool.list_cached_blocks() == {}
+    assert shares(tested.schedule()) == next_step
+    assert len(tested.pool.list_cached_blocks()) == len(next_step), "in the next step, if there is one"
+    tested.update(filling)
+    assert len(tested.pool.list_cached_blocks()) == 1
+
+
+def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_step() -> None:
+    tested = scheduler(long_prefill_token_threshold=4, enable_prefix_caching=False)
+    slow, fast, last = sequence("slow", prompt(8), 1), sequence("fast", prompt(4, 50), 2), sequence("x", prompt(12), 9)
+    added(tested, slow, fast, last)
+    assert step(tested) == {"slow": 4, "fast": 4, "x": 4}
+    scheduled = tested.schedule()
+    assert shares(scheduled) == {"slow": 4, "fast": 1, "x": 4}
+    sampled, finished = tested.update(scheduled)
+    assert sampled == finished == [slow, fast]
+    held = [list(each.blocks) for each in finished]
+    for each in finished:
+        tested.finish(each)
+    assert tested.pool.allocate(4) == [*reversed(held[1]), *reversed(held[0])], "the last one freed is reused first"
 
 
 def test_the_last_token_is_computed_even_if_all_are_cached() -> None:

@@ -248,3 +248,45 @@ async def test_a_full_cache_queues_and_the_gauges_follow():
         assert (read(scraped, "vllm:kv_cache_usage_perc") or 0) >= 0.5
         ends = [(await each)["choices"][0]["finish_reason"] for each in answers]
     assert ends == ["length"] * 4
+
+
+async def test_tokens_are_told_apart_by_where_they_came_from_and_requests_by_what_they_took():
+    prompt = "word " * 100
+    async with twin() as sim:
+        await sim.chat(prompt, max_tokens=3, ignore_eos=True)
+        usage = (await sim.chat(prompt, max_tokens=7, ignore_eos=True, n=2))["usage"]
+        scraped = await sim.get("/metrics")
+    sources = {
+        source: read(scraped, "vllm:prompt_tokens_by_source_total", source=source)
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
+    }
+    assert sum(count or 0 for count in sources.values()) == 3 * usage["prompt_tokens"]
+    hits = read(scraped, "vllm:prefix_cache_hits_total")
+    assert sources["external_kv_transfer"] == 0
+    assert sources["local_cache_hit"] == hits
+    assert hits
+    assert hits > usage["prompt_tokens"]
+    assert read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="device") == hits
+    assert read(scraped, "vllm:prompt_tokens_cached_total") == hits
+    assert read(scraped, "vllm:request_prefill_kv_computed_tokens_sum") == sources["local_compute"]
+    assert read(scraped, "vllm:request_max_num_generation_tokens_count") == 2, "the choices of a request are one"
+    assert read(scraped, "vllm:request_max_num_generation_tokens_sum") == 10
+    assert read(scraped, "vllm:request_num_preemptions_count") == 3
+    assert read(scraped, "vllm:mm_cache_queries_total") == 0
+
+
+async def test_requests_that_wait_for_their_adapter_are_deferred():
+    adapters = ("a=/a", "b=/b")
+    async with twin(time_scale=10.0, lora_modules=adapters, max_loras=1) as sim:
+        endless = {"max_tokens": 4000, "ignore_eos": True}
+        streams = [asyncio.create_task(sim.chat(model=name, **endless)) for name in ("a", "b")]
+        deferred: float | None = 0
+        while not deferred:
+            scraped = await sim.get("/metrics")
+            deferred = read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")
+        assert deferred == read(scraped, "vllm:num_requests_waiting") == 1
+        assert read(scraped, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
+        assert read(scraped, "vllm:num_requests_running") == 1
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)

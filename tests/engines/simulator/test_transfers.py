@@ -60,6 +60,7 @@ class Side:
         self.transfers.register(done, PREFILL)
         self.scheduler.add(done)
         self.scheduler.update(self.scheduler.schedule())
+        self.scheduler.finish(done)
         return done
 
     def fetching(self, id: str, at: float) -> SimulatedSequence:
@@ -87,8 +88,8 @@ def test_what_was_prefilled_is_kept_until_it_is_reported_or_its_lease_runs_out()
     assert side.woken[-1] == 31.0
 
 
-@pytest.mark.parametrize("last", [Ended("a", FinishReason.STOP), Failed("a", "no")])
-def test_an_answer_that_is_whole_or_has_failed_leaves_nothing_to_fetch(last: Ended | Failed) -> None:
+@pytest.mark.parametrize("last", [Ended("a", FinishReason.CONTENT_FILTER), Failed("a", "no")])
+def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(last: Ended | Failed) -> None:
     side = Side()
     assert side.transfers.finish(side.prefilled(), last, 1.0) == last
     assert side.scheduler.pool.num_used == 0

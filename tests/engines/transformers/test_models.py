@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
 from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import EngineLimits, SchedulerConfig
+from dragoman.engines.hardware import count_usable_cores
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel, load_network
+from dragoman.engines.transformers.paged_attention import KvPool
 
 from ..harness import GREEDY, Bench, Told, alone, told_by
 
@@ -170,6 +173,130 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(EngineError, match="safetensors"):
         transformers.load(tmp_path, EngineLimits(), transformers.TransformersOptions())
+
+
+def saved(directory: Path, kind: str, **more: Any) -> Path:
+    network(kind, **more).save_pretrained(directory)
+    return directory
+
+
+ON_A_CPU = transformers.TransformersOptions(device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "vaultgemma"])
+def test_a_model_without_torch_attention_is_loaded_from_its_directory(kind: str, tmp_path: Path) -> None:
+    prompt = list(range(3, 43))
+    loaded = load_network(saved(tmp_path, kind), ON_A_CPU)
+    expected = generated(loaded, prompt, 8)
+    model, _ = build_paged_model(loaded)
+    ask = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
+    assert alone(model, ask).tokens == expected
+
+
+FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+LONG_ROPE: dict[str, Any] = {
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 64,
+        "short_mscale": 1.1,
+        "long_mscale": 1.2,
+        **FACTORS,
+    },
+}
+ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3 longrope": ("phi3", LONG_ROPE),
+    "phimoe longrope": ("phimoe", LONG_ROPE),
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
+    "chunks and scales": ("llama4_text", {"attention_chunk_size": 64, "floor_scale": 32, "num_local_experts": 4}),
+    "windows": ("mistral", {"sliding_window": 64}),
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(rope: str) -> None:
+    kind, more = ROPES[rope]
+    rng = np.random.default_rng(4)
+    prompts = [rng.integers(3, 96, length).tolist() for length in (7, 58, 150)]
+    expected = [generated(network(kind, **more), prompt, 20) for prompt in prompts]
+    model, _ = build_paged_model(network(kind, **more))
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
+    for name in ("first", "again"):
+        told = [
+            bench.add(TokenRequest(id=f"{name} {n}", prompt=tuple(prompt), max_tokens=20, sampling=GREEDY))
+            for n, prompt in enumerate(prompts)
+        ]
+        bench.finish()
+        assert [one.tokens for one in told] == expected, name
+
+
+def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
+    model, _ = build_paged_model(network("phi3", **LONG_ROPE))
+    bench = Bench(model)
+    long = tuple(np.random.default_rng(4).integers(3, 96, 100).tolist())
+    expected = alone(model, TokenRequest(id="x", prompt=long, max_tokens=8, sampling=GREEDY)).tokens
+    bench.add(TokenRequest(id="short", prompt=long[:50], max_tokens=2, sampling=GREEDY))
+    bench.finish()
+    assert bench.stepper.scheduler.count_cached_tokens(long[:50], "") == 48
+    assert bench.stepper.scheduler.count_cached_tokens(long, "") == 0
+    told = bench.add(TokenRequest(id="long", prompt=long, max_tokens=8, sampling=GREEDY))
+    bench.finish()
+    assert (told.cached, told.tokens) == ([0], expected)
+
+
+def test_a_model_whose_own_cache_changes_its_answers_is_refused() -> None:
+    """Moshi attends to everything without a cache, and to a window with one."""
+    with pytest.raises(EngineError, match="differs"):
+        build_paged_model(network("moshi", sliding_window=64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("mamba", "state beside keys and values"),
+        ("t5", "Unrecognized configuration class"),
+        ("bloom", "differs"),
+    ],
+)
+def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path) -> None:
+    if kind == "t5":
+        config = library.AutoConfig.for_model(
+            "t5", vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4
+        )
+        library.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    else:
+        saved(tmp_path, kind)
+    with pytest.raises(EngineError, match=reason) as refused:
+        build_paged_model(load_network(tmp_path, ON_A_CPU))
+    assert len(refused.value.message) < 300
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_torch_has_the_threads_that_were_asked_for_or_one_for_each_core(threads: int | None, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        options = transformers.TransformersOptions(device="cpu", dtype="float32", threads=threads)
+        transformers.load(saved(tmp_path, "llama"), EngineLimits(), options)
+        assert torch.get_num_threads() == (threads or count_usable_cores())
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_a_cache_takes_memory_only_where_it_is_written() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    keys = torch.ones((4, 8, 64))
+    pool, before = KvPool(32_768, torch.device("cpu")), resident()
+    kept, _ = pool.get_layer(0, keys, keys)
+    assert kept.numel() * kept.element_size() == 1 << 30
+    kept[7] = 1
+    assert kept[6:9].sum() == 8 * 64
+    assert resident() - before < 64 << 20
 
 
 def test_seeds_decide() -> None:

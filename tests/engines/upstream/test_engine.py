@@ -119,6 +119,24 @@ async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: obje
     assert (found.value.retry_after == 7) is (status == 429 or status >= 500)
 
 
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
+async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    told = {"error": {"message": "boom secret", "param": None}}
+    async with serving(lambda _: httpx2.Response(status, json=told)) as it:
+        with pytest.raises(DragomanError) as found:
+            await said(it)
+    assert found.value.message == f"The upstream failed (HTTP {status})."
+    assert "boom secret" in caplog.text
+
+
+@pytest.mark.parametrize("error", ['"boom secret"', '{"message": "boom secret"}'])
+async def test_the_words_of_a_failure_within_a_stream_are_too(error: str) -> None:
+    async with serving(lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")) as it:
+        with pytest.raises(EngineError) as found:
+            await said(it)
+    assert "secret" not in found.value.message
+
+
 async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
     told = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
     async with serving(lambda _: httpx2.Response(400, json=told)) as it:

@@ -15,7 +15,6 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.serving.house import house
 
 LIMIT = 512
 TOOL: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
@@ -95,9 +94,3 @@ async def test_what_comes_before_counts_too(client: httpx2.AsyncClient):
     counted = (await client.post("/v1/responses/input_tokens", json=asked)).json()
     called = (await client.post("/v1/responses", json={**asked, "max_output_tokens": 16})).json()
     assert counted["input_tokens"] == called["usage"]["input_tokens"] > first["usage"]["input_tokens"]
-
-
-async def test_an_engine_that_makes_its_own_prompts_says_so():
-    it = house()
-    counted = await it.post("/v1/responses/input_tokens", {"model": "m", "input": "hi"})
-    assert counted.json()["error"]["code"] == "unsupported_parameter"

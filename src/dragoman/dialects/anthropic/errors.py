@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
 from ..body import abbreviate
 from ..errors import MAX_MESSAGE
+from ..field_names import FieldNames
 from ..json_encoding import escape_line_breaks, replace_surrogates
 
 OVERLOADED_STATUS = 529
@@ -30,12 +31,15 @@ _TYPES = {
     504: "timeout_error",
     OVERLOADED_STATUS: "overloaded_error",
 }
-# This dialect's names of core fields, for errors that are raised after parsing.
-_PARAM_NAMES = {
-    "thinking_token_budget": "thinking.budget_tokens",
-    "response_format": "output_config.format",
-    "continue_final_message": "messages",
-}
+# This dialect's names of core fields, for errors and warnings that are raised after parsing.
+MESSAGES_NAMES = FieldNames(
+    ("thinking_token_budget", "thinking.budget_tokens"),
+    ("response_format", "output_config.format"),
+    ("continue_final_message", "messages"),
+    ("reasoning_effort", "output_config.effort"),
+    ("stop", "stop_sequences"),
+    (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+)
 _INDEX = re.compile(r"\[(\d+)\]")
 _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
@@ -109,13 +113,10 @@ def _build_message(error: DragomanError) -> str:
         return f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
     if error.param is None:
         return error.message
-    path = _translate_path(error.param)
+    MESSAGES_NAMES.translate(error)
+    # `messages[0].content` is `messages.0.content` here.
+    path = _INDEX.sub(r".\1", error.param)
     if match := _MISSING.fullmatch(error.message):
         return f"{path}: Field required{'.' if match.group(1) else ''}{match.group(1)}"
     match = _INVALID.fullmatch(error.message)
     return f"{path}: {match.group(1) if match else error.message}"
-
-
-def _translate_path(param: str) -> str:
-    """Translate `messages[0].content` to `messages.0.content`."""
-    return _INDEX.sub(r".\1", _PARAM_NAMES.get(param, param))

@@ -17,18 +17,18 @@ from ..fields import read_stop_strings, resolve_model
 from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
 from .context_management import read_edits
-from .errors import ThreadUnsupported
+from .errors import MESSAGES_NAMES, ThreadUnsupported
 from .messages import MessageHistory, read_history, wants_citations
 from .parameters import COUNT_TOKENS, MESSAGES
 from .thinking_blocks import ThinkingBlockReader
 from .tools import AnthropicToolRegistry
-from .wire import MessagesBody, MessagesPromptFields, OutputFormat
+from .wire import MESSAGES_NESTED, MessagesBody, MessagesPromptFields, OutputFormat
 from .writer import MessagesRenderOptions, MessagesWriter
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
 
-_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields)
+_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields, MESSAGES_NESTED)
 
 
 class CountCall(Struct, frozen=True):
@@ -50,7 +50,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     body = parsed.decode(_BODY)
-    warnings, unknown = MESSAGES.classify(parsed.find_other_fields(_BODY.names, _PROMPT_FIELDS.names))
+    warnings, unknown = MESSAGES.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     if body.service_tier is not None:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
     conversation = _read_conversation(prompting, options, warnings)
@@ -61,14 +61,16 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     def writer(header: Header) -> MessagesWriter:
         return MessagesWriter(id.apply_to(header), render_options)
 
-    return GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, TOOL_PREFIX)
+    return GenerationCall(
+        (request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, TOOL_PREFIX, MESSAGES_NAMES
+    )
 
 
 def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     """Parse a count_tokens body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = COUNT_TOKENS.classify(parsed.find_other_fields(_PROMPT_FIELDS.names))
+    warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
     conversation = _read_conversation(prompting, options, warnings)
     reports_edits = prompting.context_management is not None
     return CountCall(resolve_model(prompting.model, options), conversation, reports_edits, tuple(warnings), unknown)
@@ -155,12 +157,14 @@ def _build_request(
     body: MessagesBody, prompting: MessagesPromptFields, conversation: Conversation, options: ReaderOptions
 ) -> GenerateRequest:
     stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
+    constraint, constraint_param = _read_constraint(body, prompting, conversation.template.continue_final_message)
     return GenerateRequest(
         model=resolve_model(prompting.model, options),
         prompt=conversation,
         sampling=body.build_sampling(),
         limits=body.build_limits(None if body.max_tokens == -1 else body.max_tokens, stop),
-        constraint=_read_constraint(body, prompting, conversation.template.continue_final_message),
+        constraint=constraint,
+        constraint_param=constraint_param,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),
         priority=body.priority or 0,
@@ -169,9 +173,11 @@ def _build_request(
     )
 
 
-def _read_constraint(body: MessagesBody, prompting: MessagesPromptFields, is_prefilled: bool) -> Constraint | None:
+def _read_constraint(
+    body: MessagesBody, prompting: MessagesPromptFields, is_prefilled: bool
+) -> tuple[Constraint | None, str]:
     config = prompting.output_config
-    constraint = require_at_most_one(
+    constraint, param = require_at_most_one(
         [
             *_read_format(config.format if config is not None else None, "output_config.format"),
             *_read_format(prompting.output_format, "output_format"),
@@ -180,7 +186,7 @@ def _read_constraint(body: MessagesBody, prompting: MessagesPromptFields, is_pre
     )
     if constraint is not None and is_prefilled:
         raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
-    return constraint
+    return constraint, param
 
 
 def _read_format(format: OutputFormat | None, path: str) -> list[tuple[str, Constraint]]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 
 from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
+from ..nested_fields import NestedRules
 
 
 class BlockSource(Struct, frozen=True):
@@ -122,6 +123,22 @@ class WireEdit(Struct, frozen=True):
 
 class ContextManagement(Struct, frozen=True):
     edits: list[WireEdit] | None = None
+
+
+MESSAGES_NESTED = NestedRules(
+    accepted={
+        # Hints for caches, and what clients replay from an answer.
+        AnthropicWireMessage: frozenset({"cache_control", "id"}),
+        WireContentBlock: frozenset({"cache_control", "caller"}),
+        AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
+    },
+    checked_types={
+        # The others are hosted tools and their blocks, or tools of a fixed form.
+        WireContentBlock: frozenset({"text", "image", "document", "search_result", "tool_use", "tool_result"})
+        | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"},
+        AnthropicWireTool: frozenset({None, "custom"}),
+    },
+)
 
 
 class MessagesPromptFields(Struct, frozen=True, kw_only=True):

@@ -44,16 +44,17 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
 
 
-def read_messages(messages: Sequence[ChatWireMessage]) -> tuple[Message, ...]:
+def read_messages(messages: Sequence[ChatWireMessage], warnings: list[str]) -> tuple[Message, ...]:
     """Parse messages. Raises RequestError with the path of the offending field."""
-    reader = _MessageReader()
+    reader = _MessageReader(warnings)
     return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
 class _MessageReader:
     """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, warnings: list[str]) -> None:
+        self._warnings = warnings
         self._names: dict[str, str] = {}
         self._open_legacy: dict[str, deque[str]] = {}
 
@@ -69,7 +70,7 @@ class _MessageReader:
                 return Message(Role(role), _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        reasoning = message.reasoning or message.reasoning_content
+        reasoning = message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
         if reasoning:
             yield Reasoning(reasoning)
         yield from _read_content(message.content, f"{path}.content")
@@ -82,6 +83,17 @@ class _MessageReader:
             self._names[part.id] = part.name
             yield part
 
+    def _read_reasoning_details(self, message: ChatWireMessage, path: str) -> str:
+        """The text of `reasoning_details`, which are read only where no other field holds the reasoning."""
+        texts: list[str] = []
+        for i, detail in enumerate(message.reasoning_details or ()):
+            text = detail.text if detail.type == "reasoning.text" else detail.summary
+            if text:
+                texts.append(text)
+            elif detail.data is not None:
+                self._warnings.append(f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out")
+        return "".join(texts)
+
     def _read_legacy_call(self, call: FunctionCallBody, path: str) -> ToolCall:
         """Read a legacy call. It has no id: a generated one links the next result of that function to it."""
         id = f"call_legacy_{len(self._names)}"
@@ -93,17 +105,21 @@ class _MessageReader:
         if not message.name:
             raise missing_parameter(f"{path}.name")
         open_calls = self._open_legacy.get(message.name)
-        id = open_calls.popleft() if open_calls else f"call_legacy_{message.name}"
-        return self._read_result(message, id, path)
+        if open_calls:
+            return self._read_result(message, open_calls.popleft(), path)
+        return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
 
-    def _read_result(self, message: ChatWireMessage, call_id: str | None, path: str) -> Message:
+    def _read_result(
+        self, message: ChatWireMessage, call_id: str | None, path: str, *, answers_call: bool = True
+    ) -> Message:
         if not call_id:
             raise missing_parameter(f"{path}.tool_call_id")
         content = tuple(
             part if isinstance(part, Text | Image | Audio | File) else Text(_get_text(part))
             for part in _read_required_content(message, path)
         )
-        return Message(Role.TOOL, (ToolResult(call_id, content),), message.name or self._names.get(call_id))
+        result = ToolResult(call_id, content, answers_call=answers_call)
+        return Message(Role.TOOL, (result,), message.name or self._names.get(call_id))
 
 
 def _get_text(part: Part) -> str:

@@ -8,7 +8,11 @@ from ..shared_parameters import SHARED_HONOURED, build_shared_rows
 DIALECT = "chat"
 
 _HONOURED = (
-    ("messages", "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts"),
+    (
+        "messages",
+        "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; reasoning_details are "
+        "read; prefix or partial continue a final assistant message; an output without its call is refused",
+    ),
     ("max_completion_tokens", "takes precedence over max_tokens"),
     ("logprobs", ""),
     ("top_logprobs", "0 to 20, requires logprobs; -1 is refused"),

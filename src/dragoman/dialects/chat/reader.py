@@ -6,25 +6,26 @@ import msgspec
 from msgspec import Raw
 
 from ...core.errors import RequestError
-from ...core.message import Message, Role, Tool, ToolChoice
+from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
 from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
+from ..field_names import CORE_NAMES, FieldNames
 from ..fields import check_logprobs, check_metadata, check_service_tier, resolve_model
 from ..thinking import read_thinking_switch
 from .messages import read_messages
 from .parameters import CHAT
 from .stored import ChatCall, StoredChatFields, encode_metadata
 from .tools import read_functions, read_tool_choice, read_tools
-from .wire import ChatBody, ChatPromptFields, ChatWireTool
+from .wire import CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"
 
-_BODY, _PROMPT_FIELDS = BodySchema(ChatBody), BodySchema(ChatPromptFields)
+_BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
 
 
 def read_chat(
@@ -41,7 +42,7 @@ def read_chat_call(
     parsed = ParsedBody(data)
     require_messages(parsed.fields)
     body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = CHAT.classify(parsed.find_other_fields(_BODY.names, _PROMPT_FIELDS.names))
+    warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     _check_verbosity(body.verbosity, warnings)
@@ -55,7 +56,8 @@ def read_chat_call(
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
 
-    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    names = CORE_NAMES if body.max_completion_tokens is None else FieldNames(("max_tokens", "max_completion_tokens"))
+    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
     return ChatCall(call, _read_stored_fields(body, parsed.fields) if body.store else None)
 
 
@@ -78,15 +80,16 @@ def require_messages(fields: dict[str, Raw]) -> None:
     raise missing_parameter("messages")
 
 
-def read_prompt_fields(body: ChatPromptFields, tools: tuple[Tool, ...]) -> Conversation:
+def read_prompt_fields(body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str]) -> Conversation:
     """Read the messages and template options: the part that /tokenize shares."""
-    messages = read_messages(body.messages)
+    messages = read_messages(body.messages, warnings)
+    continues = _read_continue_final_message(body, warnings)
     template = TemplateOptions(
         kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
         documents=None if body.documents is None else msgspec.json.encode(body.documents).decode(),
         template=body.chat_template,
-        add_generation_prompt=_read_add_generation_prompt(body, messages),
-        continue_final_message=bool(body.continue_final_message),
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        continue_final_message=continues,
     )
     reasoning = ReasoningOptions(enabled=read_thinking_switch(body.chat_template_kwargs))
     return Conversation(messages, tools, template=template, reasoning=reasoning)
@@ -100,7 +103,7 @@ def _read_conversation(body: ChatBody, prompting: ChatPromptFields, warnings: li
     if prompting.tools and body.functions:
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
     tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
-    conversation = read_prompt_fields(prompting, tools)
+    conversation = read_prompt_fields(prompting, tools, warnings)
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),
@@ -124,25 +127,40 @@ def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
 
 
-def _read_add_generation_prompt(body: ChatPromptFields, messages: tuple[Message, ...]) -> bool:
-    if not body.continue_final_message:
-        return body.add_generation_prompt is not False
+def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
+    """Whether the answer continues the last message: by vLLM's field, or by a mark of the message itself."""
+    last = len(body.messages) - 1
+    marks = [
+        f"messages[{i}].{'prefix' if message.prefix else 'partial'}"
+        for i, message in enumerate(body.messages)
+        if message.prefix or message.partial
+    ]
+    param = "continue_final_message" if body.continue_final_message else None
+    for mark in marks:
+        if mark.startswith(f"messages[{last}]."):
+            param = param or mark
+        else:
+            warnings.append(f"{mark} is ignored: only the last message can be continued")
+    if param is None:
+        return False
     if body.add_generation_prompt:
-        raise invalid_value("continue_final_message", "it cannot be true together with 'add_generation_prompt'")
-    if messages[-1].role is not Role.ASSISTANT:
-        raise invalid_value("continue_final_message", "the last message must be the assistant's")
-    return False
+        raise invalid_value(param, "it cannot be true together with 'add_generation_prompt'")
+    if body.messages[-1].role != "assistant":
+        raise invalid_value(param, "the last message must be the assistant's")
+    return True
 
 
 def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
     prompt_logprobs = body.read_prompt_logprobs()
+    constraint, constraint_param = read_constraint_fields(body)
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=conversation,
         choices=body.read_choice_count(options),
         sampling=body.build_sampling(),
         limits=body.read_limits(options, _read_max_tokens(body)),
-        constraint=read_constraint_fields(body),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=_read_logprobs(body),
         prompt_logprobs=prompt_logprobs,
         return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs
+from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs, StructuredOutputs
+from ..nested_fields import NestedRules
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -66,14 +67,29 @@ class ChatToolCall(Struct, frozen=True):
     custom: CustomCallBody | None = None
 
 
+class ReasoningDetail(Struct, frozen=True):
+    """A piece of replayed reasoning in OpenRouter's format; `type` selects the fields that apply."""
+
+    type: str
+    text: str | None = None
+    summary: str | None = None
+    data: str | None = None
+
+
 class ChatWireMessage(Struct, frozen=True):
-    """A message of any role. Fields that do not belong to the role are ignored, as in OpenAI's API."""
+    """A message of any role. Fields that do not belong to the role are ignored, as in OpenAI's API.
+
+    prefix, partial: the answer continues this message, if it is the last (DeepSeek and Mistral; Kimi and Qwen).
+    """
 
     role: str
     content: str | list[ChatContentPart | str] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: list[ReasoningDetail] | None = None
+    prefix: bool | None = None
+    partial: bool | None = None
     refusal: str | None = None
     tool_calls: list[ChatToolCall] | None = None
     tool_call_id: str | None = None
@@ -133,6 +149,20 @@ class ChatWireToolChoice(Struct, frozen=True):
     function: NameReference | None = None
     custom: NameReference | None = None
     allowed_tools: AllowedTools | None = None
+
+
+CHAT_NESTED = NestedRules(
+    accepted={
+        # What clients replay from an answer or from the chunks of a stream, and hints for caches.
+        ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
+        ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
+        ChatToolCall: frozenset({"index"}),
+        ReasoningDetail: frozenset({"format", "id", "index", "signature"}),
+        ChatWireTool: frozenset({"cache_control"}),
+        StructuredOutputs: frozenset({"disable_fallback"}),
+    },
+    checked_types={ChatWireTool: frozenset({None, "function", "custom"})},
+)
 
 
 class ChatPromptFields(Struct, frozen=True, kw_only=True):

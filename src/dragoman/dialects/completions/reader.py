@@ -29,7 +29,7 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     parsed = ParsedBody(data)
     _require_prompt(parsed.fields)
     body = parsed.decode(_SCHEMA)
-    warnings, unknown = COMPLETIONS.classify(parsed.find_other_fields(_SCHEMA.names))
+    warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     requests = _build_requests(body, options)
@@ -64,7 +64,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
         body.read_limits(options, _read_max_tokens(body)),
         body.build_extras(),
     )
-    constraint = read_constraint_fields(body)
+    constraint, constraint_param = read_constraint_fields(body)
     return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
     return tuple(
         GenerateRequest(
@@ -75,6 +75,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
             sampling=sampling,
             limits=limits,
             constraint=constraint,
+            constraint_param=constraint_param,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             return_prompt=return_prompt,

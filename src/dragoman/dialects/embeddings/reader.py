@@ -38,7 +38,7 @@ _BODY = BodySchema(EmbeddingsBody)
 def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
     """Parse a body. Raises RequestError."""
     parsed = ParsedBody(data)
-    warnings, unknown = EMBEDDINGS.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = EMBEDDINGS.classify_body(parsed, _BODY)
     if "input" not in parsed.fields:
         raise missing_parameter("input")
     body = parsed.decode(_BODY)

@@ -10,6 +10,7 @@ from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from ..constraints import read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
+from ..field_names import FieldNames
 from ..fields import MAX_CHOICES, check_logprobs, read_stop_strings, resolve_model
 from ..parameter_table import read_part
 from .parameters import GENERATE, SAMPLING_PARAMS
@@ -20,6 +21,9 @@ ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """The default of vLLM's SamplingParams."""
 
+_TOP_LEVEL = "model|stream|priority|cache_salt|kv_transfer_params|sampling_params"
+_FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
+
 _BODY, _PARAMS = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
 
 
@@ -29,7 +33,7 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
     if "token_ids" not in parsed.fields:
         raise missing_parameter("token_ids")
     body = parsed.decode(_BODY)
-    warnings, unknown = GENERATE.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = GENERATE.classify_body(parsed, _BODY)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(
             bytes(body.sampling_params), _PARAMS, SAMPLING_PARAMS, "sampling_params"
@@ -47,7 +51,13 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
         return GenerateWriter(id.apply_to(header), render_options)
 
     return GenerationCall(
-        (request,), bool(body.stream), ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
+        (request,),
+        bool(body.stream),
+        ID_PREFIX,
+        writer,
+        (*warnings, *param_warnings),
+        (*unknown, *unknown_params),
+        field_names=_FIELD_NAMES,
     )
 
 
@@ -60,6 +70,7 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
     if max_tokens == 0:
         raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
+    constraint, constraint_param = require_at_most_one(read_structured_outputs(params), "sampling_params.")
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=tuple(body.token_ids),
@@ -68,7 +79,8 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
         limits=params.build_limits(
             None if max_tokens == -1 else max_tokens, read_stop_strings(params.stop, options.max_stop)
         ),
-        constraint=require_at_most_one(read_structured_outputs(params)),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=check_logprobs(params.logprobs, "logprobs"),
         prompt_logprobs=prompt_logprobs,
         priority=body.priority or params.priority or 0,

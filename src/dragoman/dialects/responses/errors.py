@@ -4,35 +4,30 @@ response. Knows no HTTP.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 from msgspec import Struct
 
 from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
 from ..base import Profile
 from ..errors import render_openai_error
+from ..field_names import FieldNames
 from ..json_encoding import encode_string, encode_string_or_null
 
-# This dialect's names of core fields, for errors that are raised after parsing.
-_PARAM_NAMES = (
-    (re.compile(r"messages\b"), "input"),
-    (re.compile(r"max_tokens\b"), "max_output_tokens"),
-    (re.compile(r"response_format\.json_schema\b"), "text.format"),
-    (re.compile(r"response_format\b"), "text.format"),
-    (re.compile(r"(tools\[\d+\])\.function\b"), r"\1"),
-    (re.compile(r"(tools\[\d+\])\.custom\b"), r"\1.format"),
+# This dialect's names of core fields, for errors and warnings that are raised after parsing.
+RESPONSES_NAMES = FieldNames(
+    ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("reasoning_effort", "reasoning.effort"),
+    (r"response_format(\.json_schema)?", "text.format"),
+    (r"(tools\[\d+\])\.function", r"\1"),
+    (r"(tools\[\d+\])\.custom(\.format)?", r"\1.format"),
 )
 
 
 def render_responses_error(error: DragomanError, profile: Profile = Profile.OPENAI) -> bytes:
     """The JSON body of an error response with status `error.status`."""
-    if error.param is None or (param := _rename_param(error.param)) == error.param:
-        return render_openai_error(error, profile)
-    message = error.message.replace(error.param, param)
-    renamed_error = DragomanError(message, param=param, code=error.code)
-    renamed_error.status = error.status
-    return render_openai_error(renamed_error, profile)
+    RESPONSES_NAMES.translate(error)
+    return render_openai_error(error, profile)
 
 
 class _FlatError(Struct, frozen=True):
@@ -65,10 +60,3 @@ def _find_failure_code(error: DragomanError) -> bytes:
     if isinstance(error, ContextTooLong):
         return b"context_length_exceeded"
     return b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
-
-
-def _rename_param(param: str) -> str:
-    for name, replacement in _PARAM_NAMES:
-        if match := name.match(param):
-            return match.expand(replacement) + param[match.end() :]
-    return param

@@ -30,6 +30,7 @@ from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
 from .call import ResponsesCall, build_writer_factory
 from .echo import Echo, encode_bool
+from .errors import RESPONSES_NAMES
 from .input_items import NormalizedItem, normalize_item
 from .items import COMPACTION_TRIGGER, HOSTED_TYPES, read_items
 from .parameters import RESPONSES
@@ -37,7 +38,15 @@ from .raw_json import minify as compacted_json
 from .render_options import ResponsesRenderOptions
 from .summary_prompt import SUMMARY_REQUEST, build_summary_request
 from .tools import ResponsesToolRegistry
-from .wire import ConversationId, ReasoningConfig, ResponsesBody, TextFormat, TextOptions, WireItem
+from .wire import (
+    RESPONSES_NESTED,
+    ConversationId,
+    ReasoningConfig,
+    ResponsesBody,
+    TextFormat,
+    TextOptions,
+    WireItem,
+)
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -58,7 +67,7 @@ class _Items(Struct, frozen=True):
     input: list[WireItem]
 
 
-_BODY, _ITEMS = BodySchema(ResponsesBody), BodySchema(_Items)
+_BODY, _ITEMS = BodySchema(ResponsesBody, RESPONSES_NESTED), BodySchema(_Items)
 
 
 def read_responses(
@@ -74,7 +83,7 @@ def read_responses(
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
     # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
-    warnings, unknown = RESPONSES.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
     items = _read_input(body, parsed.fields)
     _check_fields(body, warnings)
     if compact and body.model is None:
@@ -108,6 +117,7 @@ def read_responses(
             build_writer_factory(id, render_options, echo),
             tuple(warnings),
             unknown,
+            field_names=RESPONSES_NAMES,
         ),
         input=_normalize_items(items, parsed.fields),
         echo=echo,
@@ -250,6 +260,7 @@ def _build_request(
     max_tokens = body.max_output_tokens
     if max_tokens == 0:
         raise invalid_value("max_output_tokens", "expected -1 or an integer >= 1")
+    constraint, constraint_param = require_at_most_one([*_read_format(body), *read_structured_outputs(body)])
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=conversation,
@@ -257,7 +268,8 @@ def _build_request(
         limits=body.build_limits(
             None if max_tokens == -1 else max_tokens, read_stop_strings(body.stop, options.max_stop)
         ),
-        constraint=require_at_most_one([*_read_format(body), *read_structured_outputs(body)]),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=logprobs,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),

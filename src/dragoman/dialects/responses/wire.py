@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
+from ..nested_fields import NestedRules
 
 MAX_INPUT_ITEMS = 100_000
 """Maximum items of one input."""
@@ -117,6 +118,23 @@ class ReasoningConfig(Struct, frozen=True):
 
 class ConversationId(Struct, frozen=True):
     id: str
+
+
+RESPONSES_NESTED = NestedRules(
+    accepted={
+        # What clients replay from an answer, and hints for caches.
+        ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
+        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"}),
+        ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
+    },
+    checked_types={
+        # The others are reported as a whole.
+        WireItem: frozenset({None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call"})
+        | {"custom_tool_call_output", "item_reference", "compaction", "compaction_trigger"},
+        ResponsesWireTool: frozenset({"function", "custom", "namespace"}),
+        ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
+    },
+)
 
 
 class ResponsesBody(DecodingFields, frozen=True, kw_only=True):

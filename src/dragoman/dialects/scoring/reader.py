@@ -41,7 +41,7 @@ _SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), 
 
 def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
     parsed = ParsedBody(data)
-    warnings, unknown = RERANK.classify(parsed.find_other_fields(_RERANK.names))
+    warnings, unknown = RERANK.classify_body(parsed, _RERANK)
     body = parsed.decode(_RERANK)
     documents = _read_texts(body.documents, "documents")
     return RerankCall(
@@ -56,7 +56,7 @@ def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
 
 def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
     parsed = ParsedBody(data)
-    warnings, unknown = SCORE.classify(parsed.find_other_fields(_SCORE.names))
+    warnings, unknown = SCORE.classify_body(parsed, _SCORE)
     body = parsed.decode(_SCORE)
     first, second = _read_sides(body)
     if len(first) not in (1, len(second)):

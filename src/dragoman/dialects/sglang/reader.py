@@ -15,6 +15,7 @@ from ..constraints import (
     require_at_most_one,
 )
 from ..envelope import ResponseId
+from ..field_names import FieldNames
 from ..fields import MAX_CHOICES, read_logit_bias, read_stop_strings, resolve_model
 from ..parameter_table import read_part
 from .parameters import SGLANG, SGLANG_PARAMS
@@ -22,6 +23,16 @@ from .wire import SglangBody, SglangSamplingParams
 from .writer import SglangRenderOptions, SglangWriter
 
 ID_PREFIX = "gen-"
+_SAMPLING_NAMES = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+    "include_stop": "no_stop_trim",
+    **dict.fromkeys(("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"), ""),
+    **dict.fromkeys(("repetition_penalty", "logit_bias", "stop", "stop_token_ids", "ignore_eos"), ""),
+}
+"""The names in `sampling_params` of core fields; "" is the same name."""
+
 _BODY, _PARAMS = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
 
 RawPrompt = str | tuple[int, ...]
@@ -31,7 +42,7 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    warnings, unknown = SGLANG.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = SGLANG.classify_body(parsed, _BODY)
     prompts, model = _read_prompts(body), body.lora_path or resolve_model(body.model, options)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(
@@ -46,8 +57,27 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
         return SglangWriter(id.apply_to(header), render_options)
 
     return GenerationCall(
-        requests, bool(body.stream), ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
+        requests,
+        bool(body.stream),
+        ID_PREFIX,
+        writer,
+        (*warnings, *param_warnings),
+        (*unknown, *unknown_params),
+        field_names=_build_field_names(body),
     )
+
+
+def _build_field_names(body: SglangBody) -> FieldNames:
+    renamed = (
+        ("model", "lora_path" if body.lora_path else "model"),
+        ("prompt", "text" if body.input_ids is None else "input_ids"),
+        ("cache_salt", "extra_key"),
+        ("logprobs", "return_logprob"),
+        ("top_logprobs", "top_logprobs_num"),
+        ("prompt_logprobs", "logprob_start_len"),
+        *((core, f"sampling_params.{name or core}") for core, name in _SAMPLING_NAMES.items()),
+    )
+    return FieldNames(*renamed)
 
 
 def _read_prompts(body: SglangBody) -> tuple[RawPrompt, ...]:
@@ -97,13 +127,15 @@ def _build_request(
 ) -> GenerateRequest:
     scores_prompt = _read_logprob_start(body) is not None
     top = body.top_logprobs_num or 0
+    constraint, constraint_param = require_at_most_one(_read_constraints(params), "sampling_params.")
     return GenerateRequest(
         model=model,
         prompt=prompt,
         choices=params.n or 1,
         sampling=_read_sampling(params),
         limits=_read_limits(params, options, scores_prompt=scores_prompt),
-        constraint=require_at_most_one(_read_constraints(params)),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=top if body.return_logprob else None,
         prompt_logprobs=top if scores_prompt else None,
         # The lengths of several prompts are known only from their tokens.

@@ -7,21 +7,26 @@ from msgspec import Struct
 
 from ...core.errors import DragomanError, RateLimited, RequestError
 from ..errors import MAX_MESSAGE
+from ..field_names import FieldNames
 from ..json_encoding import escape_line_breaks, replace_surrogates
 
 VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
 """TGI's statuses instead of 400, 500 and 503."""
 
 
-_PARAM_NAMES = {
-    "prompt": "inputs",
-    "logprobs": "parameters.details",
-    "prompt_logprobs": "parameters.decoder_input_details",
-    "top_logprobs": "parameters.top_n_tokens",
-    "response_format": "parameters.grammar",
-    "max_tokens": "parameters.max_new_tokens",
-}
-"""This dialect's names of core fields, for errors that are raised after parsing."""
+TGI_NAMES = FieldNames(
+    ("prompt", "inputs"),
+    ("logprobs", "parameters.details"),
+    ("prompt_logprobs", "parameters.decoder_input_details"),
+    ("top_logprobs", "parameters.top_n_tokens"),
+    ("response_format", "parameters.grammar"),
+    ("max_tokens", "parameters.max_new_tokens"),
+    ("min_tokens", "parameters.min_new_tokens"),
+    ("truncate_prompt_tokens", "parameters.truncate"),
+    ("(n|best_of|temperature|top_p|top_k|presence_penalty|frequency_penalty|repetition_penalty)", r"parameters.\1"),
+    ("(seed|allowed_token_ids|stop|ignore_eos)", r"parameters.\1"),
+)
+"""This dialect's names of core fields, for errors and warnings that are raised after parsing."""
 
 
 class _TgiError(Struct, frozen=True):
@@ -34,8 +39,9 @@ def render_tgi_error(error: DragomanError) -> bytes:
 
     It has no field for a parameter's name: a message that does not contain the name starts with it.
     """
+    TGI_NAMES.translate(error)
     message = replace_surrogates(error.message)
-    param = replace_surrogates(_PARAM_NAMES.get(error.param or "", error.param or ""))[:MAX_MESSAGE]
+    param = replace_surrogates(error.param or "")[:MAX_MESSAGE]
     if param not in message:
         message = f"{param}: {message}"
     if len(message) > MAX_MESSAGE:

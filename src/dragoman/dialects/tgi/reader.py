@@ -19,8 +19,10 @@ from ..constraints import (
     read_schema_or_text,
     require_at_most_one,
 )
+from ..field_names import FieldNames
 from ..fields import read_stop_strings, resolve_model
 from ..parameter_table import read_part
+from .errors import TGI_NAMES
 from .parameters import TGI, TGI_PARAMS
 from .wire import TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
@@ -61,7 +63,7 @@ def read_tgi(
     """
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    warnings, unknown = TGI.classify(parsed.find_other_fields(_BODY.names))
+    warnings, unknown = TGI.classify_body(parsed, _BODY)
     if body.inputs in ("", []):
         raise invalid_value("inputs", "it must not be empty")
     stream = always_stream or bool(body.stream)
@@ -79,7 +81,13 @@ def read_tgi(
         return TgiWriter(render_options)
 
     return GenerationCall(
-        (request,), stream, ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
+        (request,),
+        stream,
+        ID_PREFIX,
+        writer,
+        (*warnings, *param_warnings),
+        (*unknown, *unknown_params),
+        field_names=FieldNames(("model", "parameters.adapter_id" if params.adapter_id else "model"), *TGI_NAMES.names),
     )
 
 
@@ -115,6 +123,7 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         # LightLLM's best_of equals its n: all candidates are returned.
         choices = max(choices, params.best_of or 1)
     skips_special_tokens = params.add_special_tokens is False or body.add_special_tokens is False
+    constraint, constraint_param = require_at_most_one(_read_constraints(params), "parameters.")
     return GenerateRequest(
         model=model,
         prompt=body.inputs if isinstance(body.inputs, str) else tuple(body.inputs),
@@ -122,7 +131,8 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         best_of=None if params.return_details is not None else params.best_of,
         sampling=_read_sampling(params),
         limits=_read_limits(params, options),
-        constraint=require_at_most_one(_read_constraints(params)),
+        constraint=constraint,
+        constraint_param=constraint_param,
         logprobs=params.top_n_tokens or 0 if _wants_logprobs(params) else None,
         prompt_logprobs=0 if params.decoder_input_details else None,
         return_prompt=bool(params.decoder_input_details),

@@ -9,7 +9,7 @@ from ...core.request import Conversation
 from ..base import ReaderOptions
 from ..body import BodySchema, ParsedBody, missing_parameter
 from ..chat.reader import read_declared_tools, read_prompt_fields
-from ..chat.wire import ChatPromptFields
+from ..chat.wire import CHAT_NESTED, ChatPromptFields
 from ..fields import TokenId, resolve_model
 from .parameters import DETOKENIZE, TOKENIZE
 
@@ -32,6 +32,7 @@ class TokenizeCall(Struct, frozen=True):
 class DetokenizeCall(Struct, frozen=True):
     model: str
     tokens: tuple[int, ...]
+    warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -50,7 +51,8 @@ class _DetokenizeBody(Struct, frozen=True, kw_only=True):
     tokens: list[TokenId]
 
 
-_COMMON, _TEXT, _PROMPT_FIELDS = BodySchema(_CommonFields), BodySchema(_TextBody), BodySchema(ChatPromptFields)
+_COMMON, _TEXT = BodySchema(_CommonFields), BodySchema(_TextBody)
+_PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
 _DETOKENIZE = BodySchema(_DetokenizeBody)
 
 
@@ -65,7 +67,7 @@ def _read_tokenize_text(parsed: ParsedBody, options: ReaderOptions) -> TokenizeC
     if "prompt" not in parsed.fields:
         raise missing_parameter("prompt")
     body = parsed.decode(_TEXT)
-    warnings, unknown = TOKENIZE.classify(parsed.find_other_fields(_TEXT.names))
+    warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
     return TokenizeCall(
         resolve_model(body.model, options),
         body.prompt,
@@ -78,8 +80,8 @@ def _read_tokenize_text(parsed: ParsedBody, options: ReaderOptions) -> TokenizeC
 
 def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
     body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = TOKENIZE.classify(parsed.find_other_fields(_COMMON.names, _PROMPT_FIELDS.names))
-    conversation = read_prompt_fields(prompting, read_declared_tools(prompting.tools, warnings))
+    warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
+    conversation = read_prompt_fields(prompting, read_declared_tools(prompting.tools, warnings), warnings)
     return TokenizeCall(
         resolve_model(body.model, options),
         conversation,
@@ -93,5 +95,5 @@ def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeC
 def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_DETOKENIZE)
-    _, unknown = DETOKENIZE.classify(parsed.find_other_fields(_DETOKENIZE.names))
-    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), unknown)
+    warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
+    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), tuple(warnings), unknown)

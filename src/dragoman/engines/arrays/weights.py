@@ -121,16 +121,13 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
     except msgspec.DecodeError as error:
         raise EngineError(f"{file.name} is not a safetensors file: {error}") from error
     for name, entry in entries.items():
-        _check_entry(file.name, name, entry, file.size - 8 - length)
+        size = file.size - 8 - length
+        begin, end = entry.data_offsets
+        # Other dtypes have no checked size: they are never read.
+        width = _BYTES_PER_NUMBER.get(entry.dtype)
+        if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
+            raise EngineError(f"{file.name}: {name} is not at the offset in the header")
     return 8 + length, entries
-
-
-def _check_entry(file: str, name: str, entry: _Entry, size: int) -> None:
-    begin, end = entry.data_offsets
-    # Other dtypes have no checked size: they are never read.
-    width = _BYTES_PER_NUMBER.get(entry.dtype)
-    if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
-        raise EngineError(f"{file}: {name} is not at the offset in the header")
 
 
 def _to_float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:

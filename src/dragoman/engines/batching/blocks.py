@@ -37,18 +37,20 @@ def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> byt
     )
 
 
-def hash_root(cache_salt: str, adapter: int = 0) -> bytes:
-    """Compute the parent hash of a first block: only requests with equal salts and equal weights share blocks.
+def hash_root(cache_salt: str, adapter: int = 0, *, is_long: bool = False) -> bytes:
+    """Compute the parent hash of a first block: only requests with equal salts, weights and RoPE share blocks.
 
     adapter: number of the LoRA adapter; 0 for none.
+    is_long: the keys have the model's long RoPE factors, see `Model.rope_window`.
     """
     salt = cache_salt.encode("utf-8", "surrogatepass")
-    return blake2b(salt, digest_size=16, key=adapter.to_bytes(8, "big")).digest()
+    key = adapter.to_bytes(8, "big") + (b"long" if is_long else b"")
+    return blake2b(salt, digest_size=16, key=key).digest()
 
 
-def hash_prefix(tokens: Sequence[int], cache_salt: str) -> Iterator[bytes]:
+def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False) -> Iterator[bytes]:
     """Yield the hashes of a prompt's cacheable blocks. The last token is always computed: its logits are needed."""
-    parent = hash_root(cache_salt)
+    parent = hash_root(cache_salt, is_long=is_long)
     for begin in range(0, (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
         parent = hash_block(parent, tokens[begin : begin + BLOCK_SIZE])
         yield parent

@@ -64,6 +64,8 @@ class Model(Protocol):
 
     vocab: number of token ids.
     max_positions: the longest context that it can compute, tokens.
+    rope_window: tokens up to which a sequence has keys of its own RoPE factors: a longer one is computed again, with
+        others (longrope). None if all lengths have the same.
     """
 
     @property
@@ -71,6 +73,9 @@ class Model(Protocol):
 
     @property
     def max_positions(self) -> int: ...
+
+    @property
+    def rope_window(self) -> int | None: ...
 
     def build_runner(self, num_blocks: int) -> Runner:
         """Build a runner over a new pool. num_blocks: including block 0, which is never allocated and stays zeros.

@@ -2,7 +2,8 @@
 
 Masks (allowed ids, grammar, bad words, min_tokens), logit_bias, penalties; then argmax for greedy sequences, and for
 the others temperature, min_p, top_k, top_p and one uniform draw through the inverse cumulative distribution in order
-of token ids. Every operation treats each row independently, so a choice does not depend on the rest of the batch.
+of token ids. Rows are processed one by one: a choice does not depend on the rest of the batch, and a row of a large
+vocabulary stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -20,113 +21,124 @@ Ints = NDArray[np.int64]
 NO_TOKEN = -1
 """No token is allowed, or all logits are NaN."""
 
+_BLOCK = 256
+"""Tokens whose maximum bounds the k-th best token from below."""
+_SMALL = 2048
+"""Candidates that are sorted at once."""
+_WORTHWHILE = 0.9
+"""A set of candidates is reduced again as long as this leaves a smaller share of it."""
+
 
 def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> list[int]:
-    """Sample a token for each row of [n, vocab] logits, which are not modified; NOTHING if no token is possible."""
-    chosen = logits.argmax(axis=1)
-    best = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
-    chosen[~np.isfinite(best)] = NO_TOKEN
-    special = [row for row, state in enumerate(states) if masks[row] is not None or not state.is_plain]
-    special = [row for row in special if chosen[row] != NO_TOKEN]
-    if special:
-        chosen[special] = _choose_tokens(
-            logits[special], [states[row] for row in special], [masks[row] for row in special]
-        )
-    return chosen.tolist()
-
-
-def _choose_tokens(logits: Floats, states: list[SamplingState], masks: list[bytes | None]) -> Ints:
-    for row, state, mask in zip(logits, states, masks, strict=True):
-        state.apply_masks(row, mask)
-    with_penalties = [row for row, state in enumerate(states) if state.has_penalties]
-    if with_penalties:
-        logits[with_penalties] = _apply_penalties(logits[with_penalties], [states[row] for row in with_penalties])
-    possible = _replace_non_finite(logits)
-    chosen = logits.argmax(axis=1)
-    sampled = [row for row, state in enumerate(states) if not state.is_greedy]
-    if sampled:
-        chosen[sampled] = _sample_rows(logits[sampled], [states[row] for row in sampled])
-    chosen[~possible] = NO_TOKEN
+    """Sample a token for each row of [n, vocab] logits, which are not modified; NO_TOKEN if no token is possible."""
+    chosen: list[int] = logits.argmax(axis=1).tolist()
+    for row, (state, mask) in enumerate(zip(states, masks, strict=True)):
+        if not np.isfinite(logits[row, chosen[row]]):
+            chosen[row] = NO_TOKEN
+        elif mask is not None or not state.is_plain:
+            chosen[row] = _choose_token(logits[row].copy(), state, mask)
     return chosen
 
 
-def _apply_penalties(logits: Floats, states: list[SamplingState]) -> Floats:
+def _choose_token(logits: Floats, state: SamplingState, mask: bytes | None) -> int:
+    """Choose a token by one row of logits, which is overwritten."""
+    state.apply_masks(logits, mask)
+    if state.has_penalties:
+        logits = _apply_penalties(logits, state)
+    best = _replace_non_finite(logits)
+    if not np.isfinite(best):
+        return NO_TOKEN
+    return int(logits.argmax()) if state.is_greedy else _draw(logits, best, state)
+
+
+def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
+    sampling = state.sampling
     repetition, frequency, presence = (
-        np.array([[value] for value in values], np.float32)
-        for values in zip(
-            *(
-                (s.sampling.repetition_penalty, s.sampling.frequency_penalty, s.sampling.presence_penalty)
-                for s in states
-            ),
-            strict=True,
-        )
+        np.float32(penalty)
+        for penalty in (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     )
-    counts = np.stack([state.counts for state in states])
-    appeared = np.stack([state.appeared for state in states])
     repeated = np.where(logits > 0, logits / repetition, logits * repetition)
-    logits = np.where(appeared, repeated, logits)
-    logits -= frequency * counts
-    logits -= presence * (counts > 0)
+    logits = np.where(state.appeared, repeated, logits)
+    logits -= frequency * state.counts
+    logits -= presence * (state.counts > 0)
     return logits
 
 
-def _replace_non_finite(logits: Floats) -> NDArray[np.bool_]:
-    """Replace non-finite logits in place: NaN is impossible, +inf is certain. Returns which rows allow any token."""
-    best = logits.max(axis=1)
-    non_finite = ~np.isfinite(best)
-    if non_finite.any():
-        rows = logits[non_finite]
-        rows[np.isnan(rows)] = -np.inf
-        certain = rows == np.inf
-        rows[certain.any(axis=1)] = -np.inf
-        rows[certain] = 0
-        logits[non_finite] = rows
-        best = logits.max(axis=1)
-    return np.isfinite(best)
+def _replace_non_finite(logits: Floats) -> np.float32:
+    """Replace non-finite logits in place: NaN is impossible, +inf is certain. Returns the best."""
+    best = logits.max()
+    if np.isfinite(best):
+        return best
+    logits[np.isnan(logits)] = -np.inf
+    certain = logits == np.inf
+    if certain.any():
+        logits[:] = -np.inf
+        logits[certain] = 0
+    return logits.max()
 
 
-def _sample_rows(logits: Floats, states: list[SamplingState]) -> Ints:
-    samplings = [state.sampling for state in states]
-    logits -= np.maximum(logits.max(axis=1, keepdims=True), np.finfo(np.float32).min)
+def _draw(logits: Floats, best: np.float32, state: SamplingState) -> int:
+    """Draw a token from the distribution of one row, which is overwritten. best: its largest logit."""
+    sampling, uniform = state.sampling, state.rng() if state.rng else 0.0
+    logits -= best
     with np.errstate(over="ignore"):
-        logits /= np.array([[sampling.temperature] for sampling in samplings], np.float32)
-    _apply_min_p(logits, [sampling.min_p for sampling in samplings])
-    cut = [row for row, s in enumerate(samplings) if 0 < s.top_k < logits.shape[1] or s.top_p < 1]
-    if cut:
-        cut_samplings = [samplings[row] for row in cut]
-        logits[cut] = _apply_top_k_top_p(
-            logits[cut], [s.top_k for s in cut_samplings], [s.top_p for s in cut_samplings]
-        )
-    uniform = np.array([[state.rng() if state.rng else 0.0] for state in states])
-    cumulative = np.exp(logits.astype(np.float64)).cumsum(axis=1)
-    # The product is less than the total for every double below 1, so argmax always finds a possible token.
-    return (cumulative > uniform * cumulative[:, -1:]).argmax(axis=1)
+        logits /= np.float32(sampling.temperature)
+    if sampling.min_p > 0:
+        logits[logits < np.float32(np.log(min(sampling.min_p, 1.0)))] = -np.inf
+    ids = None
+    if 0 < sampling.top_k < len(logits):
+        ids = _find_top_k(logits, sampling.top_k)
+    if sampling.top_p < 1:
+        ids = _find_top_p(logits, sampling.top_p) if ids is None else ids[_find_top_p(logits[ids], sampling.top_p)]
+    cumulative = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
+    # The product is less than the total for every double below 1, so some token is always possible.
+    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    return index if ids is None else int(ids[index])
 
 
-def _apply_min_p(logits: Floats, min_p: list[float]) -> None:
-    """Mask tokens less likely than min_p times the best one. logits: relative to the best."""
-    if any(value > 0 for value in min_p):
-        with np.errstate(divide="ignore"):
-            bound = np.log(np.minimum(np.array(min_p)[:, None], 1.0))
-        logits[logits < bound] = -np.inf
+def _find_top_k(logits: Floats, k: int) -> Ints:
+    """Find the ids of the k best tokens and of ties with the last of them."""
+    ids, values = np.arange(len(logits)), logits
+    if k * _BLOCK <= len(logits):
+        maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), _BLOCK))
+        ids = np.flatnonzero(logits >= np.partition(maxima, len(maxima) - k)[len(maxima) - k])
+        values = logits[ids]
+    return ids[values >= np.partition(values, len(values) - k)[len(values) - k]]
 
 
-def _apply_top_k_top_p(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
-    """Keep the top_k best tokens (and ties with the last of them), then the fewest that sum to top_p."""
-    vocab = logits.shape[1]
-    ranked = np.sort(logits, axis=1)[:, ::-1].copy()
-    ranks = np.array([k - 1 if 0 < k < vocab else vocab - 1 for k in top_k])
-    bound = np.take_along_axis(ranked, ranks[:, None], axis=1)
-    ranked[ranked < bound] = -np.inf
-    masses = np.exp(ranked.astype(np.float64))
-    cumulative = masses.cumsum(axis=1)
-    before = cumulative - masses
-    share = np.array(top_p)[:, None]
-    num_top = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
-    num_top[share >= 1] = vocab
-    last = np.maximum(np.take_along_axis(ranked, num_top - 1, axis=1), bound)
-    better = logits > last
-    # Of the ties with the last token only as many as fit stay, by id; all of them if top_p cuts nothing.
-    ties = logits == last
-    fits = ties.cumsum(axis=1) <= num_top - better.sum(axis=1, keepdims=True)
-    return np.where(better | (ties & fits), logits, np.float32(-np.inf))
+def _find_top_p(logits: Floats, share: float) -> Ints:
+    """Find the indices of the fewest tokens that sum to `share`, the best first, and of ties those of lowest id.
+
+    logits: relative to the best. All tokens outside of a set of candidates together weigh less than what the candidates
+    have beyond `share`, so the tokens that are looked for are among them.
+    """
+    masses = np.exp(logits)
+    needed = share * float(masses.sum(dtype=np.float64))
+    excess = float(masses.sum(dtype=np.float64)) - needed
+    ids = np.flatnonzero(masses > excess / len(masses))
+    masses, size = masses[ids], len(masses)
+    while len(ids) < _WORTHWHILE * size:
+        size = len(ids)
+        kept = masses > (float(masses.sum(dtype=np.float64)) - needed) / size
+        ids, masses = ids[kept], masses[kept]
+    last, count = _find_last(masses, needed)
+    better, ties = masses > last, np.flatnonzero(masses == last)
+    better[ties[: count - int(better.sum())]] = True
+    return ids[better]
+
+
+def _find_last(masses: Floats, needed: float) -> tuple[np.float32, int]:
+    """Find the last of the best masses that sum to `needed`, and how many they are."""
+    num_better = 0
+    while len(masses) > _SMALL:
+        middle = len(masses) // 2
+        masses = np.partition(masses, middle)
+        upper = float(masses[middle:].sum(dtype=np.float64))
+        if upper >= needed:
+            masses = masses[middle:]
+        else:
+            needed, num_better, masses = needed - upper, num_better + len(masses) - middle, masses[:middle]
+    ranked = np.sort(masses)[::-1]
+    before = ranked.cumsum(dtype=np.float64) - ranked
+    count = max(int(np.searchsorted(before, needed, side="left")), 1)
+    return ranked[count - 1], num_better + count

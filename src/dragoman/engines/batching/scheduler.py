@@ -90,10 +90,20 @@ class _Budget:
 
 
 class Scheduler:
-    """The waiting queue and the running set, over a pool that holds at least one longest sequence."""
+    """The waiting queue and the running set, over a pool that holds at least one longest sequence.
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool, store: BlockStore | None = None) -> None:
+    rope_window: see `Model.rope_window`.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        store: BlockStore | None = None,
+        rope_window: int | None = None,
+    ) -> None:
         self._config = config
+        self._rope_window = rope_window
         self._pool = pool
         self._store = store
         self._loads: list[BlockLoad] = []
@@ -114,6 +124,8 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     def add(self, sequence: Sequence) -> None:
+        if self._outgrows_window(sequence):
+            sequence.use_long_factors()
         insort(self._waiting, sequence, key=lambda waiting: waiting.rank)
 
     def remove(self, sequence: Sequence) -> None:
@@ -145,7 +157,8 @@ class Scheduler:
         """Count the prompt tokens that are in the cache now. May be called on any thread: it only reads."""
         if not self._config.enable_prefix_caching:
             return 0
-        hashes = list(hash_prefix(prompt, cache_salt))
+        is_long = self._rope_window is not None and len(prompt) > self._rope_window
+        hashes = list(hash_prefix(prompt, cache_salt, is_long=is_long))
         num_cached = len(self._pool.find(hashes))
         if self._store:
             num_cached += sum(1 for _ in takewhile(self._store.contains, hashes[num_cached:]))
@@ -160,6 +173,8 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """Schedule the next step. A sequence whose last token is computed in it samples the next one."""
+        for sequence in [running for running in self._running if self._outgrows_window(running)]:
+            self._requeue(sequence)
         budget = _Budget(self._config)
         preempted = self.num_preemptions
         chunks = self._schedule_running(budget)
@@ -266,6 +281,10 @@ class Scheduler:
             self._pool.cache(chunk.sequence.blocks[index], hashes[index])
             if self._store and chunk.sequence.can_offload:
                 self._store.enqueue(hashes[index], chunk.sequence.blocks[index])
+
+    def _outgrows_window(self, sequence: Sequence) -> bool:
+        """Whether the sequence has become too long for the short RoPE factors of its keys."""
+        return self._rope_window is not None and not sequence.is_long and sequence.num_tokens > self._rope_window
 
     def _preempt(self) -> Sequence:
         """Put the running sequence of lowest priority back into the queue."""

@@ -21,6 +21,7 @@ class Sequence:
     prompt_logprobs: computed so far; None once delivered or if not requested.
     adapter: the LoRA adapter; None for the base model.
     version: of the weights that sampled the last token.
+    is_long: its keys have the model's long RoPE factors, see `Model.rope_window`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Sequence:
         self.was_admitted = False
         self.is_announced = False
         self.version: str | None = None
+        self.is_long = False
         self.prompt_logprobs: list[TokenLogprob | None] | None = None if request.prompt_logprobs is None else [None]
         self.sampling = SamplingState(request, vocab, rng_factory)
         self.matcher = SafeMatcher(request.id, request.matcher) if request.matcher else None
@@ -80,6 +82,13 @@ class Sequence:
             image_key = encode_image_key(self.request.images, begin, end)
             self._hashes.append(hash_block(self._hashes[-1], self.tokens[begin:end], image_key))
         return self._hashes[1 : count + 1]
+
+    def use_long_factors(self) -> None:
+        """Use long RoPE factors from now on. Nothing of the sequence may be computed yet."""
+        self.is_long = True
+        self._hashes = [
+            hash_root(self.request.cache_salt, 0 if self.adapter is None else self.adapter.number, is_long=True)
+        ]
 
     def find_slot(self, position: int) -> int:
         """Compute the slot of the token at this position in the pool, counted in tokens."""

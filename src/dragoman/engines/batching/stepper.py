@@ -66,7 +66,7 @@ class Stepper:
         self._model = model
         self._runner: Runner | None = None
         self._files = files
-        self.scheduler = Scheduler(config, self._pool, files)
+        self.scheduler = Scheduler(config, self._pool, files, model.rope_window)
         self.version = version
 
     def step(self) -> list[SequenceOutput]:

@@ -1,12 +1,14 @@
-"""A self-check at startup: the paged KV cache must reproduce the model's own logits.
+"""A trial at startup: the paged KV cache must reproduce the model's own logits.
 
-It rejects models with other state than keys and values, or with attention that cannot be paged.
+It rejects models with other state than keys and values, with attention that cannot be paged, and with results that
+depend on the other sequences of a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Sequence as Tokens
+from itertools import pairwise, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,41 +23,99 @@ from .sequence import Sequence
 
 Floats = NDArray[np.float32]
 
-CHUNK_BOUNDARIES = (0, BLOCK_SIZE + 1, 2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE)
-"""A chunk across the end of a block, one within a block, and a single token."""
+_SHORT, _LONG = 21, 72
+"""Tokens of the trial's prompts. Windows, chunks and RoPE limits of the model should be reduced to less than _LONG."""
+_SHORT_CUTS = (BLOCK_SIZE + 1, _SHORT - 1)
+_LONG_CUTS = (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 1, _LONG - 1)
+"""Ends of chunks: across the end of a block, within a block, and before a single last token."""
+_NUM_CACHED_BLOCKS = 2
 
 
-def build_test_tokens(vocab: int) -> list[int]:
-    """Build the test prompt."""
-    return [17 * position % vocab for position in range(CHUNK_BOUNDARIES[-1])]
+def build_trial_prompts(vocab: int, max_positions: int) -> tuple[list[int], list[int]]:
+    """Build the prompts of the trial: a short and a long one, computed in the same steps."""
+    short = [(31 * position + 7) % vocab for position in range(min(_SHORT, max_positions))]
+    return short, [17 * position % vocab for position in range(min(_LONG, max_positions))]
 
 
 def check_paging(
-    model: Model, build_runner: Callable[[int], Runner], expected: Floats, *, kind: str, tolerance: float
+    model: Model, build_runner: Callable[[int], Runner], expected: Tokens[Floats], *, kind: str, tolerance: float
 ) -> None:
-    """Compare paged logits with the model's own.
+    """Compare paged logits with the model's own, without and with a cached prefix.
 
     build_runner: builds a runner over a number of blocks.
-    expected: [tokens, vocab] logits of the model without paging, for `build_test_tokens`.
+    expected: [tokens, vocab] logits of the model without paging, for each of `build_trial_prompts`.
     kind: the model's type, for the error message.
     tolerance: relative to the largest logit.
 
     Raises: EngineError.
     """
     try:
-        actual = _compute_in_chunks(build_runner(CHUNK_BOUNDARIES[-1] // BLOCK_SIZE + 1), model.vocab)
-    except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
-        raise EngineError(f"{kind} cannot be batched: {error}") from error
-    if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
-        raise EngineError(f"{kind} cannot be batched: its output with paged attention differs")
+        trial = _Trial(model)
+        runner = build_runner(trial.num_blocks)
+        actual = trial.compute_in_chunks(runner)
+        cached = trial.compute_after_prefix(runner)
+    except Exception as error:  # whatever the library's own code may raise
+        raise EngineError(f"{kind} cannot be batched: {_describe(error)}") from error
+    for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
+        if not _is_near(logits, reference, tolerance):
+            raise EngineError(
+                f"{kind} cannot be batched: its output with paged attention differs, for {name} prompt beside another"
+            )
+    if not _is_near(cached, expected[1][-len(cached) :], tolerance):
+        raise EngineError(f"{kind} cannot be batched: its output with paged attention differs after a cached prefix")
 
 
-def _compute_in_chunks(runner: Runner, vocab: int) -> Floats:
-    request = TokenRequest(id="verify", prompt=tuple(build_test_tokens(vocab)), max_tokens=1, prompt_logprobs=0)
-    sequence = Sequence(0, request, vocab=vocab, max_model_len=CHUNK_BOUNDARIES[-1] + 1, rng_factory=build_rng)
-    sequence.blocks = list(range(1, CHUNK_BOUNDARIES[-1] // BLOCK_SIZE + 1))
-    spans = [
-        runner.forward([Chunk(sequence, begin, end)]).compute_span_logits(0, 0, end - begin)
-        for begin, end in pairwise(CHUNK_BOUNDARIES)
-    ]
-    return np.concatenate(spans)
+def _is_near(actual: Floats, expected: Floats, tolerance: float) -> bool:
+    # False for NaN.
+    return bool(np.abs(actual - expected).max() <= tolerance * np.abs(expected).max())
+
+
+def _describe(error: Exception) -> str:
+    text = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    return text.strip().partition("\n")[0]
+
+
+class _Trial:
+    """The sequences of the trial and their blocks."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.num_blocks = 1
+        short, long = build_trial_prompts(model.vocab, model.max_positions)
+        self._short, self._long = self._build_sequence(short), self._build_sequence(long)
+        num_cached = min(_NUM_CACHED_BLOCKS, (len(long) - 1) // BLOCK_SIZE)
+        self._next_short = self._build_sequence(short)
+        self._next_long = self._build_sequence(long, self._long.blocks[:num_cached])
+        self._num_cached_tokens = num_cached * BLOCK_SIZE
+
+    def _build_sequence(self, prompt: list[int], shared: Tokens[int] = ()) -> Sequence:
+        request = TokenRequest(id="trial", prompt=tuple(prompt), max_tokens=1, prompt_logprobs=0)
+        sequence = Sequence(0, request, vocab=self._model.vocab, max_model_len=len(prompt) + 1, rng_factory=build_rng)
+        if self._model.rope_window is not None and len(prompt) > self._model.rope_window:
+            sequence.use_long_factors()
+        count = -(-len(prompt) // BLOCK_SIZE) - len(shared)
+        sequence.blocks = [*shared, *range(self.num_blocks, self.num_blocks + count)]
+        self.num_blocks += count
+        return sequence
+
+    def compute_in_chunks(self, runner: Runner) -> list[Floats]:
+        """Compute both prompts, chunk by chunk in the same steps. Returns the logits of each."""
+        chunks = [_cut(self._short, _SHORT_CUTS), _cut(self._long, _LONG_CUTS)]
+        spans: tuple[list[Floats], list[Floats]] = ([], [])
+        for step in zip_longest(*chunks):
+            scheduled = [chunk for chunk in step if chunk is not None]
+            states = runner.forward(scheduled)
+            for index, chunk in enumerate(scheduled):
+                spans[chunk.sequence is self._long].append(states.compute_span_logits(index, 0, chunk.num_tokens))
+        return [np.concatenate(rows) for rows in spans]
+
+    def compute_after_prefix(self, runner: Runner) -> Floats:
+        """Compute the end of the long prompt over its cached beginning, beside the short one. Returns its logits."""
+        long = Chunk(self._next_long, self._num_cached_tokens, self._next_long.num_tokens)
+        states = runner.forward([Chunk(self._next_short, 0, self._next_short.num_tokens), long])
+        return states.compute_span_logits(1, 0, long.num_tokens)
+
+
+def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
+    ends = [cut for cut in cuts if cut < sequence.num_tokens]
+    return [Chunk(sequence, begin, end) for begin, end in pairwise((0, *ends, sequence.num_tokens))]

@@ -115,7 +115,22 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
     path = directory / "config.json"
     file = _decode(path, _File)
     architecture = file.architectures[0] if file.architectures else ""
-    unsupported = _find_unsupported(file, architecture)
+    labels = 2 if file.id2label is None else len(file.id2label)
+    checks = (
+        (architecture not in _FAMILIES, f"architecture {architecture!r}"),
+        (file.hidden_act not in ("gelu", "relu"), f"hidden_act {file.hidden_act!r}"),
+        (
+            file.position_embedding_type not in (None, "absolute"),
+            f"position_embedding_type {file.position_embedding_type!r}",
+        ),
+        (file.is_decoder, "a decoder"),
+        (
+            file.hidden_size % file.num_attention_heads != 0,
+            "a hidden_size that is not a multiple of the number of heads",
+        ),
+        (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
+    )
+    unsupported = next((description for is_unsupported, description in checks if is_unsupported), None)
     if unsupported:
         raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
     family = _FAMILIES[architecture]
@@ -134,37 +149,14 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         activation=file.hidden_act,
     )
     if architecture.endswith(_CLASSIFIER_SUFFIX):
-        return config, ScoringConfig(sigmoid=_has_sigmoid(path, file))
+        # Whether scores pass a sigmoid: the default of sentence-transformers' cross-encoders.
+        activation = file.sentence_transformers.activation_fn if file.sentence_transformers else None
+        activation = activation or file.sbert_ce_default_activation_function
+        name = "Sigmoid" if activation is None else activation.rpartition(".")[2]
+        if name not in ("Sigmoid", "Identity"):
+            raise EngineError(f"{path}: activation {activation!r} is not supported by the encoder engine")
+        return config, ScoringConfig(sigmoid=name == "Sigmoid")
     return config, _read_pooling(directory, file)
-
-
-def _find_unsupported(file: _File, architecture: str) -> str | None:
-    labels = 2 if file.id2label is None else len(file.id2label)
-    checks = (
-        (architecture not in _FAMILIES, f"architecture {architecture!r}"),
-        (file.hidden_act not in ("gelu", "relu"), f"hidden_act {file.hidden_act!r}"),
-        (
-            file.position_embedding_type not in (None, "absolute"),
-            f"position_embedding_type {file.position_embedding_type!r}",
-        ),
-        (file.is_decoder, "a decoder"),
-        (
-            file.hidden_size % file.num_attention_heads != 0,
-            "a hidden_size that is not a multiple of the number of heads",
-        ),
-        (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
-    )
-    return next((description for is_unsupported, description in checks if is_unsupported), None)
-
-
-def _has_sigmoid(path: Path, file: _File) -> bool:
-    """Whether scores pass a sigmoid: the default of sentence-transformers' cross-encoders."""
-    activation = file.sentence_transformers.activation_fn if file.sentence_transformers else None
-    activation = activation or file.sbert_ce_default_activation_function
-    name = "Sigmoid" if activation is None else activation.rpartition(".")[2]
-    if name not in ("Sigmoid", "Identity"):
-        raise EngineError(f"{path}: activation {activation!r} is not supported by the encoder engine")
-    return name == "Sigmoid"
 
 
 def _read_pooling(directory: Path, file: _File) -> PoolingConfig:

@@ -129,7 +129,11 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
                 task.matryoshka_dimensions,
             )
             engine = BertEmbedder(bert, embedding_info, max_waiting)
-            _drop_pooler(config, tensors)
+            # Drop the pooler: trained for next-sentence prediction, unused by embeddings.
+            for prefix in ("", config.prefix):
+                tensors.drop_all(f"{prefix}pooler.")
+            for name in ("cls.", "lm_head."):
+                tensors.drop_all(name)
         case ScoringConfig(sigmoid):
             head = _build_head(config, tensors, block_sizes)
             engine = BertScorer(
@@ -137,14 +141,6 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
             )
     tensors.check_all_used()
     return engine
-
-
-def _drop_pooler(config: EncoderConfig, tensors: Tensors) -> None:
-    """Drop the pooler: trained for next-sentence prediction, unused by embeddings."""
-    for prefix in ("", config.prefix):
-        tensors.drop_all(f"{prefix}pooler.")
-    for name in ("cls.", "lm_head."):
-        tensors.drop_all(name)
 
 
 def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> Callable[[Floats], Floats]:

@@ -1,7 +1,7 @@
 """Models in GGUF files, computed by llama.cpp in a separate process. Needs the extra `llamacpp`."""
 
 from .gguf import GgufMetadata, find_parts, read_metadata
-from .load import LlamaCppOptions, Projector, load, load_pooling_engine
+from .load import LlamaCppOptions, Projector, load, load_pooling_engine, measure_kv_cache
 from .model import find_end_tokens, read_pooling_type
 from .pooling import LlamaCppEmbedder, LlamaCppScorer
 from .vision import ImageToken
@@ -17,6 +17,7 @@ __all__ = [
     "find_parts",
     "load",
     "load_pooling_engine",
+    "measure_kv_cache",
     "read_metadata",
     "read_pooling_type",
 ]

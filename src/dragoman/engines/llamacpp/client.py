@@ -78,6 +78,11 @@ class LlamaCppClient:
             raise EngineError(_CONNECTION_LOST) from error
 
 
+def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
+    """Return the tokens of a non-streamed completion; none if llama.cpp refuses it. Blocking."""
+    return decode_chunk(_post(socket, key, "/completion", _encode(body)).content).tokens
+
+
 def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
     """Tokenize a text without parsing names of control tokens. Blocking.
 

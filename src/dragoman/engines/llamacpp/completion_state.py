@@ -8,6 +8,7 @@ from msgspec import Struct
 from ...core.engine import Ended, Failed, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
 from ...core.errors import EngineError
 from ...core.events import FinishReason
+from .grammar import build_native_grammar
 from .token_filter import Bias, TokenFilter
 from .token_text import TokenText
 from .wire import CompletionBody, CompletionChunk, ScoredToken
@@ -46,16 +47,26 @@ class CompletionState:
     eog: ids at which llama.cpp ends generation.
     context: maximum tokens of prompt and output.
     seed: of the first completion.
+    has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here does, at one request per
+        rejected token.
     """
 
     def __init__(
-        self, request: TokenRequest, token_text: TokenText, eog: frozenset[int], *, seed: int, context: int
+        self,
+        request: TokenRequest,
+        token_text: TokenText,
+        eog: frozenset[int],
+        *,
+        seed: int,
+        context: int,
+        has_native_grammars: bool = True,
     ) -> None:
         self.request = request
         self.output: list[int] = []
         self.is_finished = self.is_stale = False
         self._filter = TokenFilter(request, len(token_text), eog)
         self._token_text, self._seed, self._context = token_text, seed, context
+        self._native_grammar = build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
         self._next = self._current = _NextCompletion()
         self._is_announced = False
         self._num_predicted = self._num_completions = 0
@@ -89,7 +100,7 @@ class CompletionState:
             logit_bias=self._filter.build_bias(self.output) if completion.mask is None else completion.mask,
             n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
             # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
-            grammar=_add_grammar_header(request.grammar or "") if self._num_completions == 1 else "",
+            grammar=self._native_grammar if self._num_completions == 1 else "",
             response_fields=_RESPONSE_FIELDS,
         )
 
@@ -168,13 +179,3 @@ class CompletionState:
         top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
         rank = next((position for position, (id, _) in enumerate(top, start=1) if id == scored.id), None)
         return TokenLogprob(scored.logprob, rank, top[: self.request.logprobs])
-
-
-def _add_grammar_header(grammar: str) -> str:
-    """Add the header by which llama.cpp recognizes llguidance grammars; it does not accept a JSON list of several
-    grammars."""
-    if not grammar or grammar.startswith("{"):
-        return ""
-    if grammar.startswith("%llguidance"):
-        return grammar
-    return f"%llguidance {{}}\n{grammar}"

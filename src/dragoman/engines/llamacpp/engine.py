@@ -66,7 +66,7 @@ class LlamaCppEngine:
     """An engine over a llama.cpp process. Not started yet; the process may run already.
 
     Sequences queue here and get a slot each. When their tokens exceed the context, the one of lowest priority is
-    preempted and resumed later, as in vLLM. prompt_writer: of a vision model.
+    preempted and resumed later, as in vLLM. prompt_writer: of a vision model. has_native_grammars: see CompletionState.
     """
 
     def __init__(
@@ -77,8 +77,10 @@ class LlamaCppEngine:
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
         prompt_writer: PromptWriter | None = None,
+        *,
+        has_native_grammars: bool = True,
     ) -> None:
-        self._prompt_writer = prompt_writer
+        self._prompt_writer, self._has_native_grammars = prompt_writer, has_native_grammars
         self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
         self._clock, self._last_event_at = clock, 0.0
         self._active: dict[str, _ActiveSequence] = {}
@@ -171,6 +173,7 @@ class LlamaCppEngine:
             self._eog,
             seed=random.getrandbits(32) if seed is None else seed,
             context=self.max_model_len,
+            has_native_grammars=self._has_native_grammars,
         )
 
     def _build_slots(self) -> SlotPool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -14,18 +16,22 @@ from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
-from .client import tokenize
+from ..hardware import compute_kv_budget, count_usable_cores
+from .client import complete, tokenize
 from .connection import LlamaCppConnection
 from .engine import MARGIN_TOKENS, LlamaCppEngine
 from .gguf import GgufMetadata
+from .grammar import find_impossible_end
 from .model import compute_bytes_per_token, find_end_tokens, read_dimensions, read_max_positions, read_pooling_type
 from .pooling import LlamaCppEmbedder, LlamaCppScorer
 from .process import LaunchSettings, LlamaCppProcess
 from .token_text import TokenText
 from .vision import ImageToken, LlamaCppVision, build_prompt_writer
 
-_DEFAULT_KV_BYTES = 2 << 30
-"""Default size of the KV cache, bytes."""
+log = logging.getLogger(__name__)
+
+MAX_KV_BYTES = 2 << 30
+"""Largest default size of the KV cache, bytes."""
 
 _BATCH, _UBATCH = 2048, 512
 
@@ -92,35 +98,69 @@ def load(
 
     Raises: EngineError if the model is not supported, or llama.cpp tokenizes a text differently.
     """
-    config = limits.build_config(
-        max_positions=read_max_positions(metadata),
-        num_kv_tokens=_DEFAULT_KV_BYTES // compute_bytes_per_token(metadata),
-        max_num_batched_tokens=_BATCH,
-    )
+    config = _build_config(metadata, limits)
     if config.max_model_len > config.num_kv_tokens:
         raise EngineError(
             f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
         )
     eog = find_end_tokens(metadata)
     launch = _build_launch(metadata, config, options or LlamaCppOptions())
+    kv_bytes = launch.context * compute_bytes_per_token(metadata)
+    log.info("%s: KV cache of %d tokens, %d MiB", metadata.path, launch.context, kv_bytes >> 20)
     if projector is not None:
         # Random, so that no client can insert the marker into a text.
         launch = _add_projector(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
     process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
     token_bytes = [tokenizer.token_bytes(id) for id in range(size)]
-    if projector is None:
-        return LoadedGguf(LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock), None)
-    try:
-        vision, prompt_writer = (
-            LlamaCppVision(process, launch.marker, projector.token),
-            build_prompt_writer(process, token_bytes, launch.marker),
+    vision, prompt_writer = None, None
+    if projector is not None:
+        try:
+            vision = LlamaCppVision(process, launch.marker, projector.token)
+            prompt_writer = build_prompt_writer(process, token_bytes, launch.marker)
+        except EngineError as error:
+            process.stop()
+            raise EngineError(f"{projector.metadata.path}: {error.message}") from error
+    engine = LlamaCppEngine(
+        LlamaCppConnection(process),
+        TokenText(token_bytes),
+        eog,
+        config,
+        clock,
+        prompt_writer,
+        has_native_grammars=_ends_grammars(process, metadata, eog),
+    )
+    return LoadedGguf(engine, vision)
+
+
+def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozenset[int]) -> bool:
+    """Whether llama.cpp samples each end token at the end of a grammar. If not, warn: grammars are then applied here
+    only."""
+    names = metadata.get_texts("tokenizer.ggml.tokens")
+    end_tokens = {id: names[id] for id in sorted(eog)}
+    impossible = find_impossible_end(end_tokens, lambda body: complete(process.socket, process.key, body))
+    if impossible is not None:
+        log.warning(
+            "%s: llama.cpp does not end a grammar with %s; Dragoman applies grammars itself, which is slower",
+            metadata.path,
+            impossible,
         )
-    except EngineError as error:
-        process.stop()
-        raise EngineError(f"{projector.metadata.path}: {error.message}") from error
-    return LoadedGguf(
-        LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock, prompt_writer), vision
+    return impossible is None
+
+
+def measure_kv_cache(metadata: GgufMetadata, limits: EngineLimits) -> int:
+    """Measure the bytes of the KV cache that llama.cpp allocates for a generative model. Raises EngineError."""
+    if read_pooling_type(metadata) is not None:
+        return 0
+    launch = _build_launch(metadata, _build_config(metadata, limits), LlamaCppOptions())
+    return launch.context * compute_bytes_per_token(metadata)
+
+
+def _build_config(metadata: GgufMetadata, limits: EngineLimits) -> EngineConfig:
+    return limits.build_config(
+        max_positions=read_max_positions(metadata),
+        num_kv_tokens=max(compute_kv_budget(MAX_KV_BYTES) // compute_bytes_per_token(metadata), 1),
+        max_num_batched_tokens=_BATCH,
     )
 
 
@@ -147,7 +187,7 @@ def load_pooling_engine(
         ubatch=tokens,
         kv_type=_KV_TYPES[resolved.dtype],
         gpu_layers=resolved.gpu_layers,
-        threads=resolved.threads,
+        threads=_choose_threads(resolved.threads),
         pooling=pooling,
     )
     connection = LlamaCppConnection(_start_checked(LlamaCppProcess(launch), tokenizer, metadata))
@@ -191,8 +231,14 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
         ubatch=min(batch, _UBATCH),
         kv_type=_KV_TYPES[options.dtype],
         gpu_layers=options.gpu_layers,
-        threads=options.threads,
+        threads=_choose_threads(options.threads),
     )
+
+
+def _choose_threads(threads: int | None) -> int | None:
+    """Choose the number of threads. llama.cpp's own choice, one for each physical core, ignores affinity and quota."""
+    cores = count_usable_cores()
+    return cores if threads is None and cores < (os.cpu_count() or 1) else threads
 
 
 def _add_projector(launch: LaunchSettings, projector: Projector, *, marker: str) -> LaunchSettings:

@@ -27,7 +27,7 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
     known = {id for id, name in enumerate(tokens) if name in _EOG}
     if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: <|end|> ends a message, not the response
         known -= {id for id in known if tokens[id] == "<|end|>"}
-    end_ids = frozenset(id for id in declared if id is not None) | known
+    end_ids = frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | known
     if not end_ids:
         raise EngineError(f"{metadata.path} names no end-of-sequence token")
     return end_ids

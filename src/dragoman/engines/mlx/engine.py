@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.errors import EngineError
 from ..batching import BatchingEngine, BlockFiles, EngineLimits, build_rng
-from ..batching.verify import build_test_tokens, check_paging
+from ..batching.verify import build_trial_prompts, check_paging
 from .backend import Network, caches, mx
 from .model import MlxModel, MlxRunner, load_network
 
@@ -63,7 +63,10 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
     network's own.
     """
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
-    logits = network(mx.array([build_test_tokens(vocab)]), cache=caches.make_prompt_cache(network))[0]
+    expected = [
+        np.array(network(mx.array([prompt]), cache=caches.make_prompt_cache(network))[0].astype(mx.float32))
+        for prompt in build_trial_prompts(vocab, max_positions)
+    ]
     runners: list[MlxRunner] = []
 
     def build_paged_runner(num_blocks: int) -> MlxRunner:
@@ -71,5 +74,5 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
         return runners[0]
 
     kind = f"a model of mlx-lm's `{type(network).__module__.rpartition('.')[2]}`"
-    check_paging(model, build_paged_runner, np.array(logits.astype(mx.float32)), kind=kind, tolerance=5e-2)
+    check_paging(model, build_paged_runner, expected, kind=kind, tolerance=5e-2)
     return model, runners[0].bytes_per_token

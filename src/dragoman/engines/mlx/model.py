@@ -35,6 +35,10 @@ class MlxModel:
     def max_positions(self) -> int:
         return self._max_positions
 
+    @property
+    def rope_window(self) -> None:
+        return None
+
     def build_runner(self, num_blocks: int) -> MlxRunner:
         return MlxRunner(self._network, num_blocks)
 

@@ -177,7 +177,10 @@ class RolloutEngine:
             self._deliver(member, Scheduled(member.request.id, 0))
         try:
             version_before = self.weight_version
-            result = await self._generate(calls)
+            prompts, n, sampling = [call.prompt for call in calls], calls[0].n, calls[0].sampling
+            result = await call_executor(
+                lambda: self._executor.generate(prompts, n, sampling), on_loop=self._is_concurrent
+            )
             # If the weights changed during a call, the version is unknown unless the candidate reports it.
             version = version_before if version_before == self.weight_version else None
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
@@ -190,10 +193,6 @@ class RolloutEngine:
         for member, candidate in zip(members, candidates, strict=True):
             for output in build_outputs(member, candidate, version):
                 self._deliver(member, output)
-
-    async def _generate(self, calls: tuple[ExecutorCall, ...]) -> object:
-        prompts, n, sampling = [call.prompt for call in calls], calls[0].n, calls[0].sampling
-        return await call_executor(lambda: self._executor.generate(prompts, n, sampling), on_loop=self._is_concurrent)
 
     @property
     def weight_version(self) -> str | None:

@@ -47,25 +47,21 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
     directives continues with the reply for the current turn.
     """
     try:
-        return _find_directed_reply(conversation)
+        messages = conversation.messages
+        last = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
+        if last is None:
+            return None
+        if replies := _split_replies(extract_text(last)):
+            # No message follows, except an assistant message that the client wants continued.
+            return _build_entry(replies[0], conversation)
+        for index in range(len(messages) - 1, -1, -1):
+            replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
+            if replies:
+                turn = _count_turns(messages[index + 1 :])
+                return _build_entry(replies[turn], conversation) if turn < len(replies) else None
+        return None
     except ValueError as error:
         raise RequestError(f"Invalid directive in the prompt: {error}.", code="invalid_directive") from None
-
-
-def _find_directed_reply(conversation: Conversation) -> ScriptEntry | None:
-    messages = conversation.messages
-    last = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
-    if last is None:
-        return None
-    if replies := _split_replies(extract_text(last)):
-        # No message follows, except an assistant message that the client wants continued.
-        return _build_entry(replies[0], conversation)
-    for index in range(len(messages) - 1, -1, -1):
-        replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
-        if replies:
-            turn = _count_turns(messages[index + 1 :])
-            return _build_entry(replies[turn], conversation) if turn < len(replies) else None
-    return None
 
 
 def build_default_reply(conversation: Conversation) -> ScriptEntry:
@@ -154,7 +150,11 @@ def _build_entry(directives: list[_Directive], conversation: Conversation) -> Sc
     finish = FinishReason.STOP
     for directive in directives:
         if directive.name == "finish":
-            finish = _parse_finish(directive.text)
+            text = directive.text
+            allowed = {reason.value: reason for reason in FinishReason if reason is not FinishReason.ABORT}
+            if text not in allowed:
+                raise ValueError(f"[[finish REASON]] takes one of {', '.join(allowed)}, not {text[:20]!r}")
+            finish = allowed[text]
         elif directive.name != "tool" or can_call_tools:
             parts.append(_build_part(directive))
     return ScriptEntry(tuple(parts) or (Say(NO_DIRECTIVE),), finish=finish)
@@ -169,20 +169,24 @@ def _build_part(directive: _Directive) -> Part:
         case "refuse":
             return Refuse(directive.text)
         case "tool":
-            return _parse_call(directive.text)
+            name, *rest = directive.text.split(None, 1) or [""]
+            arguments = rest[0].strip() if rest else ""
+            if not name:
+                raise ValueError("[[tool NAME {json}]] needs the name of a tool")
+            value = json.loads(arguments) if arguments.startswith('"') else None
+            return CallTool(name, _check_encodable(value) if isinstance(value, str) else arguments or "{}")
         case "error":
-            return _parse_error(directive.text)
+            status, _, message = directive.text.partition(" ")
+            if not (status.isascii() and status.isdecimal() and len(status) == 3):
+                raise ValueError(f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}")
+            return Fail(int(status), message.strip() or Fail().message)
         case _:
-            return _parse_delay(directive.text)
-
-
-def _parse_call(text: str) -> CallTool:
-    name, *rest = text.split(None, 1) or [""]
-    arguments = rest[0].strip() if rest else ""
-    if not name:
-        raise ValueError("[[tool NAME {json}]] needs the name of a tool")
-    value = json.loads(arguments) if arguments.startswith('"') else None
-    return CallTool(name, _check_encodable(value) if isinstance(value, str) else arguments or "{}")
+            text = directive.text
+            try:
+                seconds = float(text)
+            except ValueError:
+                raise ValueError(f"[[delay SECONDS]] takes a number, not {text[:20]!r}") from None
+            return Wait(seconds)
 
 
 def _check_encodable(text: str) -> str:
@@ -192,25 +196,3 @@ def _check_encodable(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError("an unpaired surrogate is not valid text") from None
     return text
-
-
-def _parse_error(text: str) -> Fail:
-    status, _, message = text.partition(" ")
-    if not (status.isascii() and status.isdecimal() and len(status) == 3):
-        raise ValueError(f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}")
-    return Fail(int(status), message.strip() or Fail().message)
-
-
-def _parse_delay(text: str) -> Wait:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise ValueError(f"[[delay SECONDS]] takes a number, not {text[:20]!r}") from None
-    return Wait(seconds)
-
-
-def _parse_finish(text: str) -> FinishReason:
-    allowed = {reason.value: reason for reason in FinishReason if reason is not FinishReason.ABORT}
-    if text not in allowed:
-        raise ValueError(f"[[finish REASON]] takes one of {', '.join(allowed)}, not {text[:20]!r}")
-    return allowed[text]

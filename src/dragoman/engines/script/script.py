@@ -139,7 +139,13 @@ class ScriptEntry(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):
-            _check_order(reply)
+            for index, part in enumerate(reply):
+                if isinstance(part, Fail) and index and part.status < 500:
+                    raise ValueError(
+                        f"an answer that has begun can only fail with a status from 500 to 599, not {part.status}"
+                    )
+                if isinstance(part, Fail) and index + 1 < len(reply):
+                    raise ValueError("nothing can follow an error")
         if self.repeat and self.times is not None:
             raise ValueError("either `times` or `repeat`, not both")
         if self.times is not None and self.times < 1:
@@ -168,14 +174,6 @@ class Script(Struct, frozen=True):
     def of(cls, *parts: Part) -> Script:
         """Create a script that gives every request this reply."""
         return cls((ScriptEntry(parts, repeat=True),))
-
-
-def _check_order(reply: tuple[Part, ...]) -> None:
-    for index, part in enumerate(reply):
-        if isinstance(part, Fail) and index and part.status < 500:
-            raise ValueError(f"an answer that has begun can only fail with a status from 500 to 599, not {part.status}")
-        if isinstance(part, Fail) and index + 1 < len(reply):
-            raise ValueError("nothing can follow an error")
 
 
 def _matches_glob(pattern: str, text: str) -> bool:

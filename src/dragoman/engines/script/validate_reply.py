@@ -6,7 +6,7 @@ import json
 
 from ...core.errors import Unsupported
 from ...core.message import CustomTool, FunctionTool
-from ...core.request import Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema, StringChoices
+from ...core.request import Conversation, GenerateRequest, JsonObject, JsonSchema, StringChoices
 from .schema import SchemaError
 from .schema import validate_text as check_schema
 from .script import CallTool, Fail, Part, Refuse, Say, Think, join_pieces
@@ -36,7 +36,19 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
         )
     has_refusal = any(isinstance(part, Refuse) for part in reply)
     if request.constraint is not None and not calls and not has_refusal:
-        _check_text("".join(join_pieces(part.text) for part in reply if isinstance(part, Say)), request.constraint)
+        text = "".join(join_pieces(part.text) for part in reply if isinstance(part, Say))
+        match request.constraint:
+            case JsonObject():
+                _check_json(text, '{"type": "object"}', "The scripted text", "response_format")
+            case JsonSchema(schema):
+                _check_json(text, schema, "The scripted text", "response_format")
+            case StringChoices(options):
+                if text not in options:
+                    message = "The scripted text is none of the choices that the request allows."
+                    raise Unsupported(message, param="response_format")
+            case _:
+                message = "Scripted replies do not support regular expressions and grammars."
+                raise Unsupported(message, param="response_format")
 
 
 def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
@@ -64,23 +76,6 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
             f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
             param="parallel_tool_calls",
         )
-
-
-def _check_text(text: str, constraint: Constraint) -> None:
-    match constraint:
-        case JsonObject():
-            _check_json(text, '{"type": "object"}', "The scripted text", "response_format")
-        case JsonSchema(schema):
-            _check_json(text, schema, "The scripted text", "response_format")
-        case StringChoices(options):
-            if text not in options:
-                raise Unsupported(
-                    "The scripted text is none of the choices that the request allows.", param="response_format"
-                )
-        case _:
-            raise Unsupported(
-                "Scripted replies do not support regular expressions and grammars.", param="response_format"
-            )
 
 
 def _check_json(text: str, schema: str, label: str, param: str) -> None:

@@ -123,7 +123,7 @@ class ScriptedEngine:
             steps = generate_events(
                 request,
                 entry,
-                await self._tokenize_prompt(request, text),
+                await self._tokenize_prompt(request, text, self._max_model_len),
                 tokenizer=self._tokenizer,
                 new_id=self._new_id,
                 max_model_len=self._max_model_len,
@@ -146,6 +146,11 @@ class ScriptedEngine:
         finally:
             self.num_running -= 1
 
+    async def count_prompt_tokens(self, request: GenerateRequest) -> int:
+        """Count the tokens of a prompt; no script entry is used."""
+        text = render_prompt(request, self._tokenizer)
+        return len((await self._tokenize_prompt(request, text, None)).ids)
+
     def _find_entry(self, request: GenerateRequest, text: str) -> ScriptEntry:
         if self._directives:
             conversation = request.prompt if isinstance(request.prompt, Conversation) else to_conversation(text)
@@ -154,11 +159,11 @@ class ScriptedEngine:
                 return entry or build_default_reply(conversation)
         return self._script_state.next_entry(build_subject(request, text))
 
-    async def _tokenize_prompt(self, request: GenerateRequest, text: str) -> TokenizedPrompt:
+    async def _tokenize_prompt(self, request: GenerateRequest, text: str, limit: int | None) -> TokenizedPrompt:
         """Tokenize the prompt; a long one on a thread, so that it does not block the event loop."""
         if len(text) < _LONG_TEXT_CHARACTERS:
-            return tokenize_prompt(request, text, self._tokenizer, self._max_model_len)
-        return await asyncio.to_thread(tokenize_prompt, request, text, self._tokenizer, self._max_model_len)
+            return tokenize_prompt(request, text, self._tokenizer, limit)
+        return await asyncio.to_thread(tokenize_prompt, request, text, self._tokenizer, limit)
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -1,7 +1,8 @@
 """The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. Pure: it handles block numbers only.
 
 A block is either held (reference count above 0) or free. A free block keeps its contents and its hash until it is
-reallocated; the block freed first is evicted first. Two blocks may hold the same contents (both were computed before
+reallocated: first the blocks without a hash, which nobody can find, the last one freed first; then the cached ones, the
+one freed first first. Two blocks may hold the same contents (both were computed before
 either was cached): lookups return the older one until it is evicted.
 """
 
@@ -109,12 +110,17 @@ class SimulatedBlockPool:
 
         The last blocks are reused first: a prefix has more cache hits than what follows it.
         """
+        free, counts, hashes, unhashed = self._free, self._ref_counts, self._hashes, list[int]()
         for block in reversed(blocks):
-            if self._ref_counts[block] < 1:
+            if counts[block] < 1:
                 raise ValueError(f"block {block} is not held")
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] == 0:
-                self._free[block] = None
+            counts[block] -= 1
+            if not counts[block]:
+                free[block] = None
+                if hashes[block] is None:
+                    unhashed.append(block)
+        for block in reversed(unhashed):
+            free.move_to_end(block, last=False)
 
     def cache(self, block: int, block_hash: bytes) -> None:
         """Register a held, full block under its hash."""

@@ -10,11 +10,14 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 
 
 class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Defaults are those of vLLM 0.19's API server.
+    """Defaults are those of vLLM's API server.
 
     num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
     max_model_len: most tokens of a prompt and its answer; None is what the cache holds.
-    long_prefill_token_threshold: most prompt tokens of one request in a step; 0 is no limit.
+    max_num_active_seqs: most sequences that run at once; None is max_num_seqs.
+    max_loras: most adapters that run at once; requests for others wait, and those behind them pass.
+    long_prefill_token_threshold: most prompt tokens of one request in a step, unless it is the only one; 0 is no limit.
+    long_prefill_token_threshold_adaptive: the threshold is at least max_num_batched_tokens / number of requests.
     async_scheduling: a step is scheduled while the one before it still runs, so that a request that arrives
     or ends takes part one step later.
     scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
@@ -28,18 +31,23 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    max_num_active_seqs: int | None = None
+    max_loras: int = 1
     long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
     scheduling_policy: SchedulingPolicy = "fcfs"
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            if getattr(self, name) < 1:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_num_active_seqs"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if self.num_gpu_blocks < 2:
             raise ValueError("num_gpu_blocks must be at least 2: one of them is the null block")
+        if (self.max_num_active_seqs or 0) > self.max_num_seqs:
+            raise ValueError("max_num_active_seqs must not be more than max_num_seqs")
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ValueError("max_model_len must be at least 1")
         if self.long_prefill_token_threshold < 0:

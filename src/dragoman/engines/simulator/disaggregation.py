@@ -25,6 +25,8 @@ class KvTransferParams(Struct, frozen=True):
     """`kv_transfer_params` of a request or response. Fields are vLLM's; those of other connectors are ignored.
 
     remote_block_ids: a list per cache group (there is one), or, from older versions, the ids themselves.
+    remote_blocks_expiry_time: only for blocks that the decode side holds, which it does not here.
+    remote_prefill_cached_tokens: prompt tokens that the prefill side found in its cache.
     """
 
     do_remote_prefill: bool = False
@@ -36,6 +38,12 @@ class KvTransferParams(Struct, frozen=True):
     remote_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     tp_size: int | None = None
     remote_num_tokens: Annotated[int, Meta(ge=0)] | None = None
+    dcp_size: int | None = None
+    pp_size: int | None = None
+    remote_blocks_expiry_time: float | None = None
+    remote_registration_generation: int | None = None
+    transfer_mode: str | None = None
+    remote_prefill_cached_tokens: int | None = None
 
 
 class KvAddress(Struct, frozen=True):
@@ -57,7 +65,12 @@ def build_transfer_params(sequence: SimulatedSequence, address: KvAddress) -> Kv
         remote_host=address.host,
         remote_port=address.port,
         tp_size=address.tp_size,
-        remote_num_tokens=sequence.num_prompt_tokens,
+        remote_num_tokens=sequence.num_computed_tokens,
+        dcp_size=1,
+        pp_size=1,
+        remote_registration_generation=0,
+        transfer_mode="pull",
+        remote_prefill_cached_tokens=sequence.num_cached_tokens,
     )
 
 

@@ -19,6 +19,7 @@ from ...core.control import PauseMode
 from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
+from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
 from .disaggregation import KvAddress, TransferCost
 from .engine_core import EngineCore
@@ -31,7 +32,7 @@ from .kv_notifications import KvNotifier
 from .kv_publisher import KvPublisher
 from .latency import StepLoad
 from .load_balancer import DataParallelBalancer
-from .rank import DataParallelRank, LiveRequest
+from .rank import ChoiceLengths, DataParallelRank, LiveRequest
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
@@ -58,6 +59,7 @@ class SimulatorEngine:
         self._rank_of: dict[str, DataParallelRank] = {}
         self._num_arriving = 0
         self._request_count = 0
+        self._last_choices: tuple[GenerateRequest, ChoiceLengths] | None = None
         self._balancer = DataParallelBalancer()
         self._timers: TimerQueue | None = None
         self._tick_time: float | None = None
@@ -118,7 +120,7 @@ class SimulatorEngine:
         config = self._config
         publish = None
         if config.kv_events is not None and config.kv_events.is_publishing:
-            publisher = KvPublisher(config.kv_events, number)
+            publisher = KvPublisher(config.kv_events, number, config.kv_events_version)
             self._publishers.append(publisher)
             publish = partial(self._publish_cache_events, publisher)
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
@@ -202,7 +204,7 @@ class SimulatorEngine:
             # An array of plain ints: one object per token would dominate the memory of a stream.
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
-            None if event_builder is None else partial(event_builder.add_hashed, lora=lora),
+            None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
         )
         sequence = Running(
             request.id,
@@ -210,6 +212,7 @@ class SimulatorEngine:
             max_tokens=request.max_tokens,
             contents=contents,
             priority=request.priority,
+            lora=lora,
         )
         return LiveRequest(
             request,
@@ -221,7 +224,17 @@ class SimulatorEngine:
             arrived_at=self._get_arrival_time(),
             lora=lora,
             fault=fault,
+            choice_lengths=self._find_choice_lengths(request),
         )
+
+    def _find_choice_lengths(self, request: TokenRequest) -> ChoiceLengths:
+        """Find the record that the choices of a request share; they come one after the other."""
+        origin = request.origin
+        if origin is None:
+            return ChoiceLengths(1)
+        if self._last_choices is None or self._last_choices[0] is not origin:
+            self._last_choices = (origin, ChoiceLengths(origin.choices))
+        return self._last_choices[1]
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
         """Register the request's transfer parameters. A response names one location, so only the first choice holds its
@@ -405,4 +418,4 @@ class SimulatorEngine:
         await done
 
     def stats(self) -> Sequence[EngineStats]:
-        return [rank.update_stats(self._sleep_level, self._config.max_loras) for rank in self._ranks]
+        return [rank.update_stats(self._sleep_level) for rank in self._ranks]

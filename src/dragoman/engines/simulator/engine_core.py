@@ -70,6 +70,15 @@ class EngineCore:
         """When the step that runs ends; None if nothing runs."""
         return self._in_flight[0].ends if self._in_flight else None
 
+    @property
+    def can_launch(self) -> bool:
+        """Whether another step may be scheduled before the one that runs has ended."""
+        return len(self._in_flight) < self._max_in_flight
+
+    def compute_seconds(self, load: StepLoad) -> float:
+        """Seconds that a step with this load takes on this engine alone."""
+        return self._step_time(load)
+
     def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. It is considered when a step ends; if nothing runs, call `step` at once.
 
@@ -78,7 +87,7 @@ class EngineCore:
         self.scheduler.add(sequence)
 
     def abort(self, sequence: SimulatedSequence) -> None:
-        """Abort a sequence: its blocks are freed at once, and it gets no more tokens."""
+        """End a sequence: its blocks are freed at once, and it gets no more tokens."""
         self.scheduler.finish(sequence)
 
     def step(self, now: float) -> StepOutcome:
@@ -86,15 +95,17 @@ class EngineCore:
 
         Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that
         do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
-        the contents, abort finished sequences, and call `launch`.
+        the contents, call `abort` for every sequence that ends, in the order of `sampled`, and call `launch`.
         """
         outcome = self.commit(now)
+        for sequence in outcome.finished:
+            self.scheduler.finish(sequence)
         return StepOutcome(
             outcome.at, outcome.began, outcome.load, outcome.sampled, outcome.finished, *self.launch(outcome.at)
         )
 
     def commit(self, now: float) -> StepOutcome:
-        """The first half of `step`: end the oldest step if it is due. Aborts that follow free blocks for the next."""
+        """The first half of `step`: end the oldest step if it is due. Sequences that got their last token still run."""
         if not self._in_flight or self._in_flight[0].ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()
@@ -104,19 +115,19 @@ class EngineCore:
     def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""
         launched = LaunchedSteps([], [], [])
-        while len(self._in_flight) < self._max_in_flight:
+        while self.can_launch:
             step = self.scheduler.schedule()
             launched.admitted.extend(step.admitted)
             launched.preempted.extend(step.preempted)
             launched.fetching.extend(step.fetching)
             if step.num_tokens:
-                self._begin(step, now)
+                self.begin(step, now, self._step_time(step.load))
             elif self._in_flight or not step.preempted:
                 break
         return launched
 
-    def _begin(self, step: SchedulerOutput, now: float) -> None:
-        load = step.load
+    def begin(self, step: SchedulerOutput, now: float, seconds: float) -> None:
+        """Launch a scheduled step that takes so long: at once, or after the one that runs."""
         begins = self._in_flight[-1].ends if self._in_flight else now
-        self._in_flight.append(_InFlightStep(step, load, begins, begins + self._step_time(load)))
+        self._in_flight.append(_InFlightStep(step, step.load, begins, begins + seconds))
         self.num_steps += 1

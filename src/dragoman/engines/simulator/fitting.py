@@ -72,12 +72,21 @@ class Fit(Struct, frozen=True):
 
 
 def build_prior(
-    *, weight_bytes: float, kv_bytes_per_token: float | None, memory_bandwidth: float, tensor_parallel: int = 1
+    *,
+    weight_bytes: float,
+    kv_bytes_per_token: float | None,
+    memory_bandwidth: float,
+    tensor_parallel: int = 1,
+    all_reduce_seconds: float = 0.0,
 ) -> Prior:
-    """bytes, bytes per second of one device. A step reads all weights once, at about four fifths of the bandwidth."""
+    """The expectation of a roofline: bytes, and bytes per second of one device.
+
+    A step reads all weights once, at about four fifths of the bandwidth. all_reduce_seconds: of all layers together,
+    without the bytes of the tokens.
+    """
     bandwidth = memory_bandwidth * tensor_parallel
     context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
-    return Prior(base=1.25 * weight_bytes / bandwidth, per_context_token=context)
+    return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
 
 
 def simulate(

@@ -12,6 +12,7 @@ from msgspec import Struct
 from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
 from .latency import StepTime, add_noise
+from .lock_step import replay_in_lock_step
 from .profile import SimulatorProfile
 from .replay import ReplayResult, replay
 from .report import Report, Slo, build_report
@@ -39,6 +40,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.replicas < 1 or (self.split is not None and self.split.prefill < 1):
             raise ValueError("a fleet has at least 1 replica of each kind")
+        if self.split is not None and self.profile.hardware.data_parallel > 1:
+            raise ValueError("prefill and decode replicas have one data-parallel rank each")
 
     @property
     def description(self) -> str:
@@ -48,9 +51,19 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def serve(self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None) -> ReplayResult:
         """The whole workload, with empty caches at first. Raises RequestError for what can never run."""
-        frontend, routing = self.profile.frontend_seconds, self.routing
+        frontend, routing, hardware = self.profile.frontend_seconds, self.routing, self.profile.hardware
         if self.split is None:
-            cores = self._build_cores(self.replicas)
+            # The router sees every rank: vLLM's own balancer of a server's ranks weighs them as `least-loaded` does.
+            cores = self._build_cores(self.replicas * hardware.data_parallel)
+            if hardware.lock_step and hardware.data_parallel > 1:
+                return replay_in_lock_step(
+                    workload,
+                    cores,
+                    hardware.data_parallel,
+                    route=_build_route(routing),
+                    frontend_seconds=frontend,
+                    tick=tick,
+                )
             return replay(workload, cores, frontend_seconds=frontend, route=_build_route(routing), tick=tick)
         cores = self._build_cores(self.split.prefill + self.replicas)
         routes = (_build_route(routing), _build_route(routing))

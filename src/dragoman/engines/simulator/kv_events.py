@@ -1,14 +1,15 @@
 """KV cache events as vLLM publishes them for prefix-aware routers. Pure.
 
-A batch is msgpack: [ts, [events], data_parallel_rank]; an event is an array that begins with its name. Hashes are the
-lower 64 bits, vLLM's default. Several blocks may hold the same hash: an event reports when the first becomes available
-and when the last is evicted.
+A batch is msgpack: [ts, [events], data_parallel_rank]; an event is a map whose `type` is its name. Hashes are the lower
+64 bits, vLLM's default. vLLM 0.19 and before it publish an event as an array that begins with its name. Several blocks
+may hold the same hash: an event reports when the first becomes available and when the last is evicted.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -20,8 +21,18 @@ _MEDIUM = "GPU"
 _MASK = (1 << 64) - 1
 
 
-class BlockStored(Struct, frozen=True, array_like=True, tag=True):
-    """Consecutive blocks were stored. token_ids: of all of them. parent_block_hash: of the block before the first."""
+KvEventsVersion = Literal["0.33", "0.19"]
+"""The vLLM whose form events have."""
+
+
+class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
+    """Consecutive blocks were stored.
+
+    parent_block_hash: of the block before the first.
+    token_ids: of all of them.
+    lora_id: deprecated in vLLM.
+    extra_keys: what the hash of each block covers besides its tokens: the adapter, and the salt of a first block.
+    """
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -30,14 +41,18 @@ class BlockStored(Struct, frozen=True, array_like=True, tag=True):
     lora_id: int | None = None
     medium: str | None = _MEDIUM
     lora_name: str | None = None
+    extra_keys: list[tuple[str, ...] | None]
+    group_idx: int = 0
+    kv_cache_spec_kind: str = "full_attention"
 
 
-class BlockRemovedEvent(Struct, frozen=True, array_like=True, tag="BlockRemoved"):
+class BlockRemovedEvent(Struct, frozen=True, tag="BlockRemoved"):
     block_hashes: list[int]
     medium: str | None = _MEDIUM
+    group_idx: int = 0
 
 
-class CacheClearedEvent(Struct, frozen=True, array_like=True, tag="AllBlocksCleared"):
+class CacheClearedEvent(Struct, frozen=True, tag="AllBlocksCleared"):
     """The whole cache."""
 
 
@@ -48,14 +63,36 @@ class KvEventBatch(Struct, frozen=True, array_like=True):
     """A batch of events. ts: Unix seconds."""
 
     ts: float
-    events: list[KvEvent]
+    events: Sequence[KvEvent | tuple[object, ...]]
     data_parallel_rank: int | None = None
+
+
+def build_batch(ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33") -> KvEventBatch:
+    """Build a batch of events in the form of this version of vLLM."""
+    return KvEventBatch(ts, events if version == "0.33" else [_convert_to_array(event) for event in events], rank)
+
+
+def _convert_to_array(event: KvEvent) -> tuple[object, ...]:
+    match event:
+        case BlockStored():
+            stored = (event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size)
+            return ("BlockStored", *stored, event.lora_id, event.medium, event.lora_name)
+        case BlockRemovedEvent():
+            return ("BlockRemoved", event.block_hashes, event.medium)
+        case CacheClearedEvent():
+            return ("AllBlocksCleared",)
 
 
 class _HashedBlock(Struct, frozen=True, gc=False):
     parent: bytes | None
     tokens: tuple[int, ...]
     lora: str
+    salt: str
+
+    @property
+    def extra_keys(self) -> tuple[str, ...] | None:
+        keys = (self.lora, "" if self.parent else self.salt)
+        return tuple(key for key in keys if key) or None
 
 
 class KvEventBuilder:
@@ -68,9 +105,11 @@ class KvEventBuilder:
         self._hashed: OrderedDict[bytes, _HashedBlock] = OrderedDict()
         self._copies: dict[bytes, int] = {}
 
-    def add_hashed(self, block_hash: bytes, parent: bytes | None, tokens: Sequence[int], lora: str) -> None:
+    def add_hashed(
+        self, block_hash: bytes, parent: bytes | None, tokens: Sequence[int], *, lora: str = "", salt: str = ""
+    ) -> None:
         """A block that has been hashed and may be stored."""
-        self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora)
+        self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora, salt)
         self._hashed.move_to_end(block_hash)
         while len(self._hashed) > self._max_hashed:
             self._hashed.popitem(last=False)
@@ -96,16 +135,21 @@ class KvEventBuilder:
 
     def _append_stored(self, block_hash: bytes, events: list[KvEvent]) -> None:
         """Blocks that follow each other are one event."""
-        hashed = self._hashed.get(block_hash, _HashedBlock(None, (), ""))
+        hashed = self._hashed.get(block_hash, _HashedBlock(None, (), "", ""))
         parent, last = None if hashed.parent is None else truncate_hash(hashed.parent), events[-1] if events else None
         if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
             last.block_hashes.append(truncate_hash(block_hash))
             last.token_ids.extend(hashed.tokens)
+            last.extra_keys.append(hashed.extra_keys)
             return
-        lora_name = hashed.lora or None
         events.append(
             BlockStored(
-                [truncate_hash(block_hash)], parent, list(hashed.tokens), self._block_size, None, _MEDIUM, lora_name
+                block_hashes=[truncate_hash(block_hash)],
+                parent_block_hash=parent,
+                token_ids=list(hashed.tokens),
+                block_size=self._block_size,
+                lora_name=hashed.lora or None,
+                extra_keys=[hashed.extra_keys],
             )
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .kv_events import KvEvent, KvEventBatch, ReplayBuffer
+from .kv_events import KvEvent, KvEventsVersion, ReplayBuffer, build_batch
 
 REPLAY_END = (-1).to_bytes(8, "big", signed=True)
 """Sequence number that ends a replay."""
@@ -58,7 +58,7 @@ def offset_endpoint_port(endpoint: str, rank: int) -> str:
 class KvPublisher:
     """The publisher of one rank, used on the event loop. A slow subscriber loses batches and may request a replay."""
 
-    def __init__(self, config: KvEventsConfig, rank: int) -> None:
+    def __init__(self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33") -> None:
         """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not available."""
         try:
             import zmq  # noqa: PLC0415 - an extra, and only for those who publish
@@ -66,7 +66,7 @@ class KvPublisher:
         except ImportError:
             raise ValueError("KV events need pyzmq: pip install '.[kv-events]'") from None
         self._zmq: Any = zmq
-        self._rank, self._topic = rank, config.topic.encode()
+        self._rank, self._version, self._topic = rank, version, config.topic.encode()
         self._replay_buffer = ReplayBuffer(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
         self._replay_task: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class KvPublisher:
 
     def publish(self, timestamp: float, events: list[KvEvent]) -> None:
         """Publish a batch. timestamp: Unix seconds. Never blocks."""
-        number, payload = self._replay_buffer.add(KvEventBatch(timestamp, events, self._rank))
+        number, payload = self._replay_buffer.add(build_batch(timestamp, events, self._rank, self._version))
         with suppress(self._zmq.Again):
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 

@@ -2,6 +2,7 @@
 
     seconds = base
               + per_token, a curve over the step's tokens
+              + per_expert_token, one over the tokens of all ranks that share experts, divided by their number
               + per_context_token * tokens of context read by decoding sequences
               + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
@@ -27,12 +28,14 @@ class StepLoad(Struct, frozen=True, gc=False):
     context: tokens whose keys and values decoding sequences read.
     prefill_pairs: for each prompt chunk of n tokens, n * (computed before + n / 2).
     sequences: that take part.
+    expert_tokens: mean of the tokens over the data-parallel ranks that share experts; None without such ranks.
     """
 
     tokens: int
     context: int = 0
     prefill_pairs: float = 0.0
     sequences: int = 0
+    expert_tokens: float | None = None
 
 
 StepTime = Callable[[StepLoad], float]
@@ -51,6 +54,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
 
     base: reading the weights and launching kernels.
     per_token: the matrix products.
+    per_expert_token: those of shared experts, and their communication.
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
     floor: minimum duration of a step.
@@ -62,6 +66,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_prefill_pair: float = 0.0
     per_sequence: float = 0.0
     floor: float = 0.0
+    per_expert_token: tuple[TokenCost, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.base < float("inf"):
@@ -69,11 +74,12 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("per_context_token", "per_prefill_pair", "per_sequence", "floor"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must not be negative")
-        if any(not 0 <= cost.seconds < float("inf") for cost in self.per_token):
-            raise ValueError("per_token must not be negative")
-        begins = [cost.beyond for cost in self.per_token]
-        if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
-            raise ValueError("the token counts of per_token must be greater than 0 and in ascending order")
+        for name, curve in (("per_token", self.per_token), ("per_expert_token", self.per_expert_token)):
+            if any(not 0 <= cost.seconds < float("inf") for cost in curve):
+                raise ValueError(f"{name} must not be negative")
+            begins = [cost.beyond for cost in curve]
+            if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
+                raise ValueError(f"the token counts of {name} must be greater than 0 and in ascending order")
 
     def compute_seconds(self, load: StepLoad) -> float:
         """A `StepTime`."""
@@ -83,12 +89,22 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_prefill_pair * load.prefill_pairs
             + self.per_sequence * load.sequences
         )
-        remaining = load.tokens
-        for cost in reversed(self.per_token):
-            if remaining > cost.beyond:
-                total += cost.seconds * (remaining - cost.beyond)
-                remaining = cost.beyond
+        total += _integrate(self.per_token, load.tokens)
+        if self.per_expert_token:
+            total += _integrate(
+                self.per_expert_token, load.tokens if load.expert_tokens is None else load.expert_tokens
+            )
         return max(self.floor, total)
+
+
+def _integrate(curve: tuple[TokenCost, ...], tokens: float) -> float:
+    """The seconds of so many tokens on a piecewise linear curve."""
+    total = 0.0
+    for cost in reversed(curve):
+        if tokens > cost.beyond:
+            total += cost.seconds * (tokens - cost.beyond)
+            tokens = cost.beyond
+    return total
 
 
 def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator) -> StepTime:

@@ -29,11 +29,19 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     memory_bandwidth: of one device, bytes a second.
     tensor_parallel: devices that share every layer.
+    data_parallel: ranks of a server, each with its own scheduler and KV cache; engine settings and latency are of one.
+    lock_step: the ranks share their experts, so that they begin and end every step together.
+    link_latency: seconds of a collective between these devices, without its bytes.
+    watts: board power of one device.
     """
 
     name: str
     memory_bandwidth: float | None = None
     tensor_parallel: int = 1
+    data_parallel: int = 1
+    lock_step: bool = False
+    link_latency: float | None = None
+    watts: float | None = None
 
 
 class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,11 +49,13 @@ class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     weight_bytes: read by a step.
     kv_bytes_per_token: 2 * layers * kv heads * head size * bytes per number.
+    layers: each has two all-reduces under tensor parallelism.
     """
 
     name: str
     weight_bytes: float | None = None
     kv_bytes_per_token: int | None = None
+    layers: int | None = None
 
 
 class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +113,11 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
     """Estimate the expected coefficients; empty without sizes and bandwidth."""
     if hardware.memory_bandwidth is None or model.weight_bytes is None:
         return Prior()
+    all_reduce_seconds = 0.0
+    if hardware.tensor_parallel > 1 and hardware.link_latency is not None and model.layers is not None:
+        all_reduce_seconds = 2 * model.layers * hardware.link_latency
     return build_prior(
+        all_reduce_seconds=all_reduce_seconds,
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
         memory_bandwidth=hardware.memory_bandwidth,

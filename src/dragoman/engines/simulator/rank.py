@@ -23,7 +23,7 @@ from ...core.engine import (
     TokenRequest,
 )
 from ...core.events import FinishReason
-from ...core.metrics import CacheConfig, EngineStats, LoraState
+from ...core.metrics import LENGTH_BUCKETS, PREEMPTION_BUCKETS, CacheConfig, EngineStats, Histogram, LoraState
 from .engine_core import EngineCore, StepOutcome
 from .fake_logprobs import fake_logprob
 from .faults import Fault
@@ -45,10 +45,26 @@ class Delay(Struct, frozen=True):
     seconds: float
 
 
+class ChoiceLengths:
+    """The lengths of a request's choices. remaining: number of choices that have not ended."""
+
+    __slots__ = ("longest", "remaining")
+
+    def __init__(self, remaining: int) -> None:
+        self.remaining, self.longest = remaining, 0
+
+    def record(self, length: int, histogram: Histogram) -> None:
+        """Record the end of a choice; the last one makes the longest an observation."""
+        self.remaining, self.longest = self.remaining - 1, max(self.longest, length)
+        if not self.remaining:
+            histogram.observe(self.longest)
+
+
 class LiveRequest:
     """A request in progress. Of the request only what is used later is stored.
 
     choices: number of requested choices, for the first of them; 0 for the others.
+    choice_lengths: shared by all choices of a request.
     delayed: outputs that are not delivered yet.
     arrived_at, scheduled_at, first_token_at, last_token_at: times of arrival, of leaving the queue, of the first token
         and of the latest one.
@@ -56,6 +72,7 @@ class LiveRequest:
 
     __slots__ = (
         "arrived_at",
+        "choice_lengths",
         "choices",
         "cut_after",
         "delayed",
@@ -90,7 +107,9 @@ class LiveRequest:
         arrived_at: float,
         lora: str = "",
         fault: Fault | None = None,
+        choice_lengths: ChoiceLengths | None = None,
     ) -> None:
+        self.choice_lengths = choice_lengths or ChoiceLengths(1)
         self.deliver, self.sequence, self.reply = deliver, sequence, reply
         self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
         self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
@@ -170,6 +189,13 @@ class DataParallelRank:
             if transfer_context is None
             else KvTransfers(core.scheduler, transfer_context, call_at, self.launch_if_idle)
         )
+        stats = self.stats
+        stats.mm_cache_queries = stats.mm_cache_hits = 0
+        self._by_source = {"local_compute": 0, "local_cache_hit": 0, "external_kv_transfer": 0}
+        stats.prompt_tokens_by_source = self._by_source
+        self._longest_choice = stats.longest_choice = Histogram(LENGTH_BUCKETS)
+        self._preemptions = stats.request_preemptions = Histogram(PREEMPTION_BUCKETS)
+        self._computed_tokens = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
         self._live: dict[SimulatedSequence, LiveRequest] = {}
         self._tick_at: float | None = None
         """The time for which `tick` is scheduled."""
@@ -183,28 +209,35 @@ class DataParallelRank:
         """Load as in vLLM's data-parallel balancer: waiting requests count four times."""
         return 4 * self.core.scheduler.num_waiting + self.core.scheduler.num_running
 
-    def update_stats(self, sleep_level: int, max_loras: int) -> EngineStats:
+    def update_stats(self, sleep_level: int) -> EngineStats:
         """Return the counters, with the scheduler's state as of now."""
         stats, scheduler = self.stats, self.core.scheduler
         stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
         stats.kv_cache_usage = scheduler.pool.usage
         stats.preemptions = scheduler.stats.num_preemptions
         stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
-        stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
+        stats.prefix_cache_hits = scheduler.stats.prefix_cache_hits
+        deferred = scheduler.num_deferred
+        stats.waiting_by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred}
+        stats.external_cache_queries = stats.external_cache_hits = 0
         if self.transfers is not None:
             # As in vLLM, every local miss is a query to the external cache, whether another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
+        stats.cached_tokens_by_source = {
+            "device": stats.prefix_cache_hits,
+            "host": 0,
+            "p2p": stats.external_cache_hits,
+            "disk": 0,
+            "external_unspecified": 0,
+        }
         stats.sleep_level = sleep_level
         config = scheduler.config
         stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
-        stats.lora = self._build_lora_state(max_loras)
-        return stats
-
-    def _build_lora_state(self, max_loras: int) -> LoraState:
         running = {live.lora for live in self.live if live.lora and live.scheduled_at is not None}
         waiting = {live.lora for live in self.live if live.lora and live.scheduled_at is None}
-        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), max_loras)
+        stats.lora = LoraState(tuple(sorted(waiting)), tuple(sorted(running)), config.max_loras)
+        return stats
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
         """Add a request to the scheduler's queue. The scheduler has checked that it can run."""
@@ -221,6 +254,7 @@ class DataParallelRank:
 
     def abort(self, live: LiveRequest, at: float) -> None:
         """Abort a request and free its blocks at once."""
+        live.sequence.keeps_blocks = False
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
             self.core.abort(live.sequence)
@@ -343,7 +377,12 @@ class DataParallelRank:
         live.delayed = None
 
     def _on_first_token(self, live: LiveRequest, at: float) -> None:
-        stats, length = self.stats, live.sequence.num_prompt_tokens
+        stats, length, fetched = self.stats, live.sequence.num_prompt_tokens, live.sequence.num_fetched_tokens
+        cached, by_source = live.sequence.num_cached_tokens or 0, self._by_source
+        by_source["local_compute"] += length - cached
+        by_source["local_cache_hit"] += cached - fetched
+        by_source["external_kv_transfer"] += fetched
+        stats.prompt_tokens_cached += cached
         live.first_token_at = at
         stats.ttft.observe(at - live.arrived_at)
         stats.prompt_tokens += length
@@ -397,6 +436,9 @@ class DataParallelRank:
         stats.request_max_tokens.observe(sequence.max_tokens)
         if live.choices:
             stats.request_choices.observe(live.choices)
+        live.choice_lengths.record(live.num_output_tokens, self._longest_choice)
+        self._preemptions.observe(sequence.num_preemptions)
+        self._computed_tokens.observe(sequence.num_prompt_tokens - (sequence.num_cached_tokens or 0))
         if live.scheduled_at is not None:
             stats.inference.observe(at - live.scheduled_at)
         if live.first_token_at is not None and live.scheduled_at is not None:

@@ -185,6 +185,11 @@ class Replay:
     def _step(self, replica: int, now: float) -> StepOutcome:
         core = self._cores[replica]
         outcome = core.step(now)
+        self._handle_outcome(replica, outcome)
+        self._schedule_step_end(replica, core.next_step_end)
+        return outcome
+
+    def _handle_outcome(self, replica: int, outcome: StepOutcome) -> None:
         tracks, gaps, at = self._progress, self._gaps, outcome.at
         for sequence in outcome.sampled:
             track = tracks[sequence]
@@ -198,9 +203,10 @@ class Replay:
         for sequence in outcome.finished:
             self._finish(tracks.pop(sequence))
         self._record(replica, outcome)
-        if core.next_step_end is not None:
-            heappush(self._due_events, (core.next_step_end, replica))
-        return outcome
+
+    def _schedule_step_end(self, source: int, ends: float | None) -> None:
+        if ends is not None:
+            heappush(self._due_events, (ends, source))
 
     def _finish(self, track: RequestProgress) -> None:
         self._done[track.request.id] = track

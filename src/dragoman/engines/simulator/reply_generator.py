@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +16,9 @@ from msgspec import Struct
 from ...core.engine import TokenRequest
 from ...core.errors import RequestError
 from ...core.events import FinishReason
-from ...core.message import Tool
+from ...core.message import FunctionTool, Tool
 from ...core.request import Conversation, GenerateRequest
-from ...core.syntax import LiteralText, ReasoningFormat, ToolFormat
+from ...core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
 from ..script import (
     CallTool,
     Fail,
@@ -283,11 +283,26 @@ class ReplyGenerator:
         mode = origin.prompt.tool_choice.mode
         if mode != "required" and rng.random() >= self._options.tool_calls:
             return []
-        first = self._tools.build_call_syntax(tools[rng.randbelow(len(tools))])[0]
-        return self._lexicon.encode(first.text) if isinstance(first, LiteralText) else []
+        tool = tools[rng.randbelow(len(tools))]
+        pieces, (begin, end) = self._tools.build_call_syntax(tool), self._tools.section_delimiters
+        if isinstance(tool, FunctionTool) and not has_parameters(tool):
+            empty = (p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonValue) else "" for p in pieces)
+            return self._lexicon.encode(begin + "".join(empty) + end)
+        return self._lexicon.encode(begin + pieces[0].text) if isinstance(pieces[0], LiteralText) else []
 
     def _find_eos(self, request: TokenRequest) -> int:
         return next((id for id in self._lexicon.eos if id in request.stop_token_ids), NO_TOKEN)
+
+
+def has_parameters(tool: FunctionTool) -> bool:
+    """Whether a tool declares any parameters. Models call one without them with none, although its schema allows any
+    object."""
+    if tool.parameters is None:
+        return False
+    schema = msgspec.json.decode(tool.parameters)
+    return not isinstance(schema, dict) or not {
+        name for name, value in cast("dict[str, object]", schema).items() if value not in ({}, [], False)
+    } <= {"type", "title", "description", "additionalProperties", "$schema"}
 
 
 def find_callable_tools(request: TokenRequest) -> tuple[Tool, ...]:

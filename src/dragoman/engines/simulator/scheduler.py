@@ -47,7 +47,9 @@ class SchedulerOutput:
 
     decodes: sequences that compute one token and sample the next.
     chunks: prompt chunks.
-    block_fillers: sequences whose decoding fills a block.
+    last_chunks: sequences that compute the rest of their prompt and sample.
+    samplers: sequences that sample, in the order of the step, if that is not decodes and then last_chunks.
+    block_fillers: sequences whose decoding fills a block with a token that is not known yet.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no part in the step.
@@ -62,6 +64,7 @@ class SchedulerOutput:
         "last_chunks",
         "num_chunk_tokens",
         "preempted",
+        "samplers",
     )
 
     def __init__(self) -> None:
@@ -69,6 +72,7 @@ class SchedulerOutput:
         self.chunks: list[PrefillChunk] = []
         self.num_chunk_tokens = 0
         self.last_chunks: list[SimulatedSequence] = []
+        self.samplers: list[SimulatedSequence] | None = None
         self.block_fillers: list[SimulatedSequence] = []
         self.admitted: list[SimulatedSequence] = []
         self.preempted: list[SimulatedSequence] = []
@@ -109,11 +113,22 @@ class SimulatedScheduler:
         self._fetching: list[SimulatedSequence] = []
         self._ready_to_resume: deque[SimulatedSequence] = deque()
         self._watermark = int(config.watermark * config.num_gpu_blocks)
+        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+        self._max_chunk = config.max_num_batched_tokens
+        """Most prompt tokens of one sequence in this step."""
+        self._has_loras = False
+        self._skipped: set[SimulatedSequence] = set()
+        """Waiting sequences that were passed over for their adapters."""
 
     @property
     def num_waiting(self) -> int:
         """Number of waiting sequences, including fetching ones, as in vLLM."""
         return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching)
+
+    @property
+    def num_deferred(self) -> int:
+        """Number of those that wait for something other than room: another instance, or room for their adapter."""
+        return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching)
 
     @property
     def num_running(self) -> int:
@@ -154,14 +169,17 @@ class SimulatedScheduler:
     def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. Raises RequestError if it can never run."""
         self.check(sequence)
+        self._has_loras = self._has_loras or bool(sequence.lora)
         self._waiting.add(sequence)
 
     def finish(self, sequence: SimulatedSequence) -> None:
-        """Finish or abort a sequence: remove it at once and free its blocks. Idempotent."""
+        """Finish or abort a sequence: remove it at once and free its blocks, unless it has got a token and keeps them.
+        Idempotent."""
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
-                self._free(sequence)
+                if not sequence.keeps_blocks or not sequence.num_output_tokens:
+                    self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
                 self._waiting.remove(sequence)
             case SequenceStatus.FETCHING:
@@ -172,6 +190,7 @@ class SimulatedScheduler:
                 self._free(sequence)
             case SequenceStatus.FINISHED:
                 return
+        self._skipped.discard(sequence)
         sequence.status = SequenceStatus.FINISHED
 
     def release(self, sequence: SimulatedSequence) -> None:
@@ -182,10 +201,14 @@ class SimulatedScheduler:
     def complete_fetch(self, sequence: SimulatedSequence) -> None:
         """Complete a fetch: the sequence is scheduled before all that are not running yet."""
         self._fetching.remove(sequence)
-        available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
+        available, num_cached = (
+            max(sequence.num_remote_tokens, sequence.num_computed_tokens),
+            sequence.num_computed_tokens,
+        )
         sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
         sequence.num_remote_tokens = 0
         sequence.num_cached_tokens = sequence.num_computed_tokens
+        sequence.num_fetched_tokens = sequence.num_computed_tokens - num_cached
         sequence.status = SequenceStatus.FETCHED
         self._cache_full_blocks(sequence)
         self._ready_to_resume.append(sequence)
@@ -201,41 +224,45 @@ class SimulatedScheduler:
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
         step = SchedulerOutput()
-        self._schedule_running(step)
-        for chunk in step.chunks:
-            self._cache_full_blocks(chunk.sequence)
+        if self.config.long_prefill_token_threshold:
+            self._max_chunk = self._compute_max_chunk()
+        is_mixed = self._schedule_running(step)
         if not step.preempted:
             self._admit(step)
+        if is_mixed:
+            samplers = {*step.decodes, *step.last_chunks}
+            step.samplers = [sequence for sequence in self._running if sequence in samplers]
         return step
 
     def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
-        """End a step. Returns the sequences that got a token (without those aborted meanwhile), and the finished
-        ones."""
+        """End a step. Returns the sequences that got a token (without those aborted meanwhile), and those of them that
+        got their last one.
+
+        The caller calls `finish` for the latter and for those that a stop token ends, in the order of the former: that
+        of the step, in which vLLM frees their blocks.
+        """
         for sequence in step.block_fillers:
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
-        for sequence in step.decodes + step.last_chunks:
+        for sequence in step.samplers or step.decodes + step.last_chunks:
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
             sampled.append(sequence)
             if sequence.num_output_tokens == sequence.max_tokens:
                 finished.append(sequence)
-        for sequence in finished:
-            if sequence.keeps_blocks:
-                self._running.remove(sequence)
-                sequence.status = SequenceStatus.FINISHED
-            else:
-                self.finish(sequence)
         return sampled, finished
 
-    def _schedule_running(self, step: SchedulerOutput) -> None:
+    def _schedule_running(self, step: SchedulerOutput) -> bool:
         """Schedule running sequences: the hot loop. A decoding sequence costs a few attribute accesses, and a block
-        every block_size steps.
+        every block_size steps. Returns True if the rest of a prompt was scheduled, before or after decoding ones.
         """
+        is_mixed = False
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
+        # By priority, those behind a sequence that preempts itself are more urgent, and may fit now.
+        ends_at_preempted = self.config.scheduling_policy == "fcfs"
         for sequence in self._running.copy():
             remaining = budget - step.num_chunk_tokens - len(decodes)
             if not remaining:
@@ -244,29 +271,48 @@ class SimulatedScheduler:
             if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
                 continue  # its last token is in flight, or it was just preempted
             if known - computed != 1:
-                if not self._schedule_chunk(sequence, min(remaining, known - computed), step):
+                count = min(remaining, known - computed, self._max_chunk)
+                if self._allocate(sequence, computed + count, step):
+                    self._append_chunk(sequence, count, step)
+                    is_mixed |= computed + count == known
+                elif ends_at_preempted:
                     break
                 continue
-            if computed % block_size == 0 and not self._allocate(sequence, known, step):
-                break
+            if computed % block_size == 0:
+                if not self._allocate(sequence, known, step):
+                    if ends_at_preempted:
+                        break
+                    continue
+                self._cache_full_blocks(sequence)  # with a step in flight, all of the block before is known only now
             sequence.num_computed_tokens = known
             sequence.num_tokens = known + 1
             decodes.append(sequence)
-            if known % block_size == 0:
+            if known % block_size:
+                continue
+            # As in vLLM, a block is cached when it is scheduled, unless its last token is yet to be sampled.
+            if known == sequence.num_prompt_tokens + sequence.num_output_tokens:
+                self._cache_full_blocks(sequence)
+            else:
                 step.block_fillers.append(sequence)
+        return is_mixed
 
-    def _schedule_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> bool:
-        """Schedule `count` more prompt tokens. Returns False if the sequence was preempted."""
-        count = self._limit_chunk(count)
-        if not self._allocate(sequence, sequence.num_computed_tokens + count, step):
-            return False
-        self._append_chunk(sequence, count, step)
-        return True
+    def _compute_max_chunk(self) -> int:
+        """Compute how many tokens a sequence's chunk may have in this step: a sequence alone keeps nobody waiting."""
+        config, num_sequences = self.config, len(self._running) + self.num_waiting
+        threshold = config.long_prefill_token_threshold
+        if num_sequences < 2:
+            return config.max_num_batched_tokens
+        if config.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.max_num_batched_tokens // num_sequences)
+        return threshold
 
     def _append_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
+        """Append a chunk whose blocks are allocated. They are cached already now, as vLLM does: all keys of a step are
+        written before any is read, so requests that start together share their prompt."""
         step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
         step.num_chunk_tokens += count
         sequence.num_computed_tokens += count
+        self._cache_full_blocks(sequence)
         if sequence.num_computed_tokens == sequence.num_tokens:
             sequence.num_tokens += 1
             step.last_chunks.append(sequence)
@@ -313,20 +359,29 @@ class SimulatedScheduler:
         step.num_chunk_tokens = sum(chunk.num_tokens for chunk in step.chunks)
 
     def _admit(self, step: SchedulerOutput) -> None:
-        """Admit sequences from the queue while there is room. The head is never skipped."""
-        config = self.config
-        self._resume_fetched(step)
-        while self._waiting and not self._ready_to_resume and len(self._running) < config.max_num_seqs:
+        """Admit sequences from the queue while there is room. The head is skipped only for its adapter."""
+        if not self._waiting and not self._ready_to_resume:
+            return
+        config, skipped = self.config, list[SimulatedSequence]()
+        loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
+        if self._ready_to_resume and not self._resume_fetched(step, loras):
+            return
+        while self._waiting and len(self._running) < self._max_running:
             remaining = config.max_num_batched_tokens - step.num_tokens
+            if not remaining:
+                break
             sequence = self._waiting.head
+            if sequence.lora and self._exceeds_max_loras(sequence, loras):
+                skipped.append(self._waiting.pop())
+                continue
             hits = self.find_cached_prefix(sequence)
-            if remaining and sequence.num_remote_tokens:
+            if sequence.num_remote_tokens:
                 if not self._start_fetch(sequence, hits, step):
                     break
                 continue
             cached = len(hits) * config.block_size
-            count = self._limit_chunk(sequence.num_tokens - cached)
-            if not remaining or (count > remaining and not config.enable_chunked_prefill):
+            count = min(sequence.num_tokens - cached, self._max_chunk)
+            if count > remaining and not config.enable_chunked_prefill:
                 break
             count = min(count, remaining)
             if not self._can_admit(sequence, hits, cached + count):
@@ -335,26 +390,39 @@ class SimulatedScheduler:
             self._start(sequence, hits, step)
             self._allocate(sequence, cached + count, step)
             self._append_chunk(sequence, count, step)
-            # Already now, as vLLM does: all keys of a step are written before any is read, so requests that
-            # start together share their prompt.
-            self._cache_full_blocks(sequence)
+            if sequence.lora:
+                loras.add(sequence.lora)
+            self._skipped.discard(sequence)
+        self._waiting.restore(skipped)
+        self._skipped.update(skipped)
 
-    def _resume_fetched(self, step: SchedulerOutput) -> None:
+    def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
+        """Whether this sequence's adapter would be one too many beside these, which run."""
+        return sequence.lora not in loras and len(loras) >= self.config.max_loras
+
+    def _resume_fetched(self, step: SchedulerOutput, loras: set[str]) -> bool:
         """Resume sequences whose prompt has been fetched. They hold blocks, so nothing may block them: a sequence that
-        waits for these blocks would deadlock.
+        waits for these blocks would deadlock. Returns False if the step has no room for one of them.
         """
-        while self._ready_to_resume and len(self._running) < self.config.max_num_seqs:
+        waiting, self._ready_to_resume = self._ready_to_resume, deque[SimulatedSequence]()
+        while waiting and len(self._running) < self._max_running:
             remaining = self.config.max_num_batched_tokens - step.num_tokens
-            sequence = self._ready_to_resume[0]
-            count = self._limit_chunk(sequence.num_tokens - sequence.num_computed_tokens)
+            sequence = waiting[0]
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, self._max_chunk)
             if not remaining or (count > remaining and not self.config.enable_chunked_prefill):
                 break
-            self._ready_to_resume.popleft()
+            waiting.popleft()
+            if sequence.lora and self._exceeds_max_loras(sequence, loras):
+                self._ready_to_resume.append(sequence)
+                continue
             sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
             step.admitted.append(sequence)
             self._append_chunk(sequence, min(count, remaining), step)
-            self._cache_full_blocks(sequence)
+            if sequence.lora:
+                loras.add(sequence.lora)
+        self._ready_to_resume += waiting
+        return not waiting
 
     def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
         """Allocate blocks for the whole prompt, to be filled by another instance. Returns False without enough free
@@ -376,10 +444,6 @@ class SimulatedScheduler:
         self._fetching.append(sequence)
         step.fetching.append(RemoteFetch(sequence, missing))
         return True
-
-    def _limit_chunk(self, count: int) -> int:
-        threshold = self.config.long_prefill_token_threshold
-        return min(count, threshold) if threshold else count
 
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = sequence.num_tokens if self.config.scheduler_reserve_full_isl else end

@@ -27,7 +27,9 @@ class SimulatedSequence:
     num_tokens: prompt and output, including the output that running steps will sample.
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
     num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
+    num_fetched_tokens: of these, those that another instance computed.
     num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
+    lora: name of its adapter; empty for the model itself.
     keeps_blocks: after the last token its blocks stay held, for another instance to fetch.
     """
 
@@ -37,9 +39,11 @@ class SimulatedSequence:
         "contents",
         "id",
         "keeps_blocks",
+        "lora",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_fetched_tokens",
         "num_hashed_blocks",
         "num_output_tokens",
         "num_preemptions",
@@ -60,6 +64,7 @@ class SimulatedSequence:
         contents: BlockContents,
         arrival: float = 0.0,
         priority: int = 0,
+        lora: str = "",
         num_remote_tokens: int = 0,
         keeps_blocks: bool = False,
     ) -> None:
@@ -69,6 +74,7 @@ class SimulatedSequence:
         self.contents = contents
         self.arrival = arrival
         self.priority = priority
+        self.lora = lora
         self.num_remote_tokens = num_remote_tokens
         self.keeps_blocks = keeps_blocks
         self.status = SequenceStatus.WAITING
@@ -79,9 +85,15 @@ class SimulatedSequence:
         self.num_output_tokens = 0
         self.num_hashed_blocks = 0
         self.num_cached_tokens: int | None = None
+        self.num_fetched_tokens = 0
         self.num_preemptions = 0
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Lower runs first under the priority policy."""
+        """Under the priority policy the running sequence with the highest rank is preempted first."""
         return (self.priority, self.arrival)
+
+    @property
+    def queue_rank(self) -> tuple[int, float, str]:
+        """Lower is admitted first under the priority policy; as in vLLM, the id decides among equals."""
+        return (self.priority, self.arrival, self.id)

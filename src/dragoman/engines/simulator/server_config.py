@@ -11,6 +11,7 @@ from ...core.request import GenerationLimits, SamplingOptions
 from .config import SimulatedSchedulerConfig
 from .disaggregation import TransferCost
 from .faults import Fault
+from .kv_events import KvEventsVersion
 from .kv_notifications import KvTransferConfig
 from .kv_publisher import KvEventsConfig
 from .latency import LatencyModel, StepTime, add_noise, speed_up
@@ -43,7 +44,6 @@ class SimulatorConfig(Struct, frozen=True):
     time_scale: 10 is ten times as fast.
     warm_up: seconds from startup to readiness.
     ranks: data-parallel copies of the engine core.
-    max_loras: adapters that may run at once.
     """
 
     scheduler: SimulatedSchedulerConfig
@@ -55,9 +55,9 @@ class SimulatorConfig(Struct, frozen=True):
     ranks: int = 1
     seed: int = 0
     max_num_waiting: int = 2048
-    max_loras: int = 8
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
+    kv_events_version: KvEventsVersion = "0.33"
     kv_transfer: KvTransferSettings | None = None
 
 

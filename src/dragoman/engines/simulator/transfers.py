@@ -98,12 +98,12 @@ class KvTransfers:
         self._report(sequence)
 
     def finish(self, sequence: SimulatedSequence, last: Ended | Failed, at: float) -> Ended | Failed:
-        """Add transfer parameters to the end of a sequence. As in vLLM only the finish reason length leaves blocks to
-        fetch."""
+        """Add transfer parameters to the end of a sequence. As in vLLM only the finish reasons length and stop leave
+        blocks to fetch."""
         self.cancel(sequence, at)
         if not sequence.keeps_blocks or not sequence.blocks:
             return last
-        if not isinstance(last, Ended) or last.reason is not FinishReason.LENGTH:
+        if not isinstance(last, Ended) or last.reason not in (FinishReason.LENGTH, FinishReason.STOP):
             self._scheduler.release(sequence)
             return last
         params = build_transfer_params(sequence, self._context.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .config import SchedulingPolicy
 from .sequence import SimulatedSequence
@@ -28,7 +28,7 @@ class WaitingQueue:
 
     def add(self, sequence: SimulatedSequence) -> None:
         if self._by_priority:
-            insort(self._queue, sequence, key=lambda waiting: waiting.rank)
+            insort(self._queue, sequence, key=lambda waiting: waiting.queue_rank)
         else:
             self._queue.append(sequence)
 
@@ -38,6 +38,11 @@ class WaitingQueue:
             self.add(sequence)
         else:
             self._queue.appendleft(sequence)
+
+    def restore(self, sequences: Sequence[SimulatedSequence]) -> None:
+        """Put the first sequences of the queue, which were popped one after the other, back into their places."""
+        for sequence in reversed(sequences):
+            self.prepend(sequence)
 
     def pop(self) -> SimulatedSequence:
         return self._queue.popleft()

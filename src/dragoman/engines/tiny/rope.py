@@ -52,12 +52,9 @@ def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float3
         case "linear":
             return (base / np.float32(config.factor)).astype(np.float32)
         case "llama3":
-            return _scale_llama3(config, base)
-
-
-def _scale_llama3(config: RopeConfig, base: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by interpolation."""
-    rotations = config.original_max_position_embeddings * base / (2 * np.pi)
-    low, high = config.low_freq_factor, config.high_freq_factor
-    unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
-    return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)
+            # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
+            # interpolation.
+            rotations = config.original_max_position_embeddings * base / (2 * np.pi)
+            low, high = config.low_freq_factor, config.high_freq_factor
+            unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+            return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)

@@ -30,6 +30,10 @@ class PagedLlama:
     def max_positions(self) -> int:
         return self._model.config.max_positions
 
+    @property
+    def rope_window(self) -> None:
+        return None
+
     def get_model(self) -> Llama:
         """Return the model with its current weights."""
         return self._model

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from ...core.errors import EngineError
 from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineLimits, build_rng
-from ..batching.verify import build_test_tokens, check_paging
+from ..batching.verify import build_trial_prompts, check_paging
+from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
-from .paged_attention import KvPool, register, set_attention
+from .paged_attention import MASKED_NAME, NAME, KvPool, register, set_attention
+from .position_limits import reduce_limits
 from .self_check import check_vision
 from .vision import TransformersVision, is_vision_model, load_processor
 from .vision_runner import TransformersVisionRunner
 
 log = logging.getLogger(__name__)
 
-_CPU_KV_BYTES = 4 << 30
 _KV_MEMORY_SHARE = 0.85
 """Share of an accelerator's free memory, after the weights are loaded, for the KV cache."""
 
@@ -42,11 +44,15 @@ def load(
 ) -> LoadedTransformers:
     """Load the engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
 
-    The KV cache takes a share of an accelerator's free memory, or 4 GiB. files: as in BatchingEngine.
+    The KV cache takes a share of an accelerator's free memory, or of main memory, see `hardware`. files: as in
+    BatchingEngine.
 
     Raises: EngineError.
     """
     network = load_network(directory, options)
+    if network.device.type == "cpu":
+        # Otherwise torch takes the number that the command gives numpy's library, one.
+        torch.set_num_threads(options.threads or count_usable_cores())
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
     config = limits.build_config(
@@ -54,6 +60,12 @@ def load(
         num_kv_tokens=max(_find_kv_bytes(network) // bytes_per_token, 1),
         max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
+    )
+    log.info(
+        "%s: KV cache of %d tokens, at most %d MiB, allocated as it is used",
+        directory,
+        config.num_kv_tokens,
+        config.num_kv_tokens * bytes_per_token >> 20,
     )
     adapters = AdapterRegistry(model.lora.read)
     engine = BatchingEngine(
@@ -69,21 +81,54 @@ def load(
 
 
 def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
-    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token. Raises
-    EngineError."""
-    model = TransformersModel(network, attention_backend)
-    expected = _compute_reference(network, build_test_tokens(model.vocab))
+    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token.
+
+    Paged attention is first tried with the windows that layers pass, which takes no masks of the library, and then with
+    those masks. Raises EngineError if neither gives the network's own logits.
+    """
+    kind = type(network).__name__
+    try:
+        model = TransformersModel(network, attention_backend)
+        with reduce_limits(network):
+            prompts = build_trial_prompts(model.vocab, model.max_positions)
+            expected = [_compute_reference(network, prompt) for prompt in prompts]
+    except Exception as error:  # whatever the library's own code may raise
+        reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        first_line = reason.strip().partition("\n")[0]
+        raise _explain(network, EngineError(f"{kind} cannot be batched: {first_line}")) from error
     register()
+    try:
+        with reduce_limits(network):
+            return model, _check_attention(model, network, NAME, expected)
+    except EngineError as first_error:
+        try:
+            with reduce_limits(network):
+                return model, _check_attention(model, network, MASKED_NAME, expected)
+        except EngineError:
+            raise _explain(network, first_error) from first_error
+
+
+def _check_attention(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
+    """Check paged attention of this name. Returns its KV bytes per token. Raises EngineError."""
     pools: list[KvPool] = []
 
     def build_paged_runner(num_blocks: int) -> TransformersRunner:
-        set_attention(network, paged=True)
+        model.paged_attention = name
+        set_attention(network, name)
         runner = model.build_runner(num_blocks)
         pools.append(runner.pool)
         return runner
 
     check_paging(model, build_paged_runner, expected, kind=type(network).__name__, tolerance=_choose_tolerance(network))
-    return model, pools[0].bytes_per_token
+    return pools[0].bytes_per_token
+
+
+def _explain(network: Network, error: EngineError) -> EngineError:
+    """Explain why paged attention does not give the network's own logits, where the library says it."""
+    if getattr(network, "_is_stateful", False):
+        reason = "it has state beside keys and values (recurrent or convolutional layers)"
+        return EngineError(f"{type(network).__name__} cannot be batched: {reason}")
+    return error
 
 
 def load_vision(
@@ -100,7 +145,7 @@ def load_vision(
         model.vision_runner = None
         return None
     finally:
-        set_attention(network, paged=True)
+        set_attention(network, model.paged_attention)
     return vision
 
 
@@ -109,14 +154,22 @@ def _choose_tolerance(network: Network) -> float:
 
 
 def _compute_reference(network: Network, ids: list[int]) -> Floats:
+    """Compute the network's own logits, the last ones from its own cache: some models differ without it."""
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
-        return network(input_ids=tensor, use_cache=False).logits[0].float().cpu().numpy()
+        prefill = network(input_ids=tensor[:, :-1], use_cache=True)
+        decode = network(
+            input_ids=tensor[:, -1:],
+            position_ids=torch.tensor([[len(ids) - 1]], device=network.device),
+            past_key_values=prefill.past_key_values,
+            use_cache=True,
+        )
+        return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
 
 
 def _find_kv_bytes(network: Network) -> int:
-    """Find the size of the KV cache, bytes. On a CPU its memory is allocated on first write."""
+    """Find the size of the KV cache, bytes. In main memory it is allocated as it is used."""
     if network.device.type != "cuda":
-        return _CPU_KV_BYTES
+        return compute_kv_budget(MAX_TORCH_KV_BYTES)
     free, _ = torch.cuda.mem_get_info(network.device)
     return int(free * _KV_MEMORY_SHARE)

@@ -17,8 +17,9 @@ from ...core.errors import EngineError, Unsupported
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
+from .long_rope import LongRope
 from .lora import LoraLayers
-from .paged_attention import KernelContext, KvPool, PagedStep, select_kernels
+from .paged_attention import MASKED_NAME, NAME, KernelContext, KvPool, PagedStep, get_attention, select_kernels
 from .quantization import build_quantization_args, is_quantized
 from .vision import is_vision_model
 from .vision_runner import TransformersVisionRunner
@@ -35,6 +36,7 @@ class TransformersOptions(Struct, frozen=True):
     trust_remote_code: run the Python code in the model's directory.
     quantization: quantize weights while loading, see `quantization`.
     attention_backend: see `paged_attention.select_kernels`.
+    threads: of a CPU; None is all cores that the process may use.
     """
 
     dtype: str = "auto"
@@ -42,21 +44,25 @@ class TransformersOptions(Struct, frozen=True):
     trust_remote_code: bool = False
     quantization: str | None = None
     attention_backend: str = "auto"
+    threads: int | None = None
 
 
 class TransformersModel:
     """As `batching.Model`. Holds the weights; each runner has its own KV cache.
 
+    own_attention: the library's attention implementation that the network was loaded with.
+    paged_attention: the one that replaces it, NAME or MASKED_NAME.
     vision_runner: set once the vision self-check has passed.
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
         self._network, self._kernels = network, select_kernels(attention_backend)
-        self.lora = LoraLayers(network)
+        self.own_attention, self.paged_attention = get_attention(network), NAME
+        self.lora, self.long_rope = LoraLayers(network), LongRope(network)
         self.vision_runner: TransformersVisionRunner | None = None
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
-        self._max_positions: int = config.max_position_embeddings
+        self._max_positions = _find_max_positions(config)
         self._weight_slots = find_weight_slots(network)
 
     @property
@@ -66,6 +72,10 @@ class TransformersModel:
     @property
     def max_positions(self) -> int:
         return self._max_positions
+
+    @property
+    def rope_window(self) -> int | None:
+        return self.long_rope.window
 
     @property
     def device(self) -> str:
@@ -96,7 +106,7 @@ class TransformersModel:
 
     def build_runner(self, num_blocks: int) -> TransformersRunner:
         pool = KvPool(num_blocks, self._network.device)
-        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.vision_runner)
+        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.long_rope, self.vision_runner)
 
 
 class TransformersRunner:
@@ -108,10 +118,11 @@ class TransformersRunner:
         pool: KvPool,
         kernels: KernelContext,
         lora: LoraLayers,
+        long_rope: LongRope,
         vision_runner: TransformersVisionRunner | None = None,
     ) -> None:
         self._network, self.pool, self._kernels = network, pool, kernels
-        self._lora, self._vision_runner = lora, vision_runner
+        self._lora, self._long_rope, self._vision_runner = lora, long_rope, vision_runner
 
     def close(self) -> None:
         self.pool = KvPool(0, self._network.device)
@@ -123,6 +134,7 @@ class TransformersRunner:
         with torch.inference_mode(), self._kernels():
             self.pool.zero_blocks(new_blocks)
             self._lora.activate(chunks)
+            self._long_rope.activate(chunks)
             step = PagedStep(chunks, self.pool, self._network.device)
             logits = self._network(
                 **self._build_inputs(step, chunks),
@@ -142,9 +154,14 @@ class TransformersRunner:
     def _build_inputs(self, step: PagedStep, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
         """Build the model's inputs: ids or embeddings, and positions."""
         vision_runner = self._vision_runner
+        inputs: dict[str, Tensor] = {}
+        if get_attention(self._network) == MASKED_NAME:
+            # Without it the library takes positions that begin anew for packed sequences, and masks rows.
+            inputs["attention_mask"] = torch.ones_like(step.ids)
         if vision_runner is None:
-            return {"input_ids": step.ids, "position_ids": step.positions}
+            return {**inputs, "input_ids": step.ids, "position_ids": step.positions}
         return {
+            **inputs,
             "inputs_embeds": vision_runner.build_embeddings(step.ids, chunks),
             "position_ids": vision_runner.build_positions(chunks, step.positions),
         }
@@ -180,6 +197,15 @@ def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
     return rows
 
 
+def _find_max_positions(config: Any) -> int:  # noqa: ANN401 - untyped
+    names = ("max_position_embeddings", "max_seq_len", "max_sequence_length", "seq_length")
+    limits = [getattr(config, name, None) for name in names]
+    limit = next((limit for limit in limits if isinstance(limit, int)), None)
+    if limit is None:
+        raise EngineError(f"{config.model_type} does not state a longest context (max_position_embeddings)")
+    return limit
+
+
 def load_network(directory: Path, options: TransformersOptions) -> Network:
     """Load a model in evaluation mode on its device. Raises EngineError for an unsupported model."""
     library.utils.logging.disable_progress_bar()
@@ -193,17 +219,23 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
         config = library.AutoConfig.from_pretrained(directory, **local)
         quantization_args = build_quantization_args(config, options.quantization, options.dtype, device)
         auto_class = library.AutoModelForImageTextToText if is_vision_model(config) else library.AutoModelForCausalLM
-        network = auto_class.from_pretrained(
-            directory,
-            config=config,
-            dtype=options.dtype,
-            use_safetensors=True,
-            attn_implementation="sdpa",
+        arguments = {
+            "config": config,
+            "dtype": options.dtype,
+            "use_safetensors": True,
             **quantization_args,
             **local,
-        )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        raise EngineError(f"transformers cannot load {directory}: {error}") from error
+        }
+        try:
+            network = auto_class.from_pretrained(directory, attn_implementation="sdpa", **arguments)
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            # It lacks features of some models, such as sinks; paged attention has its own code for them.
+            network = auto_class.from_pretrained(directory, attn_implementation="eager", **arguments)
+    except (OSError, ValueError, ImportError, RuntimeError, TypeError, AttributeError, LookupError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise EngineError(f"transformers cannot load {directory}: {reason}") from error
     # A quantized network cannot be moved; it was loaded onto its device.
     return network.eval() if quantization_args else network.to(device).eval()
 

@@ -13,11 +13,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Device, Network, Tensor, library, safetensors, torch
 
 NAME = "dragoman_paged"
+MASKED_NAME = "dragoman_paged_masked"
+"""The same attention with the library's masks, for models whose layers see more or less than windows tell."""
 _PARTS = ("keys", "values")
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -25,7 +29,8 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class KvPool:
-    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use."""
+    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use, and in
+    main memory page by page."""
 
     def __init__(self, num_blocks: int, device: Device) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -36,12 +41,17 @@ class KvPool:
         """Return the layer's keys and values, [slots, heads, width] each, for new ones of [tokens, heads, width]."""
         layer = self._layers.get(index)
         if layer is None:
-            layer = (
-                keys.new_zeros((self._num_slots, *keys.shape[1:])),
-                values.new_zeros((self._num_slots, *values.shape[1:])),
-            )
+            layer = (self._allocate(keys), self._allocate(values))
             self._layers[index] = layer
         return layer
+
+    def _allocate(self, like: Tensor) -> Tensor:
+        shape = (self._num_slots, *like.shape[1:])
+        if like.device.type != "cpu":
+            return like.new_zeros(shape)
+        # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
+        size = self._num_slots * like[0].numel() * like.element_size()
+        return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zero reused blocks: masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a
@@ -85,19 +95,34 @@ class AttentionGroup:
 
     def __init__(self, rows: slice, slots: Tensor, positions: Tensor) -> None:
         self.rows, self.slots, self._positions = rows, slots, positions
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[tuple[int | None, LibraryMask | None], Tensor] = {}
 
-    def get_mask(self, window: int | None) -> Tensor:
+    def get_mask(self, window: int | None, library_mask: LibraryMask | None = None) -> Tensor:
         """Return the mask [sequences, 1, queries, keys], True where a query sees a key; shared by all layers with this
-        window."""
-        if window not in self._masks:
+        window and library mask."""
+        key = (window, library_mask)
+        if key not in self._masks:
             keys = torch.arange(self.slots.shape[1], device=self.slots.device)
             queries = self._positions[:, :, None]
             visible = keys <= queries
             if window is not None:
                 visible &= keys > queries - window
-            self._masks[window] = visible[:, None]
-        return self._masks[window]
+            if library_mask is not None:
+                visible &= library_mask.compute(queries, keys[None, None])
+            self._masks[key] = visible[:, None]
+        return self._masks[key]
+
+
+class LibraryMask:
+    """What the library would build a layer's mask from. Its `mask_function` tells for positions of one sequence whether
+    a query sees a key."""
+
+    def __init__(self, *, mask_function: Callable[..., Tensor], **_: object) -> None:
+        self._mask_function = mask_function
+
+    def compute(self, queries: Tensor, keys: Tensor) -> Tensor:
+        sequence = head = torch.zeros((), dtype=torch.long, device=queries.device)
+        return self._mask_function(sequence, head, queries, keys)
 
 
 class PagedStep:
@@ -148,7 +173,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor,
+    attention_mask: LibraryMask | Tensor | None,
     *,
     step: PagedStep | None = None,
     scaling: float | None = None,
@@ -162,8 +187,9 @@ def attend(
     query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
     sliding_window, softcap, s_aux (sinks): features of some models, named as in the library.
     """
-    if step is None or attention_mask is not None:
+    if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
+    query = _scale_by_position(module, query, step)
     keys, values = step.pool.get_layer(module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1))
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)
@@ -173,7 +199,7 @@ def attend(
         count = len(group.slots)
         group_query = query[0, :, group.rows].transpose(0, 1).reshape(count, -1, *query.shape[1::2]).transpose(1, 2)
         group_keys, group_values = keys[group.slots].transpose(1, 2), values[group.slots].transpose(1, 2)
-        mask = group.get_mask(sliding_window)
+        mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
             use_gqa = group_query.shape[1] != group_keys.shape[1]
             out = torch.nn.functional.scaled_dot_product_attention(
@@ -183,6 +209,14 @@ def attend(
             out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
         mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
+
+
+def _scale_by_position(module: Network, query: Tensor, step: PagedStep) -> Tensor:
+    """Apply Llama 4's temperature of long contexts (https://arxiv.org/abs/2501.19399) in its layers without RoPE."""
+    if not getattr(module.config, "attn_temperature_tuning", False) or getattr(module, "use_rope", True):
+        return query
+    scales = torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
+    return (query * scales[:, None]).to(query.dtype)
 
 
 def select_kernels(backend: str) -> KernelContext:
@@ -219,11 +253,19 @@ def _attend_unfused(
     return weights @ value
 
 
-def set_attention(network: Network, *, paged: bool) -> None:
-    """Switch between paged attention and the library's own. Non-text parts always use the library's."""
-    name = NAME if paged else "sdpa"
+def set_attention(network: Network, name: str) -> None:
+    """Switch the text part to an attention implementation: NAME, MASKED_NAME, or one of the library's own."""
     text = _find_text_config(network)
     network.set_attn_implementation(name if text is None else {text: name})
+    for module in network.modules():
+        # The library computes Llama 4's scale of queries from their rows in the step; `attend` does from positions.
+        if hasattr(module, "attn_temperature_tuning") and hasattr(module, "floor_scale"):
+            module.attn_temperature_tuning = module.config.attn_temperature_tuning and name not in (NAME, MASKED_NAME)
+
+
+def get_attention(network: Network) -> str:
+    """Return the name of the text part's attention implementation."""
+    return network.config.get_text_config()._attn_implementation
 
 
 def _find_text_config(network: Network) -> str | None:
@@ -234,5 +276,7 @@ def _find_text_config(network: Network) -> str | None:
 
 
 def register() -> None:
-    """Register NAME with the library, which then builds no masks for it. Idempotent."""
+    """Register both names with the library, which then builds no masks for NAME. Idempotent."""
     library.AttentionInterface.register(NAME, attend)
+    library.AttentionInterface.register(MASKED_NAME, attend)
+    library.AttentionMaskInterface.register(MASKED_NAME, LibraryMask)

@@ -45,13 +45,14 @@ def check_vision(
         images = vision.locate(ids, prepared)
         boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
         request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
-        set_attention(network, paged=False)
+        set_attention(network, model.own_attention)
+        model.long_rope.deactivate()
         image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
         network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
         expected = _compute_reference(
             network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
         )
-        set_attention(network, paged=True)
+        set_attention(network, model.paged_attention)
         actual = _compute_in_chunks(model, request, boundaries)
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
         raise EngineError(f"its vision cannot be batched: {error}") from error

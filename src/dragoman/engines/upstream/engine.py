@@ -89,6 +89,10 @@ class UpstreamEngine:
         self._decode = msgspec.json.Decoder(UpstreamChunk).decode
 
     @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        return self._config.upstreams
+
+    @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 

@@ -1,8 +1,5 @@
-"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message.
-
-The message of a server error is logged and not passed on: it may have internals of the upstream in it, such as paths,
-addresses or a traceback.
-"""
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message; the
+message of a server error is only logged."""
 
 from __future__ import annotations
 
@@ -44,6 +41,7 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
 }
 _SERVER_ERRORS = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
 _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
+"""Codes of server errors that clients act on; another one may be anything."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) ")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
@@ -60,12 +58,14 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
         # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
-    code = error.code if isinstance(error.code, str) else None
     if status >= 500:
-        log.warning("the upstream failed with HTTP %d: %r", status, message)
-        message = _SERVER_ERRORS.get(status, f"The upstream failed (HTTP {status}).")
-        code = code if code in _SERVER_CODES else None
+        # Its words are for its operator, who is this server's, and not for the client.
+        log.warning("upstream error (HTTP %d): %s", status, message or "no message")
+        message = _SERVER_ERRORS.get(status, "")
     message = message or f"The upstream failed (HTTP {status})."
+    code = error.code if isinstance(error.code, str) else None
+    if status >= 500 and code not in _SERVER_CODES:
+        code = None
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
     if 400 <= status < 500 and (too_long := _parse_context_error(message, code, error.param)):

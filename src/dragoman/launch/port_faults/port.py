@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import msgspec
 
 from ...core.errors import Conflict
-from ...serving.port_faults.spec import ListenState, OpenConnectionPolicy
+from ...serving.port_faults import ListenState, OpenConnectionPolicy
 from ...settings import Settings, SettingsError
 from ..listener import BACKLOG, listen
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Protocol
 
 from ...core.errors import Conflict, RequestError
-from ...serving.port_faults.spec import PortCommand, PortState
+from ...serving.port_faults import PortCommand, PortState
 from .port import ClientAddress, ServerPort
 
 log = logging.getLogger("dragoman.ports")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -74,11 +74,24 @@ def parse_content(content: Content, text: str) -> Json:
         case ScalarContent(kind, strip):
             return _parse_scalar(kind, _strip_text(text, strip))
         case JsonContent():
-            return _parse_json(content, text)
+            try:
+                return decode(_to_standard_json(content, text))
+            except ValueError:
+                if content.allow_non_json:
+                    return _strip_text(text, content.strip)
+                raise
         case XmlContent():
             return _parse_xml(content, text)
         case LinesContent():
-            return _parse_lines(content, text)
+            entries: dict[str, Json] = {}
+            for line in text.split(content.line_sep):
+                key, sep, raw = _strip_text(line, content.strip).partition(content.kv_sep)
+                if sep:
+                    raw = _strip_text(raw, content.strip)
+                    entries[_strip_text(key, content.strip)] = (
+                        raw if content.value is None else parse_content(content.value, raw)
+                    )
+            return entries
 
 
 def _parse_scalar(kind: str, text: str) -> Json:
@@ -91,21 +104,16 @@ def _strip_text(text: str, strip: bool) -> str:
     return text.strip() if strip else text
 
 
-def _parse_json(content: JsonContent, text: str) -> Json:
-    try:
-        return decode(_to_standard_json(content, text))
-    except ValueError:
-        if content.allow_non_json:
-            return _strip_text(text, content.strip)
-        raise
-
-
 def _to_standard_json(content: JsonContent, text: str) -> str:
     """Rewrite the text as standard JSON."""
     parts: list[str] = []
     pos = 0
     while pos < len(text):
-        begin, open_delimiter, close_delimiter = _find_next_string(content.string_delims, text, pos)
+        # The position of the next string with custom delimiters, and these; "" without one.
+        candidates = [(text.find(opening, pos), opening, closing) for opening, closing in content.string_delims]
+        begin, open_delimiter, close_delimiter = min(
+            (candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", "")
+        )
         end = text.find(close_delimiter, begin + len(open_delimiter)) if open_delimiter else -1
         if end < 0:
             begin = len(text)
@@ -116,12 +124,6 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
             begin = end + len(close_delimiter)
         pos = begin
     return "".join(parts)
-
-
-def _find_next_string(delims: Sequence[tuple[str, str]], text: str, pos: int) -> tuple[int, str, str]:
-    """The position of the next string with custom delimiters, and these; "" without one."""
-    candidates = [(text.find(opening, pos), opening, closing) for opening, closing in delims]
-    return min((candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", ""))
 
 
 _KEY_OR_STRING = re.compile(r'"|\w+')
@@ -171,18 +173,6 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
     return entries
 
 
-def _parse_lines(content: LinesContent, text: str) -> Json:
-    entries: dict[str, Json] = {}
-    for line in text.split(content.line_sep):
-        key, sep, raw = _strip_text(line, content.strip).partition(content.kv_sep)
-        if sep:
-            raw = _strip_text(raw, content.strip)
-            entries[_strip_text(key, content.strip)] = (
-                raw if content.value is None else parse_content(content.value, raw)
-            )
-    return entries
-
-
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
@@ -217,15 +207,11 @@ def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
         case list():
             return [fill_transform(inner, scope) for inner in transform]
         case str() if (path := parse_placeholder(transform)) is not None:
-            return _look_up(path, scope)
+            value: Json = dict(scope)
+            for key in path:
+                if not isinstance(value, dict) or key not in value:
+                    raise ValueError(f"there is no {'.'.join(path)}")
+                value = value[key]
+            return value
         case _:
             return transform
-
-
-def _look_up(path: Sequence[str], scope: Mapping[str, Json]) -> Json:
-    value: Json = dict(scope)
-    for key in path:
-        if not isinstance(value, dict) or key not in value:
-            raise ValueError(f"there is no {'.'.join(path)}")
-        value = value[key]
-    return value

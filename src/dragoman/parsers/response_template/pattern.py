@@ -289,21 +289,17 @@ def find_literals(node: Node) -> list[str]:
         case CharClass(_, text):
             return [] if text is None else [text]
         case ConcatenationNode(items):
-            return _find_literal_runs(items)
+            runs, run = list[str](), ""
+            for item in items:
+                if isinstance(item, CharClass) and item.text is not None:
+                    run += item.text
+                    continue
+                runs += [run, *find_literals(item)]
+                run = ""
+            return [text for text in [*runs, run] if text]
         case AlternationNode(options):
             return [run for option in options for run in find_literals(option)]
         case RepetitionNode(item) | CaptureGroupNode(_, item):
             return find_literals(item)
         case _:
             return []
-
-
-def _find_literal_runs(items: Sequence[Node]) -> list[str]:
-    runs, run = list[str](), ""
-    for item in items:
-        if isinstance(item, CharClass) and item.text is not None:
-            run += item.text
-            continue
-        runs += [run, *find_literals(item)]
-        run = ""
-    return [text for text in [*runs, run] if text]

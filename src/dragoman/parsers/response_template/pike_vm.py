@@ -324,7 +324,7 @@ class PatternSearch:
                 char_matcher is not None
                 and char_matcher(char)
                 and not self._is_beaten(thread)
-                and not self._is_too_long(thread)
+                and not (self._max_length is not None and self._position - thread.start > self._max_length)
             ):
                 self._add_threads(next_threads, visited, thread, paths[thread.instruction + 1])
         if self._best is None and next_threads:
@@ -376,9 +376,6 @@ class PatternSearch:
     def _is_beaten(self, thread: MatchThread) -> bool:
         """Whether this thread can no longer win."""
         return self._best is not None and thread.start > self._best.start
-
-    def _is_too_long(self, thread: MatchThread) -> bool:
-        return self._max_length is not None and self._position - thread.start > self._max_length
 
 
 def find_matches(program: Program, text: str) -> Iterator[PatternMatch]:

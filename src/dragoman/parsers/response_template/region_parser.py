@@ -72,10 +72,8 @@ class RegionParser(CallParser):
         self._sink: Sink = self._build_sink(compiled.implicit)
         self._delimiters = compiled.outside_set
         self._search = PatternSearch(self._delimiters.program, 0, at_start=True, max_length=MAX_DELIMITER_LENGTH)
-        self._read_prompt_tail(context.prompt_tail)
-
-    def _read_prompt_tail(self, prompt_tail: str) -> None:
-        """Set the state from the part of the message that is in the prompt; its text is not emitted."""
+        # Set the state from the part of the message that is in the prompt; its text is not emitted.
+        prompt_tail = context.prompt_tail
         start = 0
         search = PatternSearch(self._compiled.anchor, 0, at_start=True)
         while (match := search.read(prompt_tail, start) or search.close()) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -11,29 +11,30 @@ from ...core.control import EngineControl, PauseMode, Scriptable
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...pipeline.adapters import Adapter
 from ...pipeline.models import ServedModel
+from ..admin_body import decode_body
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..streaming import Responder
-from .admin_body import decode_body
 
 
-def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Sequence[Route]:
     """Uses vLLM's paths where they exist."""
     admin = Access.ADMIN
-    return {
-        "/sleep": (admin, {"POST": sleep}),
-        "/wake_up": (admin, {"POST": wake_up}),
-        "/is_sleeping": (admin, {"GET": is_sleeping}),
-        "/pause": (admin, {"POST": pause}),
-        "/resume": (admin, {"POST": resume}),
-        "/is_paused": (admin, {"GET": is_paused}),
-        "/abort_requests": (admin, {"POST": abort}),
-        "/collective_rpc": (admin, {"POST": refuse_rpc}),
-        "/v1/load_lora_adapter": (admin, {"POST": load_adapter}),
-        "/v1/unload_lora_adapter": (admin, {"POST": unload_adapter}),
-        "/dragoman/reply": (admin, {"POST": enqueue_reply}),
-        "/dragoman/faults": (admin, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
-    }
+    return (
+        Route("/sleep", admin, OPENAI, {"POST": sleep}),
+        Route("/wake_up", admin, OPENAI, {"POST": wake_up}),
+        Route("/is_sleeping", admin, OPENAI, {"GET": is_sleeping}),
+        Route("/pause", admin, OPENAI, {"POST": pause}),
+        Route("/resume", admin, OPENAI, {"POST": resume}),
+        Route("/is_paused", admin, OPENAI, {"GET": is_paused}),
+        Route("/abort_requests", admin, OPENAI, {"POST": abort}),
+        Route("/collective_rpc", admin, OPENAI, {"POST": refuse_rpc}),
+        Route("/v1/load_lora_adapter", admin, OPENAI, {"POST": load_adapter}),
+        Route("/v1/unload_lora_adapter", admin, OPENAI, {"POST": unload_adapter}),
+        Route("/dragoman/reply", admin, OPENAI, {"POST": enqueue_reply}),
+        Route("/dragoman/faults", admin, OPENAI, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
+    )
 
 
 def find_controls(http: HttpRequest) -> list[EngineControl]:
@@ -92,6 +93,7 @@ async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
     if unknown_tags:
         raise RequestError("`tags` are `weights`, `kv_cache` and `scheduling`.", param="tags")
+    # The KV cache is still asleep, so the engine as a whole stays asleep.
     if tags == ["weights"]:
         return JsonResponse(b'{"status":"sleeping","tags":["weights"]}')
     for control in find_controls(http):
@@ -151,6 +153,7 @@ async def abort(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
+    # A method by its name is remote code execution (LiteLLM CVE-2026-42271).
     message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
@@ -193,12 +196,15 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, _Load)
     if not request.lora_name or not request.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
+    # Python's file functions raise ValueError for it, which would be a 500.
     if "\0" in request.lora_path:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
-    base = (
-        _find_adaptable_model(http) if request.base_model_name is None else models.find_loaded(request.base_model_name)
-    )
+    if request.base_model_name is None:
+        loaded = list(models)
+        base = next((model for model in loaded if model.adapters is not None), loaded[0])
+    else:
+        base = models.find_loaded(request.base_model_name)
     await models.load_adapter(base, Adapter(request.lora_name, request.lora_path), replace=request.load_inplace)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
@@ -207,11 +213,6 @@ async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, _Unload)
     http.service.models.unload_adapter(request.lora_name)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
-
-
-def _find_adaptable_model(http: HttpRequest) -> ServedModel:
-    models = list(http.service.models)
-    return next((model for model in models if model.adapters is not None), models[0])
 
 
 def _render_text(text: str) -> JsonResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +16,9 @@ from ...dialects.chat import read_chat_call
 from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_chat, read_update, render_deleted_chat
 from ...dialects.pagination import PageQuery, paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
-from ..endpoint import HttpRequest, JsonResponse
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
 from ..generate import admit_call, build_header, build_responder, read_call
 from ..persistence import persist_before_finish
 from ..streaming import Responder
@@ -24,11 +26,21 @@ from ..streaming import Responder
 CHAT_KIND = "chat_completion"
 
 
+def build_routes() -> Sequence[Route]:
+    completion, user = "/v1/chat/completions/{id}", Access.USER
+    return (
+        Route("/v1/chat/completions", user, OPENAI, {"POST": create, "GET": list_all}),
+        Route(completion, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
+        Route(f"{completion}/messages", user, OPENAI, {"GET": list_messages}),
+    )
+
+
 async def create(http: HttpRequest) -> JsonResponse | Responder:
     """Create a completion. With `store: true` it is stored before its end is sent, streamed or not."""
     chat_call, store = await read_call(http, read_chat_call), http.service.store
     call, to_store = chat_call.call, chat_call.stored_fields
     if to_store is not None and store is None:
+        # The completion itself is possible, so a missing store is a warning.
         call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
     admitted = await admit_call(http, call, build_header(http, call))
     writer, batches = call.writer(admitted.header), admitted.run.batches
@@ -102,6 +114,7 @@ async def _find_chats(
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):
                 chats.append((record, chat))
+        # The last page.
         if len(records) < 100:
             break
         position = records[-1].position

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ...core.reply import Reply
-from ...dialects.anthropic import ThreadNotFound, ThreadUnsupported, read_messages
+from ...core.request import GenerateRequest
+from ...dialects.anthropic import (
+    ThreadNotFound,
+    ThreadUnsupported,
+    read_count_tokens,
+    read_messages,
+    render_count_tokens,
+)
 from ...dialects.anthropic.threads import (
     ThreadRequest,
     build_full_body,
@@ -15,13 +22,36 @@ from ...dialects.anthropic.threads import (
     read_turn,
 )
 from ...dialects.base import GenerationCall, Writer
+from ...pipeline.admission import check_countable
+from ...pipeline.context_edits import build_edited_prompt
+from ...pipeline.models import TokenBackend
 from ...store import Key, Put, Store
-from ..endpoint import HttpRequest, JsonResponse
-from ..generate import admit_call, build_header, build_responder, parse_body, run_in_thread_if_large
+from ..auth import Access
+from ..context import build_owner_files
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import ANTHROPIC
+from ..generate import (
+    admit_call,
+    build_header,
+    build_reader_options,
+    build_responder,
+    build_terms,
+    collect_warnings,
+    count_with_engine,
+    parse_body,
+    run_in_thread_if_large,
+)
 from ..persistence import persist_before_finish
 from ..streaming import Responder
 
 THREAD_KIND = "thread"
+
+
+def build_routes() -> Sequence[Route]:
+    return (
+        Route("/v1/messages", Access.USER, ANTHROPIC, {"POST": create}),
+        Route("/v1/messages/count_tokens", Access.USER, ANTHROPIC, {"POST": count_tokens}),
+    )
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
@@ -62,6 +92,7 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
     if chain is None or not chain.is_complete:
         raise ThreadNotFound(thread_request.previous_id)
     body = build_full_body(thread_request, [read_turn(record.body) for record in chain.records])
+    # A thread must not get around the limit of a body.
     check_size(body, http.service.options.max_body_bytes)
     return body, thread_request
 
@@ -83,3 +114,26 @@ def _require_store(http: HttpRequest) -> Store:
     if http.service.store is None:
         raise ThreadUnsupported
     return http.service.store
+
+
+async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the exact prompt length of the same call."""
+    body, _ = await expand_thread(http, await http.read_json())
+    call = read_count_tokens(body, build_reader_options(http))
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    model = await http.service.models.load_and_find(call.model)
+    if model.tokenizer is not None:
+        check_countable(call.conversation, model.max_model_len, model.tokenizer.longest_token)
+    conversation = await http.service.generation.media.resolve_conversation(
+        build_owner_files(http), model, call.conversation
+    )
+    request = GenerateRequest(model.name, conversation, add_special_tokens=False)
+    if not isinstance(model.backend, TokenBackend):
+        if call.reports_edits:
+            warnings = (*warnings, "context_management is ignored: this model's engine builds its own prompts")
+        return JsonResponse(render_count_tokens(await count_with_engine(model, request), None), warnings=warnings)
+    _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
+    original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
+    return JsonResponse(
+        render_count_tokens(len(prompted.ids), original if call.reports_edits else None), warnings=warnings
+    )

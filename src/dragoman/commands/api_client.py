@@ -1,0 +1,230 @@
+"""A client of a server's OpenAI-compatible API, for the commands. Any such server will do, not only Dragoman."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+CONNECT_TIMEOUT = 10.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ApiError(Exception):
+    """A request that failed; the message is the server's where it has one.
+
+    is_unreachable: nothing accepts connections, or the connection was lost.
+    """
+
+    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.is_unreachable = is_unreachable
+
+
+class ModelDetails(Struct, frozen=True):
+    """What only Dragoman tells of a model; capabilities are None until it has been loaded once."""
+
+    state: str = "loaded"
+    aliases: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+
+
+class ListedModel(Struct, frozen=True):
+    """An entry of /v1/models.
+
+    max_model_len: the context length in tokens, if the server tells it.
+    """
+
+    id: str
+    max_model_len: int | None = None
+    dragoman: ModelDetails | None = None
+
+
+class _ModelList(Struct):
+    data: tuple[ListedModel, ...] = ()
+
+
+class _FunctionDelta(Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCallDelta(Struct):
+    index: int = 0
+    id: str | None = None
+    function: _FunctionDelta | None = None
+
+
+class _Delta(Struct):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[_ToolCallDelta, ...] | None = None
+
+
+class _Choice(Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _ErrorDetail(Struct):
+    message: str = ""
+
+
+class _ErrorBody(Struct):
+    error: _ErrorDetail | str | None = None
+
+
+class _Chunk(_ErrorBody):
+    choices: tuple[_Choice, ...] = ()
+
+
+class TextPiece(Struct, frozen=True):
+    """A piece of the answer's text or of its reasoning."""
+
+    kind: Literal["text", "reasoning"]
+    text: str
+
+
+class ToolCallPiece(Struct, frozen=True):
+    """A piece of a tool call: the first one of an index has the id and the name."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+class AnswerEnd(Struct, frozen=True):
+    """The end of an answer; reason: `stop`, `length`, `tool_calls`, `content_filter`."""
+
+    reason: str
+
+
+Piece = TextPiece | ToolCallPiece | AnswerEnd
+
+
+class ApiClient:
+    """The connections to one server. Use it in a `with` statement, which closes them."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """url: with or without `/v1`."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._client = httpx2.Client(
+            base_url=self.url,
+            headers=headers,
+            # A model may think for minutes before its first token.
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+            # A proxy for the internet does not lead to this machine.
+            trust_env=not is_loopback(url),
+        )
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def is_ready(self) -> bool:
+        """Whether a Dragoman server takes requests. Raises ApiError."""
+        with self._send("GET", "/readyz") as response:
+            return response.status_code == 200
+
+    def list_models(self) -> tuple[ListedModel, ...]:
+        """Raises ApiError."""
+        with self._send("GET", "/v1/models") as response:
+            return self._decode(_read_body(response), _ModelList).data
+
+    def create_chat_completion(self, body: Mapping[str, Any]) -> bytes:
+        """The whole answer, as the server encodes it. Raises ApiError."""
+        with self._send("POST", "/v1/chat/completions", body) as response:
+            return _read_body(response)
+
+    def stream_chat_completion(self, body: Mapping[str, Any]) -> Generator[Piece]:
+        """The pieces of an answer as they arrive; the last one is its end. Closing the generator cancels the answer.
+
+        Raises:
+            ApiError: before the first piece or between two of them.
+        """
+        with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
+            if response.status_code != 200:
+                _read_body(response)
+            try:
+                yield from self._read_pieces(response)
+            except httpx2.HTTPError as error:
+                raise ApiError(f"the connection to {self.url} was lost: {error}", is_unreachable=True) from error
+
+    def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
+        for line in response.iter_lines():
+            data = line.removeprefix("data:").strip()
+            if data in (line, "[DONE]"):
+                continue
+            chunk = self._decode(data.encode(), _Chunk)
+            if chunk.error is not None:
+                raise ApiError(_format_error(chunk.error))
+            for choice in chunk.choices:
+                yield from _split_delta(choice.delta or _Delta())
+                if choice.finish_reason is not None:
+                    yield AnswerEnd(choice.finish_reason)
+                    return
+        raise ApiError("the answer broke off")
+
+    def _decode(self, data: bytes, kind: type[Any]) -> Any:  # noqa: ANN401 - of this kind
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise ApiError(f"{self.url} is no OpenAI-compatible server: {error}") from error
+
+    @contextmanager
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Generator[httpx2.Response]:
+        try:
+            with self._client.stream(method, path, json=body) as response:
+                yield response
+        except httpx2.ConnectError as error:
+            raise ApiError(f"no server answers at {self.url}: {error}", is_unreachable=True) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ApiError(f"{self.url}: {error}") from error
+
+
+def is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in LOOPBACK
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def _read_body(response: httpx2.Response) -> bytes:
+    """Raises ApiError for an error's status."""
+    data = response.read()
+    if response.status_code == 200:
+        return data
+    try:
+        error = msgspec.json.decode(data, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        error = None
+    detail = _format_error(error) if error is not None else response.reason_phrase
+    raise ApiError(f"{detail} (HTTP {response.status_code})")
+
+
+def _format_error(error: _ErrorDetail | str) -> str:
+    return error if isinstance(error, str) else error.message
+
+
+def _split_delta(delta: _Delta) -> Iterator[Piece]:
+    reasoning = delta.reasoning_content or delta.reasoning
+    if reasoning:
+        yield TextPiece("reasoning", reasoning)
+    text = delta.content or delta.refusal
+    if text:
+        yield TextPiece("text", text)
+    for call in delta.tool_calls or ():
+        function = call.function or _FunctionDelta()
+        yield ToolCallPiece(call.index, call.id, function.name, function.arguments or "")

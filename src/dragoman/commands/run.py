@@ -1,0 +1,105 @@
+"""`dragoman run`: one answer of a model, on standard output."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import msgspec
+import typer
+
+from .connection import Connection, RequestOptions, connect
+from .options import build_command, print_error, print_warning
+
+HELP = """Print one answer of a model.
+
+The prompt is the argument, the standard input, or both: the input first, then the argument. Without --url a server for
+MODEL runs until the answer is complete; its settings come from the environment, as for `dragoman serve`.
+
+Exit codes: 0 after a complete answer, 1 after a failed one, 2 if nothing could be asked, 130 after Ctrl-C.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(RequestOptions):
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server.")
+    ]
+    prompt: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="What to ask; words are joined by spaces.")
+    ] = None
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="JSON Schema that the answer must follow.", show_default=False),
+    ] = None
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the whole response as JSON, with the usage, instead of the text.")
+    ] = False
+
+
+def _run(options: RunOptions) -> None:
+    prompt = join_prompt(" ".join(options.prompt or ()), sys.stdin)
+    if not prompt:
+        raise ValueError("there is no prompt: give one after MODEL or on the standard input")
+    messages = [{"role": "user", "content": prompt}]
+    if options.system is not None:
+        messages.insert(0, {"role": "system", "content": options.system})
+    body: dict[str, object] = {"messages": messages, **options.build_parameters()}
+    if options.schema is not None:
+        schema = {"name": "answer", "strict": True, "schema": read_json(options.schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    with connect(options.model, options) as connection:
+        body["model"] = connection.model.id
+        raise typer.Exit(_print_response(connection, body) if options.json else _stream_answer(connection, body))
+
+
+def join_prompt(argument: str, stdin: IO[str]) -> str:
+    """The prompt of an argument and of what is piped in: `dragoman run MODEL "Summarize this." < notes.txt`."""
+    piped = "" if stdin.isatty() else stdin.read().rstrip("\n")
+    return "\n\n".join(part for part in (piped, argument) if part.strip())
+
+
+def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
+    """Raises ValueError, which names the file, and OSError."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes())
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _print_response(connection: Connection, body: dict[str, object]) -> int:
+    from .api_client import ApiError  # noqa: PLC0415 - `--help` does not wait for it
+
+    try:
+        typer.echo(connection.client.create_chat_completion(body).strip())
+    except ApiError as error:
+        print_error(connection.explain(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _stream_answer(connection: Connection, body: dict[str, object]) -> int:
+    from .answer import AnswerPrinter  # noqa: PLC0415 - as above
+    from .api_client import ApiError  # noqa: PLC0415
+
+    printer = AnswerPrinter(sys.stdout, sys.stderr if sys.stderr.isatty() else None)
+    code = 0
+    try:
+        printer.print(connection.client.stream_chat_completion(body))
+    except ApiError as error:
+        printer.end_line()
+        print_error(connection.explain(error))
+        return 1
+    except KeyboardInterrupt:
+        code = 130
+    printer.end_line()
+    if printer.finish_reason not in ("stop", "tool_calls", ""):
+        print_warning(f"the answer is incomplete (finish_reason: {printer.finish_reason})")
+    return code
+
+
+run = build_command(RunOptions, _run, about=HELP)

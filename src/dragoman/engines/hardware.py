@@ -1,0 +1,56 @@
+"""Cores and memory that this process may use, and the share of memory for KV caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+"""The process's own control group (version 2), as a container sees it."""
+_MEMINFO = Path("/proc/meminfo")
+MAX_TORCH_KV_BYTES = 4 << 30
+"""Largest default size of a KV cache of torch in main memory, bytes."""
+KV_MEMORY_FRACTION = 4
+"""A KV cache in main memory takes at most one part in so many of the memory that is available at load time."""
+
+
+def count_usable_cores(cgroup: Path = _CGROUP) -> int:
+    """Count the cores that this process may use: its affinity, and the CPU quota of its container."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota, _, period = _read(cgroup / "cpu.max").partition(" ")
+    if quota.isdecimal() and period.strip().isdecimal():
+        cores = min(cores, ceil(int(quota) / int(period)))
+    return max(cores, 1)
+
+
+def find_available_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int | None:
+    """Find the bytes of memory that are available to this process; None if the system does not say."""
+    limit, used = (_read(cgroup / name).strip() for name in ("memory.max", "memory.current"))
+    left_in_cgroup = int(limit) - int(used) if limit.isdecimal() and used.isdecimal() else None
+    entries = dict(line.split(":", 1) for line in _read(meminfo).splitlines() if ":" in line)
+    sizes = [size for size in (left_in_cgroup, _parse_kilobytes(entries, "MemAvailable")) if size is not None]
+    return max(min(sizes), 0) if sizes else None
+
+
+def compute_kv_budget(most: int, available: int | None = None) -> int:
+    """Compute the bytes for a KV cache in main memory: a share of what is available, at most `most`.
+
+    available: bytes; None asks the system.
+    """
+    known = find_available_memory() if available is None else available
+    return most if known is None else min(most, known // KV_MEMORY_FRACTION)
+
+
+def _parse_kilobytes(entries: Mapping[str, str], name: str) -> int | None:
+    text = entries.get(name, "").removesuffix("kB").strip()
+    return int(text) * 1024 if text.isdecimal() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

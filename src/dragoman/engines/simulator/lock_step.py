@@ -1,0 +1,97 @@
+"""Data-parallel ranks in lock-step: with experts shared among them, every layer waits for the slowest rank.
+
+All ranks begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
+DPEngineCoreProc). Dense models need none of this: their ranks are independent replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from .engine_core import EngineCore, LaunchedSteps, StepOutcome
+from .replay import Replay, ReplayResult
+from .routing import Route
+from .workload import WorkloadRequest
+
+
+class LockStepRanks:
+    """The ranks of one server."""
+
+    def __init__(self, cores: Sequence[EngineCore]) -> None:
+        self.cores = cores
+
+    @property
+    def next_step_end(self) -> float | None:
+        """When the step that runs ends, on every rank; None if nothing runs."""
+        return self.cores[0].next_step_end
+
+    def step(self, now: float) -> list[StepOutcome]:
+        """End the oldest step if it is due by `now`, then launch new steps; an outcome per rank."""
+        ended = [core.commit(now) for core in self.cores]
+        launched = [LaunchedSteps([], [], []) for _ in self.cores]
+        at = ended[0].at
+        while self.cores[0].can_launch:
+            steps = [core.scheduler.schedule() for core in self.cores]
+            for launch, step in zip(launched, steps, strict=True):
+                launch.admitted.extend(step.admitted)
+                launch.preempted.extend(step.preempted)
+                launch.fetching.extend(step.fetching)
+            if any(step.num_tokens for step in steps):
+                # The experts work for all ranks; the attention of the slowest one holds up the others.
+                expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
+                seconds = max(
+                    core.compute_seconds(msgspec.structs.replace(step.load, expert_tokens=expert_tokens))
+                    for core, step in zip(self.cores, steps, strict=True)
+                )
+                for core, step in zip(self.cores, steps, strict=True):
+                    core.begin(step, at, seconds)
+            elif self.next_step_end is not None or not any(step.preempted for step in steps):
+                break
+        return [
+            StepOutcome(end.at, end.began, end.load, end.sampled, end.finished, *launch)
+            for end, launch in zip(ended, launched, strict=True)
+        ]
+
+
+def replay_in_lock_step(
+    workload: Sequence[WorkloadRequest],
+    cores: Sequence[EngineCore],
+    ranks: int,
+    *,
+    route: Route,
+    frontend_seconds: float = 0.0,
+    tick: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """As `replay`. ranks: of each server; so many consecutive cores belong together."""
+    return _LockStepReplay(workload, cores, ranks, frontend_seconds, route, tick).run(None)
+
+
+class _LockStepReplay(Replay):
+    """A replay whose steps belong to servers of several ranks; an event's source is the server's first rank."""
+
+    def __init__(
+        self,
+        workload: Sequence[WorkloadRequest],
+        cores: Sequence[EngineCore],
+        ranks: int,
+        frontend_seconds: float,
+        route: Route,
+        tick: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(workload, cores, frontend_seconds, route, tick)
+        self._ranks = ranks
+        self._servers = [LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)]
+
+    def _step(self, replica: int, now: float) -> StepOutcome:
+        first = replica - replica % self._ranks
+        server = self._servers[first // self._ranks]
+        due = server.next_step_end
+        if due is not None and due > now:
+            return StepOutcome(now)  # Two idle ranks got requests at the same time; the first has begun the step.
+        outcomes = server.step(now)
+        for rank, outcome in enumerate(outcomes, start=first):
+            self._handle_outcome(rank, outcome)
+        self._schedule_step_end(first, server.next_step_end)
+        return outcomes[replica - first]

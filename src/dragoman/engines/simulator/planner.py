@@ -1,0 +1,338 @@
+"""The cheapest configuration that meets an objective: GPU, tensor parallelism, engine settings and number of replicas.
+
+Every candidate is a predicted or measured profile; the smallest sufficient fleet of each is found by simulation.
+Candidates are independent of each other, so that they are simulated in parallel processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import DragomanError
+from .disaggregated_replay import DisaggregationConfig
+from .disaggregation import TransferCost
+from .fleet import Fleet, Routing
+from .profile import ProfileError, SimulatorProfile
+from .report import Report, Spread, build_report
+from .roofline import Gpu, ModelShape, Parallelism, predict_profile
+from .workload import WorkloadRequest
+
+Statistic = Literal["mean", "p50", "p90", "p99"]
+Metric = Literal["ttft", "itl", "tpot", "latency"]
+_OBJECTIVE = re.compile(r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_TRANSFER_SECONDS = 0.001
+
+
+class PlanError(ValueError):
+    """A question that cannot be answered; the message gives the reason."""
+
+
+class Objective(Struct, frozen=True):
+    """A limit on a statistic of the whole workload, in seconds: `p99 ttft < 1s`."""
+
+    statistic: Statistic
+    metric: Metric
+    limit: float
+
+    def read(self, report: Report) -> float:
+        spread: Spread = getattr(report, self.metric)
+        return getattr(spread, self.statistic)
+
+    def is_met(self, report: Report) -> bool:
+        return self.read(report) <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.statistic} {self.metric} < {self.limit * 1000:g} ms"
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One configuration of a replica.
+
+    price: of one device, per hour.
+    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0, 1 is aggregated serving.
+    """
+
+    gpu: str
+    profile: SimulatorProfile
+    devices: int
+    price: float
+    prefill: int = 0
+    decode: int = 1
+    link_bandwidth: float = 25e9
+
+    @property
+    def description(self) -> str:
+        engine, hardware = self.profile.engine, self.profile.hardware
+        split = f" {self.prefill}P:{self.decode}D" if self.prefill else ""
+        parallel = f"tp{hardware.tensor_parallel}" + (f" dp{hardware.data_parallel}" * (hardware.data_parallel > 1))
+        return f"{self.gpu} {parallel}{split} seqs {engine.max_num_seqs} budget {engine.max_num_batched_tokens}"
+
+    @property
+    def devices_per_unit(self) -> int:
+        return self.devices * (self.prefill + self.decode if self.prefill else 1)
+
+    def build_fleet(self, units: int, routing: Routing) -> Fleet:
+        if not self.prefill:
+            return Fleet(profile=self.profile, replicas=units, routing=routing)
+        bytes_per_token = self.profile.model.kv_bytes_per_token
+        if bytes_per_token is None:
+            raise PlanError(f"profile {self.profile.name}: model.kv_bytes_per_token is missing; KV transfers need it")
+        cost = TransferCost(bytes_per_token, self.link_bandwidth, _TRANSFER_SECONDS)
+        split = DisaggregationConfig(prefill=units * self.prefill, cost=cost, links="pairs")
+        return Fleet(profile=self.profile, replicas=units * self.decode, routing=routing, split=split)
+
+
+class PlannedFleet(Struct, frozen=True):
+    """The smallest fleet of a candidate that meets the objectives, or why there is none.
+
+    units: replicas, or groups of prefill and decode replicas; 0 if no number of them is enough.
+    cost_per_hour, cost_per_million_tokens: of output tokens, in the prices' currency; over the time of the workload.
+    joules_per_token: at full board power; None without a figure for the device.
+    """
+
+    candidate: Candidate
+    units: int
+    devices: int
+    cost_per_hour: float
+    cost_per_million_tokens: float
+    joules_per_token: float | None
+    report: Report | None
+    failure: str | None = None
+
+
+class Plan(Struct, frozen=True):
+    """The result of a search. fleets: sufficient ones first, the cheapest first. simulated: fleets that were tried."""
+
+    objectives: tuple[Objective, ...]
+    fleets: tuple[PlannedFleet, ...]
+    simulated: int
+
+    @property
+    def best(self) -> PlannedFleet | None:
+        return self.fleets[0] if self.fleets and self.fleets[0].units else None
+
+    @property
+    def pareto(self) -> tuple[PlannedFleet, ...]:
+        """Sufficient fleets that no other one beats in both cost and the first objective's metric."""
+        measured = sorted(
+            ((fleet.cost_per_hour, self.objectives[0].read(fleet.report)), index)
+            for index, fleet in enumerate(self.fleets)
+            if fleet.units and fleet.report is not None
+        )
+        front: list[PlannedFleet] = []
+        least = float("inf")
+        for (_, value), index in measured:
+            if value < least:
+                front.append(self.fleets[index])
+                least = value
+        return tuple(front)
+
+
+def parse_objectives(text: str) -> tuple[Objective, ...]:
+    """Parse `p99 ttft < 1s, p99 itl < 50ms`. Raises PlanError."""
+    objectives: list[Objective] = []
+    for part in text.split(","):
+        match = _OBJECTIVE.fullmatch(part.strip().lower())
+        if match is None:
+            raise PlanError(
+                f"{part.strip()!r} is no objective: write STATISTIC METRIC < TIME, such as `p99 ttft < 1s`, "
+                "with one of mean, p50, p90, p99; ttft, itl, tpot, latency; us, ms, s"
+            )
+        statistic, metric, value, unit = match.groups()
+        metric = "latency" if metric.startswith("e2e") else metric
+        seconds = float(value) * _UNITS[unit]
+        objectives.append(Objective(msgspec.convert(statistic, Statistic), msgspec.convert(metric, Metric), seconds))
+    return tuple(objectives)
+
+
+def build_candidates(
+    gpus: Iterable[tuple[str, Gpu, float]],
+    shapes: Iterable[ModelShape],
+    *,
+    tensor_parallel: Iterable[int],
+    max_num_seqs: Iterable[int],
+    max_num_batched_tokens: Iterable[int],
+    splits: Iterable[tuple[int, int]] = ((0, 1),),
+) -> tuple[list[Candidate], list[str]]:
+    """All combinations that exist, and the reasons why others do not (too little memory, indivisible layers).
+
+    gpus: name, figures and price per hour. splits: prefill and decode replicas of a unit.
+    """
+    candidates: list[Candidate] = []
+    refused: list[str] = []
+    sizes, budgets, layouts = tuple(max_num_seqs), tuple(max_num_batched_tokens), tuple(splits)
+    devices = tuple(tensor_parallel)
+    for shape in shapes:
+        for name, gpu, price in gpus:
+            for tensor in devices:
+                try:
+                    profile = predict_profile(gpu, shape, Parallelism(tensor), name=f"{name}-{shape.name}-tp{tensor}")
+                except ProfileError as error:
+                    refused.append(str(error))
+                    continue
+                for seqs in sizes or (profile.engine.max_num_seqs,):
+                    for budget in budgets or (profile.engine.max_num_batched_tokens,):
+                        engine = msgspec.structs.replace(
+                            profile.engine, max_num_seqs=seqs, max_num_batched_tokens=budget
+                        )
+                        candidates += [
+                            Candidate(
+                                gpu=name,
+                                profile=msgspec.structs.replace(profile, engine=engine),
+                                devices=tensor,
+                                price=price,
+                                prefill=prefill,
+                                decode=decode,
+                                link_bandwidth=min(gpu.link_bandwidth, 50e9),
+                            )
+                            for prefill, decode in layouts
+                        ]
+    return candidates, refused
+
+
+def plan(
+    candidates: Sequence[Candidate],
+    workload: Sequence[WorkloadRequest],
+    objectives: tuple[Objective, ...],
+    *,
+    max_devices: int = 64,
+    routing: Routing = "least-loaded",
+    processes: int = 1,
+    tick: Callable[[int], None] | None = None,
+) -> Plan:
+    """Find the smallest sufficient fleet of every candidate. tick: called with the number of candidates done.
+
+    Raises: PlanError without a candidate or an objective.
+    """
+    if not candidates or not objectives:
+        raise PlanError("a plan needs at least one configuration and one objective")
+    found: list[tuple[PlannedFleet, int]] = []
+    if processes <= 1:
+        for candidate in candidates:
+            found.append(_search(candidate, workload, objectives, max_devices, routing))
+            if tick is not None:
+                tick(len(found))
+    else:
+        # Spawned, since the parent may hold threads; the workload is sent once to each process.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, context, _share_workload, (msgspec.json.encode(workload),)) as pool:
+            tasks = [pool.submit(_search_shared, each, objectives, max_devices, routing) for each in candidates]
+            for task in as_completed(tasks):
+                found.append(task.result())
+                if tick is not None:
+                    tick(len(found))
+    fleets = sorted((fleet for fleet, _ in found), key=_rank)
+    return Plan(objectives, tuple(fleets), sum(trials for _, trials in found))
+
+
+def _rank(fleet: PlannedFleet) -> tuple[bool, float, int, str]:
+    return not fleet.units, fleet.cost_per_hour, fleet.devices, fleet.candidate.description
+
+
+def _search(
+    candidate: Candidate,
+    workload: Sequence[WorkloadRequest],
+    objectives: tuple[Objective, ...],
+    max_devices: int,
+    routing: Routing,
+) -> tuple[PlannedFleet, int]:
+    """The smallest sufficient fleet by doubling, then bisecting, and the number of simulations."""
+    reports: dict[int, Report] = {}
+
+    def is_enough(units: int) -> bool:
+        if units not in reports:
+            reports[units] = build_report(candidate.build_fleet(units, routing).serve(workload))
+        return all(objective.is_met(reports[units]) for objective in objectives)
+
+    most = max_devices // candidate.devices_per_unit
+    try:
+        if most < 1:
+            return _fail(candidate, f"one replica needs {candidate.devices_per_unit} devices"), 0
+        low, high = 0, 1
+        while not is_enough(high):
+            if high == most:
+                missed = [str(each) for each in objectives if not each.is_met(reports[high])]
+                return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
+            low, high = high, min(2 * high, most)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_enough(middle) else (middle, high)
+    except (ValueError, DragomanError) as error:  # Such as a request that this configuration can never run.
+        return _fail(candidate, str(error)), len(reports)
+    return _evaluate(candidate, high, reports[high]), len(reports)
+
+
+def _evaluate(candidate: Candidate, units: int, report: Report) -> PlannedFleet:
+    devices = units * candidate.devices_per_unit
+    per_hour = devices * candidate.price
+    watts = candidate.profile.hardware.watts
+    return PlannedFleet(
+        candidate=candidate,
+        units=units,
+        devices=devices,
+        cost_per_hour=per_hour,
+        cost_per_million_tokens=per_hour / 3600 / report.output_token_rate * 1e6,
+        joules_per_token=None if watts is None else devices * watts / report.output_token_rate,
+        report=report,
+    )
+
+
+def _fail(candidate: Candidate, reason: str, report: Report | None = None) -> PlannedFleet:
+    return PlannedFleet(candidate, 0, 0, float("inf"), float("inf"), None, report, reason)
+
+
+_shared_workload: list[WorkloadRequest] = []
+"""Of a worker process; set once at its start."""
+
+
+def _share_workload(encoded: bytes) -> None:
+    _shared_workload[:] = msgspec.json.decode(encoded, type=list[WorkloadRequest])
+
+
+def _search_shared(
+    candidate: Candidate, objectives: tuple[Objective, ...], max_devices: int, routing: Routing
+) -> tuple[PlannedFleet, int]:
+    return _search(candidate, _shared_workload, objectives, max_devices, routing)
+
+
+def render_plan(result: Plan, most: int = 10) -> str:
+    """The answer in a sentence, and a table of the cheapest fleets; * marks the Pareto front."""
+    best = result.best
+    wanted = " and ".join(map(str, result.objectives))
+    if best is None:
+        lines = [f"No configuration meets {wanted}."]
+        lines += [f"  {fleet.candidate.description}: {fleet.failure}" for fleet in result.fleets[:most]]
+        return "\n".join(lines) + "\n"
+    kind = "replica" if not best.candidate.prefill else "unit"
+    lines = [
+        f"Cheapest for {wanted}: {best.units} {kind}{'s' * (best.units > 1)} of {best.candidate.description}, "
+        f"{best.devices} x {best.candidate.gpu}, {best.cost_per_hour:.2f} per hour, "
+        f"{best.cost_per_million_tokens:.2f} per million output tokens.",
+        "",
+        f"{'configuration':<48}{'devices':>8}{'per hour':>10}{'per Mtok':>10}{'J/token':>9}"
+        + "".join(f"{objective.statistic + ' ' + objective.metric:>14}" for objective in result.objectives),
+    ]
+    front = {id(fleet) for fleet in result.pareto}
+    for fleet in result.fleets[:most]:
+        if fleet.report is None or not fleet.units:
+            lines.append(f"  {fleet.candidate.description}: {fleet.failure}")
+            continue
+        joules = "-" if fleet.joules_per_token is None else f"{fleet.joules_per_token:.2f}"
+        name = f"{fleet.units} x {fleet.candidate.description}"
+        lines.append(
+            f"{'* ' if id(fleet) in front else '  '}{name:<46}{fleet.devices:>8}{fleet.cost_per_hour:>10.2f}"
+            f"{fleet.cost_per_million_tokens:>10.2f}{joules:>9}"
+            + "".join(f"{1000 * objective.read(fleet.report):>11.1f} ms" for objective in result.objectives)
+        )
+    hidden = len(result.fleets) - most
+    if hidden > 0:
+        lines.append(f"  and {hidden} more, in the JSON output")
+    return "\n".join(lines) + "\n"

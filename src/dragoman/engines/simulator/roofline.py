@@ -1,0 +1,443 @@
+"""Predicts a profile from datasheets and a model's config.json: a roofline per step, without any measurement.
+
+A step reads the weights that it uses and the keys and values of its context, and multiplies its tokens with the active
+parameters. Reading and multiplying are added, not overlapped: the measured step times of two GPUs (`profiles/`) are
+those of a sum, since the kernels of a layer alternate between both. Tensor parallelism adds two all-reduces a layer,
+expert parallelism an all-to-all before and after each layer's experts.
+
+References: S. Williams et al., "Roofline" (CACM 52-4, 2009); for decoding and collectives R. Pope et al., "Efficiently
+Scaling Transformer Inference" (MLSys 2023, arXiv:2211.05102).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from .config import SimulatedSchedulerConfig
+from .latency import LatencyModel, TokenCost
+from .profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
+
+Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
+BYTES_PER_WEIGHT: Mapping[Dtype, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "fp4": 0.5625}
+"""Four-bit formats store one 8-bit or 16-bit scale per 16 to 128 weights."""
+
+# What a step of vLLM reaches of a datasheet's figures, from the two measured profiles with Llama-3.1-8B: their bases
+# are 19.97 and 12.32 ms for 15.0 GB of weights that a step reads. Shares of operations are in `gpus.yaml`.
+BANDWIDTH_EFFICIENCY = 0.775
+HOST_SECONDS = 0.4e-3
+"""Per step: launching the captured graph, sampling, the scheduler's share that is not hidden."""
+SEQUENCE_SECONDS = 20e-6
+"""Per sequence: sampling, and the scheduler's and output processor's work that is not hidden."""
+COLLECTIVE_EFFICIENCY = 0.8
+GROUPED_EFFICIENCY = 0.5
+"""Of the experts' grouped products against dense ones: their tiles are only partly filled."""
+_TILE = 64
+
+MEMORY_UTILIZATION = 0.9
+"""vLLM's default of --gpu-memory-utilization."""
+ACTIVATION_BYTES = 1.7e9
+"""Activations and captured graphs, which vLLM profiles at start. The measured RTX 4090 server had 2588 blocks left."""
+
+_KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_LARGE_MEMORY = 70 * 2**30
+"""Above it vLLM has larger defaults of max_num_seqs and max_num_batched_tokens (vllm/engine/arg_utils.py)."""
+
+
+class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
+    """An accelerator of the table `gpus.yaml`, which explains the units.
+
+    flops: dense operations per second by number format; formats that the device cannot multiply are absent.
+    """
+
+    name: str
+    memory: float
+    memory_bandwidth: float
+    flops: dict[str, float]
+    link_bandwidth: float
+    link_latency: float
+    compute_efficiency: float = 0.7
+    watts: float | None = None
+    source: str = ""
+
+
+class ModelShape(Struct, frozen=True, kw_only=True):
+    """The sizes of a decoder that matter for the time of a step.
+
+    dense_params: of attention, dense MLPs, shared experts and routers: read and used by every token.
+    expert_params: of one expert in one layer.
+    moe_layers: layers with experts.
+    head_params: of the output projection.
+    embedding_params: of the input embedding; 0 if it is the output projection too.
+    kv_values: numbers in the KV cache per token, over all layers.
+    kv_is_shared: every tensor-parallel rank holds all of them (multi-head latent attention).
+    full_attention: share of the layers that attend to the whole context; the others have a window.
+    pair_flops: operations per query-key pair, over all layers.
+    dtype, expert_dtype: of the weights of linear layers, and of experts.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    dense_params: float
+    head_params: float
+    embedding_params: float
+    kv_values: float
+    pair_flops: float
+    kv_is_shared: bool = False
+    kv_heads: int = 1
+    full_attention: float = 1.0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_params: float = 0.0
+    moe_layers: int = 0
+    dtype: Dtype = "bf16"
+    expert_dtype: Dtype = "bf16"
+    max_context: int | None = None
+
+    @property
+    def total_params(self) -> float:
+        return self.dense_params + self.head_params + self.embedding_params + self.all_expert_params
+
+    @property
+    def all_expert_params(self) -> float:
+        return self.moe_layers * self.experts * self.expert_params
+
+    @property
+    def active_params(self) -> float:
+        """Multiplied with every token, without the output projection, which only sampled tokens need."""
+        return self.dense_params + self.moe_layers * self.experts_per_token * self.expert_params
+
+
+class Parallelism(Struct, frozen=True):
+    """How devices share a model.
+
+    tensor: devices that share every layer.
+    data: ranks, each with its own attention and requests.
+    expert: whether these ranks share the experts instead of each holding all of them.
+    """
+
+    tensor: int = 1
+    data: int = 1
+    expert: bool = False
+
+    @property
+    def devices(self) -> int:
+        return self.tensor * self.data
+
+
+def load_gpus() -> dict[str, Gpu]:
+    """The GPU table, by short name."""
+    text = (files("dragoman.engines.simulator") / "gpus.yaml").read_bytes()
+    return msgspec.convert(yaml.safe_load(text), dict[str, Gpu], strict=False)
+
+
+def find_gpu(name: str) -> Gpu:
+    """A GPU of the table, or of a YAML file with one entry of the same form. Raises ProfileError."""
+    if name.endswith((".yaml", ".yml")):
+        try:
+            return msgspec.convert(yaml.safe_load(Path(name).read_bytes()), Gpu, strict=False)
+        except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
+            raise ProfileError(f"{name}: {error}") from None
+    gpus = load_gpus()
+    if name not in gpus:
+        raise ProfileError(f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its figures")
+    return gpus[name]
+
+
+def load_models() -> dict[str, Mapping[str, Any]]:
+    """Configs of well-known models, by their names on the Hugging Face Hub."""
+    text = (files("dragoman.engines.simulator") / "models.yaml").read_bytes()
+    return msgspec.convert(yaml.safe_load(text), dict[str, Mapping[str, Any]])
+
+
+def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
+    """The shape of a model: a well-known name, a config.json or a directory with one. Raises ProfileError."""
+    known = load_models()
+    if model in known:
+        return read_model_shape(known[model], model.rpartition("/")[2], dtype)
+    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ProfileError(
+            f"{model}: neither a config.json nor a model of the table ({', '.join(known)}): {error}"
+        ) from None
+    name = str(config.get("_name_or_path") or path.resolve().parent.name)
+    return read_model_shape(config, name.rpartition("/")[2], dtype)
+
+
+def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None = None) -> ModelShape:
+    """The sizes that a Hugging Face config.json describes. dtype: of the linear layers; by default the config's.
+
+    Raises ProfileError for a config without the sizes of a decoder.
+    """
+    text: Mapping[str, Any] = config.get("text_config") or config
+    try:
+        return _read_sizes(text, name, dtype or _detect_dtype(config, text))
+    except (KeyError, TypeError) as error:
+        raise ProfileError(
+            f"{name}: config.json does not describe a decoder: {error} is missing or no number"
+        ) from None
+
+
+def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
+    hidden, layers, heads = int(text["hidden_size"]), int(text["num_hidden_layers"]), int(text["num_attention_heads"])
+    vocab = int(text["vocab_size"])
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    head_dim = int(text.get("head_dim") or hidden // heads)
+    lora_rank = text.get("kv_lora_rank")
+    if lora_rank:
+        # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
+        rope, nope = int(text["qk_rope_head_dim"]), int(text["qk_nope_head_dim"])
+        value_dim, query_rank = int(text["v_head_dim"]), int(text.get("q_lora_rank") or 0)
+        query = (
+            hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
+        )
+        attention = (
+            query + hidden * (lora_rank + rope) + lora_rank * heads * (nope + value_dim) + heads * value_dim * hidden
+        )
+        kv_values = layers * (lora_rank + rope)
+        # In its absorbed form attention works on the compressed vectors.
+        pair_flops = 2.0 * layers * heads * (2 * lora_rank + rope)
+    else:
+        attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+        kv_values = 2 * layers * kv_heads * head_dim
+        pair_flops = 4.0 * layers * heads * head_dim
+    experts = int(text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0)
+    intermediate = int(text.get("intermediate_size") or 0)
+    expert_width = int(text.get("moe_intermediate_size") or intermediate)
+    moe_layers = 0
+    if experts:
+        moe_layers = (layers - int(text.get("first_k_dense_replace") or 0)) // int(
+            text.get("decoder_sparse_step") or text.get("moe_layer_freq") or text.get("interleave_moe_layer_step") or 1
+        )
+    shared_width = int(text.get("shared_expert_intermediate_size") or 0) or expert_width * int(
+        text.get("n_shared_experts") or 0
+    )
+    dense_params = (
+        layers * attention
+        + (layers - moe_layers) * 3 * hidden * intermediate
+        + moe_layers * (3 * hidden * shared_width + hidden * experts)
+    )
+    return ModelShape(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        dense_params=float(dense_params),
+        head_params=float(vocab * hidden),
+        embedding_params=0.0 if text.get("tie_word_embeddings") else float(vocab * hidden),
+        kv_values=float(kv_values),
+        kv_is_shared=bool(lora_rank),
+        kv_heads=1 if lora_rank else kv_heads,
+        pair_flops=pair_flops,
+        full_attention=_read_full_attention(text, layers),
+        experts=experts,
+        experts_per_token=int(text.get("num_experts_per_tok") or text.get("top_k_experts") or 0),
+        expert_params=float(3 * hidden * expert_width) if experts else 0.0,
+        moe_layers=moe_layers,
+        # MXFP4 checkpoints quantize the experts alone.
+        dtype="bf16" if dtype == "fp4" and experts else dtype,
+        expert_dtype=dtype,
+        max_context=text.get("max_position_embeddings"),
+    )
+
+
+def _read_full_attention(text: Mapping[str, Any], layers: int) -> float:
+    """The share of layers without a sliding window."""
+    types = text.get("layer_types")
+    if types:
+        return sum(kind == "full_attention" for kind in types) / len(types)
+    pattern = text.get("sliding_window_pattern")
+    if pattern and text.get("sliding_window"):
+        return (layers // int(pattern)) / layers
+    return 1.0
+
+
+def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
+    quantization: Mapping[str, Any] = config.get("quantization_config") or text.get("quantization_config") or {}
+    method = str(quantization.get("quant_method") or "")
+    if method in ("fp8", "fbgemm_fp8"):
+        return "fp8"
+    if method == "mxfp4":
+        return "fp4"
+    if method in ("awq", "gptq"):
+        return "int4" if int(quantization.get("bits") or quantization.get("w_bit") or 4) == 4 else "int8"
+    if method == "compressed-tensors":
+        text_form = str(quantization.get("format") or "")
+        return "fp8" if "float" in text_form else "int4" if "pack" in text_form else "int8"
+    return "bf16"
+
+
+def predict_profile(
+    gpu: Gpu,
+    shape: ModelShape,
+    parallelism: Parallelism = Parallelism(),  # noqa: B008 - immutable
+    *,
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+) -> SimulatorProfile:
+    """The profile that datasheets predict. settings: vLLM's, over its defaults for this device.
+
+    Raises: ProfileError if the model does not fit into the devices' memory, or they cannot share it so.
+    """
+    _check_parallelism(shape, parallelism)
+    weight_bytes = compute_weight_bytes(shape, parallelism)
+    kv_bytes = compute_kv_bytes(shape, parallelism)
+    free = gpu.memory * MEMORY_UTILIZATION - weight_bytes - ACTIVATION_BYTES
+    is_large = gpu.memory >= _LARGE_MEMORY
+    defaults: dict[str, Any] = {
+        "max_num_seqs": 1024 if is_large else 256,
+        "max_num_batched_tokens": 8192 if is_large and "A100" not in gpu.name else 2048,
+        "max_model_len": shape.max_context,
+        **(settings or {}),
+    }
+    block_size = int(defaults.get("block_size", 16))
+    blocks = int(free / (kv_bytes * block_size))
+    if blocks < 2 and "num_gpu_blocks" not in defaults:
+        raise ProfileError(
+            f"{shape.name} does not fit on {parallelism.tensor} x {gpu.name}: {weight_bytes / 1e9:.1f} GB of weights "
+            f"for each device of {gpu.memory / 1e9:.1f} GB; use more tensor-parallel devices or fewer bits per weight"
+        )
+    defaults.setdefault("num_gpu_blocks", blocks)
+    if defaults["max_model_len"] is not None:
+        # vLLM refuses to start with a context that the cache cannot hold; a prediction takes what fits.
+        defaults["max_model_len"] = min(
+            int(defaults["max_model_len"]), (int(defaults["num_gpu_blocks"]) - 1) * block_size
+        )
+    return SimulatorProfile(
+        name=name,
+        hardware=Hardware(
+            f"{parallelism.devices}x {gpu.name}",
+            memory_bandwidth=gpu.memory_bandwidth,
+            tensor_parallel=parallelism.tensor,
+            data_parallel=parallelism.data,
+            lock_step=parallelism.expert and parallelism.data > 1,
+            link_latency=gpu.link_latency,
+            watts=gpu.watts,
+        ),
+        model=ModelProfile(
+            f"{shape.name} {shape.dtype}",
+            weight_bytes=_round(weight_bytes * parallelism.tensor),
+            kv_bytes_per_token=int(shape.kv_values * 2),
+            layers=shape.layers,
+        ),
+        engine=msgspec.convert(defaults, SimulatedSchedulerConfig),
+        latency=predict_latency(gpu, shape, parallelism),
+        calibration=Calibration(source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0),
+    )
+
+
+def _check_parallelism(shape: ModelShape, parallelism: Parallelism) -> None:
+    if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
+        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
+    if parallelism.expert and not shape.experts:
+        raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
+    if parallelism.expert and shape.experts % parallelism.devices:
+        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
+
+
+def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
+    """Bytes of weights in the memory of one device. Embeddings and the output projection are not quantized."""
+    size = BYTES_PER_WEIGHT[shape.dtype]
+    expert_share = parallelism.devices if parallelism.expert else parallelism.tensor
+    dense = shape.dense_params * size + 2 * (shape.head_params + shape.embedding_params)
+    return dense / parallelism.tensor + shape.all_expert_params * BYTES_PER_WEIGHT[shape.expert_dtype] / expert_share
+
+
+def compute_kv_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
+    """Bytes of the KV cache per token on one device. More devices than KV heads hold copies."""
+    parts = 1 if shape.kv_is_shared else min(parallelism.tensor, shape.kv_heads)
+    return 2 * shape.kv_values / parts
+
+
+def predict_latency(gpu: Gpu, shape: ModelShape, parallelism: Parallelism) -> LatencyModel:
+    """The coefficients of a step's duration, in seconds."""
+    bandwidth = gpu.memory_bandwidth
+    operations = _find_operations(gpu, shape.dtype) * gpu.compute_efficiency
+    expert_operations = _find_operations(gpu, shape.expert_dtype) * gpu.compute_efficiency
+    base = HOST_SECONDS + _predict_dense(gpu, shape, parallelism, operations, 0)
+    if shape.experts:
+        base += _predict_experts(gpu, shape, parallelism, expert_operations, 0)
+    # Layers with a window read a bounded context, which the measured base already contains.
+    context = compute_kv_bytes(shape, parallelism) * shape.full_attention / bandwidth
+    return LatencyModel(
+        base=_round(base),
+        per_token=_build_curve(lambda tokens: _predict_dense(gpu, shape, parallelism, operations, tokens)),
+        per_expert_token=_build_curve(
+            lambda tokens: _predict_experts(gpu, shape, parallelism, expert_operations, tokens)
+        )
+        if shape.experts
+        else (),
+        per_context_token=_round(context),
+        per_prefill_pair=_round(shape.pair_flops * shape.full_attention / parallelism.tensor / operations),
+        per_sequence=_round(SEQUENCE_SECONDS + 2 * shape.head_params / parallelism.tensor / operations),
+    )
+
+
+def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
+    """Seconds of everything but experts and attention, for so many tokens of one data-parallel rank."""
+    size, tensor = BYTES_PER_WEIGHT[shape.dtype], parallelism.tensor
+    read = (shape.dense_params * size + 2 * shape.head_params) / tensor
+    # The products of few tokens fill one tile of the matrix units, and wait for the weights anyway.
+    compute = max(0, tokens - _TILE) * 2 * shape.dense_params / tensor / operations
+    communication = 0.0
+    if tensor > 1:
+        # A ring all-reduce sends 2 (n - 1) / n of the data (R. Thakur et al., 2005), after attention and after the MLP.
+        sent = 2 * (tensor - 1) / tensor * 2 * shape.hidden * tokens
+        communication = 2 * shape.layers * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+    return read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY) + compute + communication
+
+
+def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
+    """Seconds of the experts, for so many tokens of each data-parallel rank that shares them."""
+    ranks = parallelism.data if parallelism.expert else 1
+    share = parallelism.devices if parallelism.expert else parallelism.tensor
+    # Uniform routing: each of the tokens misses an expert with the probability 1 - k / E.
+    touched = shape.experts * (1 - (1 - shape.experts_per_token / shape.experts) ** (ranks * tokens))
+    expert_bytes = shape.moe_layers * shape.expert_params * BYTES_PER_WEIGHT[shape.expert_dtype]
+    read = touched * expert_bytes / share
+    flops = 2 * shape.moe_layers * shape.experts_per_token * shape.expert_params * ranks * tokens / share
+    communication = 0.0
+    if ranks > 1:
+        # vLLM's default all-to-all gathers every rank's tokens before the experts and scatters the sums after them.
+        sent = (ranks - 1) * 2 * shape.hidden * tokens
+        communication = 2 * shape.moe_layers * (gpu.link_latency + sent / (gpu.link_bandwidth * COLLECTIVE_EFFICIENCY))
+    return (
+        read / (gpu.memory_bandwidth * BANDWIDTH_EFFICIENCY) + flops / (operations * GROUPED_EFFICIENCY) + communication
+    )
+
+
+def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
+    """A piecewise linear curve through a function's increments; equal slopes are one piece."""
+    knots = (0, *_KNOTS)
+    curve: list[TokenCost] = []
+    for begin, end in pairwise(knots):
+        slope = (seconds(end) - seconds(begin)) / (end - begin)
+        if not curve or abs(slope - curve[-1].seconds) > 0.01 * curve[-1].seconds:
+            curve.append(TokenCost(begin, _round(slope)))
+    return tuple(curve)
+
+
+def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
+    """Operations per second. Four-bit weights are multiplied as bf16, unless the device multiplies four bits itself."""
+    if dtype in gpu.flops:
+        return gpu.flops[dtype]
+    if dtype in ("int4", "fp4"):
+        return gpu.flops["bf16"]
+    raise ProfileError(f"{gpu.name} does not multiply {dtype}; it has {', '.join(gpu.flops)}")
+
+
+def _round(value: float) -> float:
+    """Four significant digits: a prediction has no more."""
+    return float(f"{value:.4g}")
+
+
+DTYPES: tuple[str, ...] = get_args(Dtype)

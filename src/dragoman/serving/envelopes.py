@@ -1,0 +1,52 @@
+"""Error envelopes: each dialect's format of an error response.
+
+A route declares its envelope beside its handlers, so that its 401, 404 and 405 have the format that its clients parse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..core.errors import DragomanError
+from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
+from ..dialects.anthropic.files import is_anthropic_request
+from ..dialects.base import Profile
+from ..dialects.errors import render_openai_error
+from ..dialects.responses import render_responses_error
+from ..dialects.tgi import map_tgi_status, render_tgi_error
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEnvelope:
+    """A dialect's error format.
+
+    name: for the docs.
+    render: renders the body from an error, the request's id and the server's profile.
+    map_status: maps an error to the dialect's HTTP status.
+    anthropic: used instead for requests of Anthropic's clients, on paths that both vendors have.
+    """
+
+    name: str
+    render: Callable[[DragomanError, str, Profile], bytes]
+    map_status: Callable[[DragomanError], int]
+    anthropic: ErrorEnvelope | None = None
+
+    def resolve(self, headers: Mapping[str, str]) -> ErrorEnvelope:
+        """Return the envelope for a request with these headers."""
+        # Anthropic's SDKs send `anthropic-version` with every request, and OpenAI's never do.
+        return self if self.anthropic is None or not is_anthropic_request(headers) else self.anthropic
+
+
+OPENAI = ErrorEnvelope(
+    "OpenAI", lambda error, _, profile: render_openai_error(error, profile), lambda error: error.status
+)
+RESPONSES = ErrorEnvelope(
+    "Responses", lambda error, _, profile: render_responses_error(error, profile), lambda error: error.status
+)
+ANTHROPIC = ErrorEnvelope(
+    "Anthropic", lambda error, request_id, _: render_anthropic_error(error, request_id), map_anthropic_status
+)
+TGI = ErrorEnvelope("TGI", lambda error, _, __: render_tgi_error(error), map_tgi_status)
+BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
+"""OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""

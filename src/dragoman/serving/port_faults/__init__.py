@@ -1,1 +1,0 @@
-"""Fault injection for listening ports, for tests of routers and clients: commands and routes."""

@@ -1,0 +1,271 @@
+"""`/metrics` with vLLM's names: the counters of every engine core and of HTTP, in Prometheus' formats.
+
+Only renders; the counting happens elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from ...core.metrics import EngineStats, Histogram
+from ...pipeline.metrics import ModelMetrics
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..http_metrics import HttpMetrics
+from ..streaming import Responder
+
+CoreStats = list[tuple[tuple[str, str], EngineStats]]
+"""(model name, number of the engine core) and its counters."""
+
+LABELS = ("model_name", "engine")
+
+_GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
+    ("num_requests_running", "Requests in the running batch.", lambda stats: stats.running),
+    ("num_requests_waiting", "Requests waiting to be scheduled.", lambda stats: stats.waiting),
+    (
+        "kv_cache_usage_perc",
+        "Share of the KV cache in use; 1 is full.",
+        lambda stats: stats.kv_cache_usage,
+    ),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
+    ("num_preemptions", "Preempted requests.", lambda stats: stats.preemptions),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_cache_hits),
+    (
+        "external_prefix_cache_queries",
+        "Prompt tokens requested from another instance.",
+        lambda stats: stats.external_cache_queries,
+    ),
+    (
+        "external_prefix_cache_hits",
+        "Prompt tokens received from another instance.",
+        lambda stats: stats.external_cache_hits,
+    ),
+    ("mm_cache_queries", "Media looked up in the cache of their inputs.", lambda stats: stats.mm_cache_queries),
+    ("mm_cache_hits", "Media found in the cache of their inputs.", lambda stats: stats.mm_cache_hits),
+    ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
+    ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
+    ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
+)
+_SPLIT_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
+    ("num_requests_waiting_by_reason", "reason", "The same by reason.", lambda stats: stats.waiting_by_reason),
+)
+_SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
+    ("prompt_tokens_by_source", "source", "Prompt tokens by source.", lambda stats: stats.prompt_tokens_by_source),
+    (
+        "prompt_tokens_cached_by_source",
+        "source",
+        "Prompt tokens that were not computed, by the cache that had them.",
+        lambda stats: stats.cached_tokens_by_source,
+    ),
+)
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], ...] = (
+    ("iteration_tokens_total", "Tokens of a step.", lambda stats: stats.iteration_tokens),
+    ("time_to_first_token_seconds", "From arrival to the first token.", lambda stats: stats.ttft),
+    ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.inter_token),
+    (
+        "request_time_per_output_token_seconds",
+        "Mean time between tokens of a request.",
+        lambda stats: stats.per_output_token,
+    ),
+    ("e2e_request_latency_seconds", "From arrival to the end.", lambda stats: stats.latency),
+    ("request_queue_time_seconds", "Waiting to be scheduled.", lambda stats: stats.queue),
+    ("request_inference_time_seconds", "From being scheduled to the end.", lambda stats: stats.inference),
+    ("request_prefill_time_seconds", "From being scheduled to the first token.", lambda stats: stats.prefill),
+    ("request_decode_time_seconds", "From the first token to the last.", lambda stats: stats.decode),
+    ("request_prompt_tokens", "Tokens of a prompt.", lambda stats: stats.request_prompt_tokens),
+    ("request_generation_tokens", "Tokens of an answer.", lambda stats: stats.request_generation_tokens),
+    ("request_params_max_tokens", "max_tokens of a request.", lambda stats: stats.request_max_tokens),
+    ("request_params_n", "n of a request.", lambda stats: stats.request_choices),
+    ("request_max_num_generation_tokens", "Tokens of a request's longest answer.", lambda stats: stats.longest_choice),
+    ("request_num_preemptions", "Preemptions of a request.", lambda stats: stats.request_preemptions),
+    (
+        "request_prefill_kv_computed_tokens",
+        "Prompt tokens of a request that were computed.",
+        lambda stats: stats.request_computed_tokens,
+    ),
+)
+
+
+class EngineCollector(Collector):
+    """Collects the engines' counters at scrape time. now: clock, Unix seconds."""
+
+    def __init__(self, meters: ModelMetrics, now: Callable[[], float] = time.time) -> None:
+        self._meters, self._now = meters, now
+
+    def collect(self) -> Iterator[Metric]:
+        cores: CoreStats = [
+            ((model.name, str(number)), stats)
+            for model, stats_by_core in self._meters
+            for number, stats in enumerate(stats_by_core)
+        ]
+        for name, text, read in _GAUGES:
+            yield from _build_samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, text, read in _COUNTERS:
+            yield from _build_samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, label, text, read_parts in _SPLIT_GAUGES:
+            yield from _build_parts(GaugeMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts)
+        for name, label, text, read_parts in _SPLIT_COUNTERS:
+            yield from _build_parts(
+                CounterMetricFamily(f"vllm:{name}", text, labels=(*LABELS, label)), cores, read_parts
+            )
+        for name, text, read_histogram in _HISTOGRAMS:
+            observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
+            if observed or not cores:
+                yield _build_histogram(f"vllm:{name}", text, observed)
+        yield _build_successes(cores)
+        yield from _build_sleep_states(cores)
+        yield from _build_faults(cores)
+        yield from _build_caches(cores)
+        yield from _build_loras(cores, self._now())
+
+
+def _build_samples(
+    family: GaugeMetricFamily | CounterMetricFamily, cores: CoreStats, read: Callable[[EngineStats], float | None]
+) -> Iterator[Metric]:
+    """Yield no family at all if no engine reports the value."""
+    for labels, stats in cores:
+        value = read(stats)
+        if value is not None:
+            family.add_metric(labels, value)
+    if family.samples:
+        yield family
+
+
+def _build_parts(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    cores: CoreStats,
+    read: Callable[[EngineStats], Mapping[str, int] | None],
+) -> Iterator[Metric]:
+    """As `_build_samples`, with the parts of the value by the last label."""
+    for labels, stats in cores:
+        for part, value in (read(stats) or {}).items():
+            family.add_metric((*labels, part), value)
+    if family.samples:
+        yield family
+
+
+def _build_histogram(
+    name: str, text: str, observed: Iterable[tuple[tuple[str, ...], Histogram]], names: tuple[str, ...] = LABELS
+) -> Metric:
+    """Build a histogram family.
+
+    observed: label values and their histogram.
+    names: label names.
+    """
+    family = HistogramMetricFamily(name, text, labels=names)
+    for labels, histogram in observed:
+        # Prometheus' buckets are cumulative.
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
+        family.add_metric(labels, buckets, histogram.sum)
+    return family
+
+
+def _build_successes(cores: CoreStats) -> Metric:
+    family = CounterMetricFamily("vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason"))
+    for labels, stats in cores:
+        for reason, count in stats.success.items():
+            family.add_metric((*labels, reason), count)
+    return family
+
+
+def _build_sleep_states(cores: CoreStats) -> Iterator[Metric]:
+    family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the current state.", labels=(*LABELS, "sleep_state"))
+    for labels, stats in cores:
+        for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
+            family.add_metric((*labels, state), float(stats.sleep_level == level))
+    yield family
+
+
+def _build_faults(cores: CoreStats) -> Iterator[Metric]:
+    family = CounterMetricFamily("dragoman:faults", "Injected faults.", labels=(*LABELS, "kind"))
+    for labels, stats in cores:
+        for kind, count in stats.faults.items():
+            family.add_metric((*labels, kind), count)
+    if family.samples:
+        yield family
+
+
+def _build_caches(cores: CoreStats) -> Iterator[Metric]:
+    names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
+    family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=names)
+    for (_, engine), stats in cores:
+        cache = stats.cache
+        if cache is not None:
+            values = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
+            family.add_metric(values, 1.0)
+    if family.samples:
+        yield family
+
+
+def _build_loras(cores: CoreStats, now: float) -> Iterator[Metric]:
+    names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+    family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=names)
+    for _, stats in cores:
+        lora = stats.lora
+        if lora is not None:
+            family.add_metric((str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now)
+    if family.samples:
+        yield family
+
+
+class HttpCollector(Collector):
+    """The HTTP metrics that vLLM gets from prometheus-fastapi-instrumentator."""
+
+    def __init__(self, http_metrics: HttpMetrics) -> None:
+        self._http_metrics = http_metrics
+
+    def collect(self) -> Iterator[Metric]:
+        http_metrics = self._http_metrics
+        requests = CounterMetricFamily(
+            "http_requests", "Requests by method, status and path.", labels=("method", "status", "handler")
+        )
+        for labels, count in http_metrics.requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        for name, sizes in (("request", http_metrics.request_sizes), ("response", http_metrics.response_sizes)):
+            text = "Bytes from the Content-Length header, if present."
+            family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
+            for path, (count, total) in sizes.items():
+                family.add_metric((path,), count, total)
+            yield family
+        fine = "http_request_duration_highr_seconds"
+        yield _build_histogram(fine, "To the end of an answer.", [((), http_metrics.durations)], ())
+        coarse = "http_request_duration_seconds"
+        yield _build_histogram(
+            coarse, "The same by method and path.", http_metrics.route_durations.items(), ("method", "handler")
+        )
+
+
+def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> Sequence[Route]:
+    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics)}),)
+
+
+def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:
+    """Build the handler of `/metrics`; the Accept header chooses the format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(meters))
+    registry.register(HttpCollector(http_metrics))
+
+    async def handle(http: HttpRequest) -> JsonResponse | Responder:
+        encode, content_type = choose_encoder(http.headers.get("accept", ""))
+        return JsonResponse(encode(registry), content_type=(b"content-type", content_type.encode()))
+
+    return handle

@@ -1,0 +1,218 @@
+"""Background responses: supervision, streaming to followers, cancellation and finalization. `background_run` runs one.
+
+Every event is stored before a client receives it, so that any process can resume the stream, and no delivered event is
+lost when a process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
+
+from ....core.errors import DragomanError, EngineError, RateLimited
+from ....dialects.responses import event_log as logged
+from ....dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
+from ....store import Append, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
+from ...streaming import log
+from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
+
+EVENTS_SERIES = "events"
+"""The series of a response's events; each entry holds the events that were stored together."""
+
+TICK_INTERVAL = 1.0
+"""Seconds between two checks for cancellation or deletion by other processes."""
+LAPSE_TICKS = 2
+"""Ticks between two searches for runs of processes that have died."""
+POLL_INTERVAL, LOCAL_POLL_INTERVAL = 0.25, 5.0
+"""Seconds between two reads of a follower: for runs of other processes, and, since local runs notify, of this one."""
+
+
+class BackgroundRuns:
+    """All background runs of this process. limit: maximum number of concurrent runs."""
+
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store, self._limit = store, limit
+        self._runs: dict[Key, asyncio.Task[None]] = {}
+        self._new_events: dict[Key, asyncio.Event] = {}
+        self._unfinalized: dict[Key, EngineError] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Finalize runs of terminated processes and start the supervision."""
+        await self.finalize_abandoned()
+        self._watcher = asyncio.create_task(self._watch_runs())
+
+    async def close(self) -> None:
+        """Stop all runs and mark them as failed. If the store is unavailable, another process does that later."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        keys = list(self._runs)
+        await self._stop(*keys)
+        with suppress(StoreUnavailable):
+            for key in keys:
+                await self.finalize(key, EngineError("The server was stopped before the response was finished."))
+
+    def check_limit(self) -> None:
+        """Raises RateLimited: the limit is reached."""
+        if len(self._runs) >= self._limit:
+            raise RateLimited(f"There are already {self._limit} background responses; retry later.")
+
+    async def start(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
+        """Store a response and start its run.
+
+        put: the response's record.
+        events: its first events.
+        run: generates the response; started after both are stored.
+
+        Raises:
+            RateLimited: the limit is reached.
+        """
+        try:
+            self.check_limit()
+            # One commit: a response that exists can be streamed from its first event.
+            await self._store.commit(put, build_event_append(put.key, events))
+        except BaseException:
+            run.close()
+            raise
+        task = asyncio.create_task(run)
+        self._runs[put.key] = task
+        task.add_done_callback(lambda done: self._ended(put.key, done))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        """Schedule a failed run's finalization for the next tick. A cancelled run was finalized by its canceller."""
+        self._runs.pop(key, None)
+        if task.cancelled():
+            error = None
+        elif (error := task.exception()) is None:
+            return
+        else:
+            log.error("background response %s failed", key.id, exc_info=error)
+        self._unfinalized[key] = EngineError("The server failed while it made this response; its log says why.")
+
+    async def cancel(self, record: Record) -> Record | None:
+        """Cancel a run; return its updated record, or None if it was deleted meanwhile. No effect on an ended
+        response.
+        """
+        # First in the store, so that a run in another process stops too, see `tick`.
+        await self.finalize(record.key, None)
+        await self._stop(record.key)
+        return await self._store.get(record.key)
+
+    async def discard(self, key: Key) -> None:
+        """Stop the run of a deleted response."""
+        await self._stop(key)
+        self.notify(key)
+
+    async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[bytes]:
+        """Yield the stored events numbered above `starting_after`, then new ones as they are stored.
+
+        Raises:
+            NotFound: the response is deleted meanwhile.
+        """
+        position: int | None = None
+        try:
+            while True:
+                # Before the read, so that an event stored in between is not missed.
+                new_events = self._new_events.setdefault(key, asyncio.Event())
+                batch = await self._store.entries(key, EVENTS_SERIES, after=position, limit=100)
+                for entry in batch:
+                    position = entry.position
+                    if chunk := logged.skip_through(entry.body, starting_after):
+                        yield chunk
+                    if logged.has_ended(entry.body):
+                        return
+                if not batch:
+                    await self._wait_for_events(key, new_events)
+        finally:
+            self.notify(key)
+
+    async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
+        if await self._store.get(key) is None:
+            raise build_no_such_response_error(key.id)
+        # Python 3.11's `wait_for` can swallow a cancellation that coincides with the result.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOCAL_POLL_INTERVAL if key in self._runs else POLL_INTERVAL):
+                await new_events.wait()
+
+    def notify(self, key: Key) -> None:
+        """Wake followers after events were stored."""
+        if new_events := self._new_events.pop(key, None):
+            new_events.set()
+
+    def mark_unfinalized(self, key: Key) -> None:
+        """Retry the finalization at the next tick, since it could not be stored."""
+        self._unfinalized[key] = EngineError("The response could not be stored.")
+
+    async def finalize_abandoned(self) -> None:
+        while records := await self._store.list_abandoned(RESPONSE_KIND):
+            for record in records:
+                await finalize_run(
+                    self._store, record, EngineError("The server stopped while it generated this response.")
+                )
+
+    async def tick(self) -> None:
+        """Stop runs that other processes have cancelled or deleted, and retry failed finalizations."""
+        # Copies: runs end during the loop.
+        for key in list(self._runs):
+            record = await self._store.get(key)
+            if record is None or record.state not in RUNNING_STATUSES:
+                await self._stop(key)
+        for key, error in list(self._unfinalized.items()):
+            await self.finalize(key, error)
+            self._unfinalized.pop(key, None)
+
+    async def _watch_runs(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK_INTERVAL)
+            ticks += 1
+            try:
+                await self.tick()
+                if ticks % LAPSE_TICKS == 0:
+                    await self.finalize_abandoned()
+            except StoreUnavailable as error:
+                log.warning("background responses cannot be monitored: %s", error)
+
+    async def finalize(self, key: Key, error: DragomanError | None) -> None:
+        """See `finalize_run`."""
+        record = await self._store.get(key)
+        if record is not None:
+            await finalize_run(self._store, record, error)
+            self.notify(key)
+
+    async def _stop(self, *keys: Key) -> None:
+        tasks = [task for key in keys if (task := self._runs.get(key)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def finalize_run(store: Store, record: Record, error: DragomanError | None) -> None:
+    """Finalize a run: as failed with `error`, or as cancelled if None. No effect on an ended response.
+
+    Its events may grow concurrently: event numbers are unique, so one of two conflicting appends is rejected.
+    """
+    key = record.key
+    while record.state in RUNNING_STATUSES:
+        event_log = b"".join(entry.body for entry in await load_entries(store, key, EVENTS_SERIES))
+        final = finalize(read_stored_response(record.body), event_log, error)
+        body = read_stored_response(record.body).with_object(final.response).encode()
+        # Conditional on the version: the run may store its own end at this moment.
+        replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
+        with suppress(CommitConflict):
+            await store.commit(replace, Append(key, EVENTS_SERIES, (Item(final.events, str(final.first_number)),)))
+            return
+        current = await store.get(key)
+        if current is None:
+            return
+        # The run or another process has changed it: decide again.
+        record = current
+
+
+def build_event_append(key: Key, events: bytes) -> Append:
+    """Append events; conflicts if the response has ended or an event of the same number exists."""
+    return Append(
+        key, EVENTS_SERIES, (Item(events, str(logged.read_sequence_number(events))),), states=RUNNING_STATUSES
+    )

@@ -1,0 +1,94 @@
+"""POST /v1/responses: streamed, not streamed, or in the background."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+from ....core.errors import DragomanError, Unsupported
+from ....dialects.base import ReaderOptions
+from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
+from ....dialects.responses import ResponsesCall, event_log, read_responses
+from ....dialects.responses.errors import render_error_fields
+from ....store import Key
+from ...auth import Access
+from ...endpoint import HttpRequest, JsonResponse, Route
+from ...envelopes import RESPONSES
+from ...generate import build_responder, build_stream_headers, read_call
+from ...streaming import ReplayResponder, Responder
+from .background import BackgroundRuns
+from .background_run import start_run
+from .history import RESPONSE_KIND
+from .turn import ConversationLocks, open_turn
+
+
+def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
+    handlers = {"POST": partial(create, background, conversation_locks)}
+    return (Route("/v1/responses", Access.USER, RESPONSES, handlers),)
+
+
+async def create(
+    background: BackgroundRuns | None, conversation_locks: ConversationLocks, http: HttpRequest
+) -> JsonResponse | Responder:
+    now = http.service.clock.now
+
+    def read(body: bytes, options: ReaderOptions) -> ResponsesCall:
+        return read_responses(body, options, now=lambda: int(now()))
+
+    responses_call = await read_call(http, read)
+    if responses_call.background:
+        return await _start_background(background, conversation_locks, http, responses_call)
+    turn = await open_turn(http, responses_call, conversation_locks)
+    return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
+
+
+async def _start_background(
+    background: BackgroundRuns | None,
+    conversation_locks: ConversationLocks,
+    http: HttpRequest,
+    responses_call: ResponsesCall,
+) -> JsonResponse | Responder:
+    if background is None:
+        raise Unsupported(
+            "'background' is not supported here: this server has no store (--store none).", param="background"
+        )
+    # Before the turn is opened, which renders the prompt; `start` checks again.
+    background.check_limit()
+    turn = await open_turn(http, responses_call, conversation_locks)
+    response_object = await start_run(background, turn)
+    if responses_call.call.stream:
+        key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)
+        return build_replay(http, background, key, -1, turn.admitted.warnings)
+    return JsonResponse(response_object, warnings=turn.admitted.warnings)
+
+
+def build_replay(
+    http: HttpRequest, background: BackgroundRuns, key: Key, starting_after: int, warnings: tuple[str, ...] = ()
+) -> Responder:
+    """Respond with a stored response's events numbered above `starting_after`, and new ones."""
+    framing = _ReplayFraming(starting_after)
+    response_start = http.build_response_start(build_stream_headers(http, warnings))
+    return ReplayResponder(
+        framing.track_numbers(background.follow(key, starting_after)),
+        framing,
+        response_start,
+        http.service.stream_monitor,
+    )
+
+
+class _ReplayFraming:
+    """Framing of a replayed stream. Keepalives are comments, since new events would break the numbering."""
+
+    def __init__(self, starting_after: int) -> None:
+        self._last_number = starting_after
+
+    end, keepalive = DONE, KEEPALIVE_COMMENT
+
+    def render_error(self, error: DragomanError) -> bytes:
+        template = b'event: error\ndata: {"type":"error","sequence_number":%d,%s}\n\n'
+        return template % (self._last_number + 1, render_error_fields(error)) + DONE
+
+    async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        async for chunk in events:
+            self._last_number = event_log.read_sequence_number(event_log.get_last_event(chunk))
+            yield chunk

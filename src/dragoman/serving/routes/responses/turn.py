@@ -1,0 +1,309 @@
+"""A response turn from the request to the stored response, over HTTP, WebSocket or in the background.
+
+Order: request -> history and references -> admission -> events -> store -> last event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from weakref import WeakValueDictionary
+
+import anyio.to_thread
+import msgspec
+from msgspec import Raw
+
+from ....core.errors import Conflict, DragomanError, RequestError
+from ....core.reply import Reply
+from ....dialects.base import Header
+from ....dialects.body import abbreviate
+from ....dialects.envelope import ResponseId
+from ....dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
+from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses.stored import StoredResponse, to_raw
+from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
+from ...context import RequestContext
+from ...generate import LARGE_BODY, AdmittedCall, admit_call, build_header
+from ...persistence import persist_before_finish
+from ...streaming import EventBatches, log, wrap_unexpected_error
+from .history import (
+    CONVERSATION_KIND,
+    ITEMS_SERIES,
+    RESPONSE_KIND,
+    ResponseHistory,
+    build_no_such_conversation_error,
+    load_history,
+    resolve_references,
+)
+
+
+class ConversationLock:
+    """Locks a conversation until it is released or garbage-collected."""
+
+    def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
+        self._locks, self._key = locks, (owner, id)
+
+    def release(self) -> None:
+        self._locks.discard(self._key)
+
+
+class ConversationLocks:
+    """The conversation locks of this process: one response at a time per conversation, since the next one continues
+    from its output. A weak reference releases the lock of a turn that never ran."""
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[tuple[str, str], ConversationLock] = WeakValueDictionary()
+
+    def acquire(self, owner: str, id: str | None) -> ConversationLock | None:
+        """Lock a conversation; None if there is none.
+
+        Raises:
+            RequestError: another response is being generated in it.
+        """
+        if id is None:
+            return None
+        if (owner, id) in self._by_key:
+            raise RequestError(
+                f"Another response is being generated in conversation {abbreviate(id)}. Please retry in a few seconds.",
+                param="conversation",
+                code="conversation_locked",
+            )
+        lock = self._by_key[owner, id] = ConversationLock(self, owner, id)
+        return lock
+
+    def discard(self, key: tuple[str, str]) -> None:
+        self._by_key.pop(key, None)
+
+
+class ResponseTurn:
+    """A response turn. `batches` can be iterated once; closing it cancels the generation.
+
+    If the response is to be stored, that happens before its last event, and after a failure that follows the first
+    event.
+    """
+
+    def __init__(
+        self,
+        responses_call: ResponsesCall,
+        history: ResponseHistory,
+        own_items: tuple[bytes, ...],
+        admitted: AdmittedCall,
+        response_store: ResponseStore | None,
+        conversation_lock: ConversationLock | None = None,
+    ) -> None:
+        self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
+            responses_call,
+            history,
+            own_items,
+            admitted,
+            response_store,
+        )
+        self._conversation_lock = conversation_lock
+        self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
+        self._output: tuple[bytes, ...] | None = None
+        self._sampled_ids: tuple[int, ...] = ()
+
+    @property
+    def header(self) -> Header:
+        return self.admitted.header
+
+    @property
+    def batches(self) -> EventBatches:
+        return self._iterate_batches()
+
+    @property
+    def next_history(self) -> ResponseHistory | None:
+        """The history for the next turn; None before this one has completed."""
+        if self._output is None:
+            return None
+        return ResponseHistory(
+            (*self.history.items, *self.own_items, *self._output),
+            self.header.id,
+            is_stored=self.response_store is not None,
+            sampled_turns=(*self.history.sampled_turns, self._sampled_ids)
+            if self._sampled_ids
+            else self.history.sampled_turns,
+        )
+
+    def build_stored(self, response_object: bytes) -> StoredResponse:
+        """response_object: the complete JSON object."""
+        history = self.history
+        preceding = history.items if history.id is not None and not history.is_stored else ()
+        return StoredResponse(
+            object=Raw(response_object),
+            input=to_raw(self.own_items),
+            before=to_raw(preceding),
+            conversation=self.responses_call.conversation,
+            upto=history.last_position,
+            sampled_ids=self._sampled_ids,
+        )
+
+    async def _iterate_batches(self) -> EventBatches:
+        async with aclosing(persist_before_finish(self.admitted.run.batches, self._store)) as batches:
+            try:
+                async for batch in batches:
+                    yield batch
+            except DragomanError as error:
+                await self._store_failure(error)
+                raise
+            except Exception as error:
+                failure = wrap_unexpected_error(error)
+                await self._store_failure(failure)
+                raise failure from error
+            finally:
+                if self._conversation_lock is not None:
+                    self._conversation_lock.release()
+
+    async def _store(self, reply: Reply) -> None:
+        self.record_sampled_ids(reply)
+        stored = self.build_stored(self.writer.render_full(reply))
+        if self.response_store is not None:
+            await self.response_store.save(self, stored)
+        # Only after it has been stored: a next turn continues what exists.
+        self._output = stored.summarize().list_output()
+
+    def record_sampled_ids(self, reply: Reply) -> None:
+        """Record the sampled token ids if the engine reports them."""
+        prompt_ids, tokens = self.admitted.run.resume_ids, reply.choices[0].tokens
+        self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
+
+    async def _store_failure(self, error: DragomanError) -> None:
+        """A failure before the first event is an HTTP error without a response object, so it is not stored."""
+        if self.response_store is None or not self.writer.has_started:
+            return
+        try:
+            await self.response_store.save(self, self.build_stored(self.writer.render_failure(error)))
+        except DragomanError:
+            log.warning("a failed response could not be stored")
+
+
+class ResponseStore:
+    """Stores one owner's responses."""
+
+    def __init__(self, store: Store, owner: str) -> None:
+        self.store, self._owner = store, owner
+
+    def key(self, turn: ResponseTurn) -> Key:
+        return Key(self._owner, RESPONSE_KIND, turn.header.id)
+
+    def parent(self, turn: ResponseTurn) -> str | None:
+        return turn.history.id if turn.history.is_stored else None
+
+    async def save(self, turn: ResponseTurn, stored: StoredResponse) -> None:
+        """Store the response and its conversation items.
+
+        Raises:
+            StoreUnavailable: the store failed.
+            NotFound, Conflict: the conversation was deleted or changed meanwhile.
+        """
+        state = stored.summarize().status
+        put = Put(self.key(turn), turn.header.created, stored.encode(), state=state, parent=self.parent(turn))
+        await self.commit(put, *self.build_conversation_changes(stored, state))
+
+    def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
+        """The response's additions to its conversation; none if it failed."""
+        if stored.conversation is None or state == "failed":
+            return ()
+        items = tuple(Item(row, read_item_id(row)) for row in stored.list_items())
+        return (Append(Key(self._owner, CONVERSATION_KIND, stored.conversation), ITEMS_SERIES, items),) if items else ()
+
+    async def commit(self, *changes: Change) -> None:
+        try:
+            await self.store.commit(*changes)
+        except CommitConflict as error:
+            id = error.change.key.id
+            if error.change.key.kind != CONVERSATION_KIND:
+                raise
+            if error.found_state is None:
+                raise build_no_such_conversation_error(id, "conversation") from None
+            raise Conflict(
+                f"Conversation {abbreviate(id)} received an item with the same id in the meantime.", param="input"
+            ) from None
+
+
+async def open_turn(
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    conversation_locks: ConversationLocks,
+    *,
+    local_history: ResponseHistory | None = None,
+) -> ResponseTurn:
+    """Load the history and admit the call; return the turn ready to iterate.
+
+    local_history: the connection's last turn.
+
+    Raises:
+        RequestError: the request is invalid.
+    """
+    service, owner = context.service, context.caller.owner
+    response_store = (
+        None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
+    )
+    # Before the header is built: a stored response takes no id from the client.
+    responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
+    header = responses_call.id.apply_to(build_header(context, responses_call.call))
+    # Before the history is read: what is read must still be the end when the answer is appended.
+    conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
+    try:
+        responses_call, history, own_items = await prepend_history(
+            context, responses_call, header.id, local_history=local_history
+        )
+        return ResponseTurn(
+            responses_call,
+            history,
+            own_items,
+            await admit_call(context, responses_call.call, header),
+            response_store,
+            conversation_lock,
+        )
+    # Also when the client disconnects: the conversation would stay locked.
+    except BaseException:
+        if conversation_lock is not None:
+            conversation_lock.release()
+        raise
+
+
+async def prepend_history(
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    response_id: str,
+    *,
+    local_history: ResponseHistory | None = None,
+) -> tuple[ResponsesCall, ResponseHistory, tuple[bytes, ...]]:
+    """Return the call with its history, the history, and its own items. Item ids derive from the response's id."""
+    store, owner = context.service.store, context.caller.owner
+    history = await load_history(store, owner, responses_call, local_history)
+    input = await resolve_references(store, owner, responses_call.input, history)
+    own_items = _render_items(input, history, response_id)
+    if history.items or input != responses_call.input:
+        items = (*history.items, *own_items)
+        if sum(map(len, items)) > LARGE_BODY:
+            responses_call = await anyio.to_thread.run_sync(responses_call.with_items, items)
+        else:
+            responses_call = responses_call.with_items(items)
+    return (
+        (responses_call.with_sampled_turns(history.sampled_turns) if history.sampled_turns else responses_call),
+        history,
+        own_items,
+    )
+
+
+def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
+    """Set the echoed `store` field. The server chooses ids of stored responses, so that they cannot be guessed."""
+    if not is_stored:
+        warnings = ("store: the response is not stored",) if responses_call.store else ()
+        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
+    elif responses_call.id.requested is None:
+        return responses_call
+    else:
+        warnings = ("request_id is ignored: the server assigns the id of a stored response",)
+        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
+    call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
+    return msgspec.structs.replace(responses_call, call=call)
+
+
+def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
+    """Render the call's own items. Ids that occur in the history are replaced."""
+    known_ids = {read_item_id(item) for item in history.items}
+    items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
+    return tuple(row for _, row in assign_ids(items, response_id))

@@ -1,0 +1,199 @@
+"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same operations as vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import RequestError, Unsupported
+from ...pipeline.models import EmbedderBackend, ScorerBackend
+from ..admin_body import check_version, decode_body
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..generate import find_queried_model
+from ..streaming import Responder
+from .admin import find_controls
+from .vllm import reset_caches
+from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
+
+PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+
+TRANSFER_PATHS = (
+    "/update_weights_from_tensor",
+    "/update_weights_from_distributed",
+    "/update_weights_from_ipc",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+)
+"""SGLang's transfer channels: pickled tensors, NCCL, CUDA IPC."""
+
+
+def build_routes() -> Sequence[Route]:
+    user, admin = Access.USER, Access.ADMIN
+    return (
+        Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/get_weight_version", user, OPENAI, {"GET": show_weight_version}),
+        Route("/update_weights_from_disk", admin, OPENAI, {"POST": update_from_disk}),
+        *(Route(path, admin, OPENAI, {"POST": refuse_transfer}) for path in TRANSFER_PATHS),
+        Route("/pause_generation", admin, OPENAI, {"POST": pause}),
+        Route("/continue_generation", admin, OPENAI, {"POST": continue_generation}),
+        Route("/abort_request", admin, OPENAI, {"POST": abort}),
+        Route("/flush_cache", admin, OPENAI, {"GET": flush, "POST": flush}),
+        Route("/release_memory_occupation", admin, OPENAI, {"POST": release}),
+        Route("/resume_memory_occupation", admin, OPENAI, {"POST": resume}),
+    )
+
+
+async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {SUPPORTED_TRANSFERS_HINT}.")
+
+
+class _ModelInfo(Struct, frozen=True):
+    """Model names in place of paths, so that the machine's directories are not revealed."""
+
+    model_path: str
+    served_model_name: str
+    tokenizer_path: str
+    is_generation: bool
+    preferred_sampling_params: None
+    weight_version: str | None
+
+
+async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
+    model = await find_queried_model(http)
+    version = None if model.trainable is None else model.trainable.weight_version
+    generates = not isinstance(model.backend, EmbedderBackend | ScorerBackend)
+    return JsonResponse(msgspec.json.encode(_ModelInfo(model.name, model.name, model.name, generates, None, version)))
+
+
+class _Version(Struct, frozen=True):
+    weight_version: str
+
+
+async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(_Version(find_trainable(http)[1].weight_version)))
+
+
+class _FromDisk(Struct, frozen=True):
+    """The body of an update. flush_cache: false is ignored, since cached blocks of other weights are invalid."""
+
+    model_path: str
+    load_format: str | None = None
+    weight_version: str | None = None
+    abort_all_requests: bool = False
+    flush_cache: bool = True
+
+
+class _Done(Struct, frozen=True):
+    success: bool
+    message: str
+    num_paused_requests: int = 0
+
+
+async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
+    _, trainable = find_trainable(http)
+    request = await decode_body(http, _FromDisk)
+    if request.load_format not in (None, "auto", "safetensors"):
+        raise Unsupported("Only safetensors are supported.", param="load_format")
+    weights = find_weights_on_disk(http, request.model_path, "model_path")
+    if request.abort_all_requests:
+        await _abort_all(http)
+    version = await trainable.update_weights(weights, check_version(request.weight_version))
+    warnings = (
+        ()
+        if request.flush_cache
+        else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
+    )
+    result = _Done(True, f"Weights updated. Weight version is {version}.")
+    return JsonResponse(msgspec.json.encode(result), warnings=warnings)
+
+
+class _Pause(Struct, frozen=True):
+    mode: str = "abort"
+
+
+async def pause(http: HttpRequest) -> JsonResponse | Responder:
+    """Pause: new requests wait in every mode. abort: running requests end; retract: they are recomputed; in_place: they
+    continue.
+    """
+    mode = (await decode_body(http, _Pause)).mode
+    if mode not in ("abort", "retract", "in_place"):
+        raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
+    for control in find_controls(http):
+        # SGLang recomputes retracted requests from their prompts, which is what a cleared cache causes.
+        await control.pause("keep", clear_cache=mode == "retract")
+        if mode == "abort":
+            await control.abort_all()
+    return JsonResponse(b'{"message":"Generation paused successfully.","status":"ok"}')
+
+
+async def continue_generation(http: HttpRequest) -> JsonResponse | Responder:
+    for control in find_controls(http):
+        await control.resume()
+    return JsonResponse(b'{"message":"Generation continued successfully.","status":"ok"}')
+
+
+class _Abort(Struct, frozen=True):
+    rid: str | None = None
+    abort_all: bool = False
+
+
+async def abort(http: HttpRequest) -> JsonResponse | Responder:
+    if not (await decode_body(http, _Abort)).abort_all:
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
+        raise Unsupported(message, param="rid")
+    await _abort_all(http)
+    return JsonResponse(b"")
+
+
+async def _abort_all(http: HttpRequest) -> None:
+    for control in find_controls(http):
+        await control.abort_all()
+
+
+async def flush(http: HttpRequest) -> JsonResponse | Responder:
+    if not await reset_caches(http):
+        return JsonResponse(b"Flush cache failed: a part of it is in use.\n", 400, PLAIN_TEXT)
+    return JsonResponse(b"Cache flushed.\n", content_type=PLAIN_TEXT)
+
+
+class _Tags(Struct, frozen=True):
+    tags: list[str] | None = None
+
+
+async def release(http: HttpRequest) -> JsonResponse | Responder:
+    """Release GPU memory; running requests continue afterwards. Without tags, weights stay if the engine cannot release
+    them.
+    """
+    tags = await _read_tags(http)
+    warnings: list[str] = []
+    for control in find_controls(http):
+        try:
+            await control.sleep(1 if tags == {"kv_cache"} else 2, "keep")
+        except Unsupported as error:
+            if tags:
+                raise
+            await control.sleep(1, "keep")
+            warnings.append(f"weights are kept: {error.message}")
+    return JsonResponse(b"null", warnings=tuple(warnings))
+
+
+async def resume(http: HttpRequest) -> JsonResponse | Responder:
+    """Restore GPU memory. Weights alone are restored by the next update; until then the engine sleeps."""
+    # Memory for weights alone is of no use before they arrive.
+    if await _read_tags(http) != {"weights"}:
+        for control in find_controls(http):
+            await control.wake_up()
+    return JsonResponse(b"null")
+
+
+async def _read_tags(http: HttpRequest) -> set[str]:
+    tags = set((await decode_body(http, _Tags)).tags or ())
+    if tags - {"weights", "kv_cache"}:
+        raise Unsupported("`tags` are `weights` and `kv_cache`.", param="tags")
+    return tags

@@ -1,0 +1,90 @@
+"""The table of all routes. A new module of routes is added here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...pipeline.metrics import ModelMetrics
+from ...pipeline.recent_prompts import RecentPrompts
+from ..endpoint import Route
+from ..http_metrics import HttpMetrics
+from ..port_faults import PortController
+from . import (
+    admin,
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    explain,
+    files,
+    generate,
+    health,
+    listener,
+    message_batches,
+    messages,
+    metrics,
+    models,
+    moderations,
+    scoring,
+    sglang,
+    tgi,
+    tokenize,
+    vllm,
+    weights,
+)
+from .responses import compact, create, input_tokens, stored
+from .responses.background import BackgroundRuns
+from .responses.turn import ConversationLocks
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The state of single features, each handed only to its own routes and workers.
+
+    background: None if storage is disabled.
+    new_batches, new_message_batches: set when one has been stored.
+    recent_prompts: None unless prompts can be explained.
+    port_controller: None unless the server is simulated.
+    """
+
+    background: BackgroundRuns | None = None
+    conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)
+    new_batches: asyncio.Event = field(default_factory=asyncio.Event)
+    new_message_batches: asyncio.Event = field(default_factory=asyncio.Event)
+    recent_prompts: RecentPrompts | None = None
+    port_controller: PortController | None = None
+
+
+def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
+    """All routes, by the module that declares them. A path belongs to one module."""
+    return {
+        "chat": chat.build_routes(),
+        "completions": completions.build_routes(),
+        "responses.create": create.build_routes(features.background, features.conversation_locks),
+        "responses.input_tokens": input_tokens.build_routes(),
+        "responses.compact": compact.build_routes(),
+        "responses.stored": stored.build_routes(features.background),
+        "conversations": conversations.build_routes(),
+        "messages": messages.build_routes(),
+        "message_batches": message_batches.build_routes(features.new_message_batches),
+        "embeddings": embeddings.build_routes(),
+        "scoring": scoring.build_routes(),
+        "moderations": moderations.build_routes(),
+        "models": models.build_routes(),
+        "files": files.build_routes(),
+        "batches": batches.build_routes(features.new_batches),
+        "explain": explain.build_routes(features.recent_prompts),
+        "tokenize": tokenize.build_routes(),
+        "health": health.build_routes(),
+        "metrics": metrics.build_routes(meters, http_metrics),
+        "generate": generate.build_routes(),
+        "tgi": tgi.build_routes(),
+        "sglang": sglang.build_routes(),
+        "vllm": vllm.build_routes(),
+        "admin": admin.build_routes(),
+        "weights": weights.build_routes(),
+        "listener": listener.build_routes(features.port_controller),
+    }

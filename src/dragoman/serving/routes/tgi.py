@@ -1,0 +1,50 @@
+"""TGI's and LightLLM's routes, except for /generate, and the index page at TGI's path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ... import __version__
+from ...dialects.tgi import read_tgi, render_tgi_info
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import TGI
+from ..generate import build_generation_handler, find_queried_model
+from ..streaming import Responder
+
+INDEX_TEXT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""The index page for browsers."""
+
+
+def build_routes() -> Sequence[Route]:
+    user = Access.USER
+    post_root = build_generation_handler(partial(read_tgi, as_list=True))
+    return (
+        Route("/", user, TGI, {"GET": show_index, "POST": post_root}),
+        Route(
+            "/generate_stream",
+            user,
+            TGI,
+            {"POST": build_generation_handler(partial(read_tgi, always_stream=True))},
+        ),
+        Route("/info", user, TGI, {"GET": show_info}),
+    )
+
+
+async def show_index(_: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(INDEX_TEXT.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+
+
+async def show_info(http: HttpRequest) -> JsonResponse | Responder:
+    model = await find_queried_model(http)
+    return JsonResponse(
+        render_tgi_info(model.name, model.max_model_len, http.service.generation.reader_options.max_stop, __version__)
+    )

@@ -1,0 +1,91 @@
+"""Tokenize and detokenize, in vLLM's format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio.to_thread
+import msgspec
+
+from ...core.errors import NotFound, RequestError, Unsupported
+from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
+from ...pipeline.admission import check_countable
+from ...pipeline.models import TokenBackend
+from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
+from ..auth import Access
+from ..context import build_owner_files
+from ..disconnect import cancel_on_disconnect
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..generate import build_terms, collect_warnings, find_queried_model
+from ..streaming import Responder
+
+MAX_DETOKENIZED = 131_072
+"""Maximum ids in one call, unless the model's context is longer."""
+
+
+def build_routes() -> Sequence[Route]:
+    return (
+        Route("/tokenize", Access.USER, OPENAI, {"POST": tokenize}),
+        Route("/detokenize", Access.USER, OPENAI, {"POST": detokenize}),
+        Route("/tokenizer_info", Access.USER, OPENAI, {"GET": show_tokenizer_info}),
+    )
+
+
+async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
+    call = read_tokenize(await http.read_json(), http.service.generation.reader_options)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    model = await http.service.models.load_and_find(call.model)
+    prompt = call.prompt
+    if isinstance(prompt, str):
+        tokenizer = model.tokenizer
+        if tokenizer is None:
+            raise _build_no_tokenizer_error()
+        # A text that cannot fit the context is rejected before it is tokenized, which takes long.
+        check_countable(prompt, model.max_model_len, tokenizer.longest_token)
+        encode = tokenizer.encode
+        ids = await anyio.to_thread.run_sync(
+            lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
+        )
+    elif isinstance(model.backend, TokenBackend):
+        check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
+        conversation = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
+        rendering = render_conversation(model.backend, conversation, build_terms(http, http.id))
+        rendered = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
+        ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
+    else:
+        raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
+    strings: list[str] | None = None
+    if call.return_token_strs:
+        assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
+        strings = [model.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+    return JsonResponse(render_tokenize(ids, model.max_model_len, strings), warnings=warnings)
+
+
+async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
+    call = read_detokenize(await http.read_json(), http.service.generation.reader_options)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    model = await http.service.models.load_and_find(call.model)
+    tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
+    if tokenizer is None:
+        raise _build_no_tokenizer_error()
+    if len(call.tokens) > max_ids:
+        message = f"`tokens` has {len(call.tokens)} ids; at most {max_ids} are decoded at a time."
+        raise RequestError(message, param="tokens")
+    invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
+    if invalid_id is not None:
+        raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
+    text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
+    return JsonResponse(render_detokenize(text), warnings=warnings)
+
+
+def _build_no_tokenizer_error() -> Unsupported:
+    return Unsupported("This model's engine does not provide its tokenizer.", param="model")
+
+
+async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the default model's info, or that of the model in the query."""
+    model = await find_queried_model(http)
+    if model.tokenizer_info is None:
+        raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")
+    return JsonResponse(msgspec.json.encode(model.tokenizer_info))

@@ -1,0 +1,126 @@
+"""vLLM's utility routes, for evaluation tools, load generators and RL trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ... import __version__
+from ...core.errors import RequestError
+from ...dialects.generate import read_generate
+from ...pipeline.models import ServedModel, TokenBackend
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..generate import build_generation_handler, find_queried_model
+from ..streaming import Responder
+
+
+def build_routes() -> Sequence[Route]:
+    """Routes that describe or change the whole server require an administrator's key."""
+    user, admin = Access.USER, Access.ADMIN
+    return (
+        Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
+        Route("/load", user, OPENAI, {"GET": show_load}),
+        Route("/get_world_size", user, OPENAI, {"GET": show_world_size}),
+        Route("/server_info", admin, OPENAI, {"GET": show_server_info}),
+        Route("/reset_prefix_cache", admin, OPENAI, {"POST": reset_prefix_cache}),
+    )
+
+
+class _Load(Struct, frozen=True):
+    server_load: int
+
+
+async def show_load(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the number of waiting and running requests of all models."""
+    models = list(http.service.models)
+    states = [engine.health() for model in models for engine in model.engines]
+    n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
+    return JsonResponse(msgspec.json.encode(_Load(n_held + sum(state.waiting + state.running for state in states))))
+
+
+async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
+    """The number of processes that hold a part of the model: always this one."""
+    return JsonResponse(b'{"world_size":1}')
+
+
+class _Reset(Struct, frozen=True):
+    success: bool
+
+
+class _ModelInfo(Struct, frozen=True):
+    model: str
+    served_model_name: tuple[str, ...]
+    max_model_len: int
+    features: tuple[str, ...]
+
+
+class _Parallel(Struct, frozen=True):
+    world_size: int = 1
+    data_parallel_size: int = 1
+
+
+class _Config(Struct, frozen=True):
+    """The subset of vLLM's configuration that applies here, with vLLM's names."""
+
+    model_config: _ModelInfo
+    parallel_config: _Parallel
+    weight_transfer_config: None = None
+
+
+class _Server(Struct, frozen=True):
+    """The server's settings without keys, paths and environment."""
+
+    version: str
+    profile: str
+    strict: bool
+    max_logprobs: int
+    max_body_bytes: int
+    models: tuple[_ModelInfo, ...]
+
+
+class _ServerInfo(Struct, frozen=True):
+    vllm_config: _Config | str
+    dragoman: _Server
+
+
+async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
+    """Return server information. The query's config_format is `text` (default) or `json`."""
+    config_format = http.query.get("config_format") or "text"
+    if config_format not in ("text", "json"):
+        raise RequestError("`config_format` is `text` or `json`.", param="config_format")
+    config = _Config(_build_model_info(await find_queried_model(http)), _Parallel())
+    vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
+    return JsonResponse(msgspec.json.encode(_ServerInfo(vllm_config, _build_server_settings(http))))
+
+
+def _build_server_settings(http: HttpRequest) -> _Server:
+    options = http.service.options
+    return _Server(
+        __version__,
+        options.profile.value,
+        options.strict,
+        options.max_logprobs,
+        options.max_body_bytes,
+        tuple(map(_build_model_info, http.service.models)),
+    )
+
+
+def _build_model_info(model: ServedModel) -> _ModelInfo:
+    features = sorted(feature.value for feature in model.capabilities.features)
+    return _ModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
+
+
+async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
+    """Reset the prefix caches; running requests continue."""
+    return JsonResponse(msgspec.json.encode(_Reset(await reset_caches(http))))
+
+
+async def reset_caches(http: HttpRequest) -> bool:
+    """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
+    caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
+    # A list, not a generator: every cache is reset even if one fails.
+    return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

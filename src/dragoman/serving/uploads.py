@@ -1,0 +1,195 @@
+"""Uploads of files from multipart forms, and the files that requests name in their path. Independent of the vendor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import BinaryIO, NamedTuple
+
+import anyio.to_thread
+import msgspec
+from msgspec import UNSET, UnsetType
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
+from ..dialects.batches import FileObject
+from ..dialects.body import abbreviate, missing_parameter
+from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
+from .body import ClientGone
+from .endpoint import HttpRequest
+from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete
+from .store_access import require_store
+
+CHUNK_SIZE = 512 * 1024
+"""Bytes per stored chunk."""
+_EMPTY_FILENAME = b'; filename=""'
+
+
+class UploadDescription(NamedTuple):
+    """The properties of an upload.
+
+    ttl_seconds: lifetime of the file; None is unlimited.
+    mime_type: only if the vendor's API reports it.
+    """
+
+    prefix: str
+    name: str
+    purpose: str
+    ttl_seconds: int | None
+    mime_type: str | UnsetType = UNSET
+
+
+async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
+    """Store an upload in chunks. The file becomes visible when it is complete."""
+    store = require_store(http)
+    form = await _parse_form(http)
+    try:
+        description = describe(form)
+        created = int(http.service.clock.now())
+        file = FileObject(
+            id=http.service.ids.new(description.prefix),
+            bytes=0,
+            created_at=created,
+            filename=description.name,
+            purpose=description.purpose,
+            expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
+            mime_type=description.mime_type,
+        )
+        # The run marks whose upload it is: after a crash another process deletes it, see `delete_abandoned_uploads`.
+        put = build_put(http.caller.owner, file, UPLOADING, store.run)
+        await store.commit(put)
+        size = await _store_content(store, put.key, find_file_part(form).file)
+    finally:
+        await form.close()
+    complete_file = msgspec.structs.replace(file, bytes=size)
+    await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(complete_file)))
+    return complete_file
+
+
+def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
+    """Build the record of a file that is hidden while in `state`."""
+    body = msgspec.json.encode(file)
+    return Put(
+        Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
+    )
+
+
+async def _parse_form(http: HttpRequest) -> FormData:
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
+    # Decompression would need a limit of its own, and SDKs send files as they are.
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
+    try:
+        # A few small fields besides one file: more parts would only cost memory.
+        return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
+    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
+        raise RequestError("The body is not a valid form of one file and its fields.") from error
+
+
+class _FormParser(MultiPartParser):
+    """A form parser that treats a part named `file` as a file even without a filename, as Anthropic's SDK sends it.
+
+    Raises:
+        MultiPartException: the form is malformed or truncated; the base class would leave the last part's file open.
+    """
+
+    _header_value = b""
+    _has_end = False
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._has_end:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise MultiPartException("The form has no end.")
+        return form
+
+    def on_end(self) -> None:
+        self._has_end = True
+        super().on_end()
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+        super().on_header_value(data, start, end)
+
+    def on_header_end(self) -> None:
+        _, options = parse_options_header(self._header_value)
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            super().on_header_value(_EMPTY_FILENAME, 0, len(_EMPTY_FILENAME))
+        self._header_value = b""
+        super().on_header_end()
+
+
+async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
+    limit, size = http.service.options.max_file_bytes, 0
+    while True:
+        message = await http.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        size += len(message.get("body", b""))
+        # Counted while it arrives: Content-Length may be missing.
+        if size > limit:
+            raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+def find_file_part(form: FormData) -> UploadFile:
+    """Raises RequestError: the form has no file."""
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise missing_parameter("file")
+    return file
+
+
+def read_fields(form: FormData) -> Mapping[str, str]:
+    """The form's text fields."""
+    return {name: text for name, text in form.multi_items() if isinstance(text, str)}
+
+
+async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
+    size = 0
+    try:
+        while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
+            await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
+            size += len(chunk)
+    except DragomanError:
+        # Half a file is of no use, and its chunks would stay.
+        await store.commit(Delete(key))
+        raise
+    return size
+
+
+def build_no_such_file_error(id: str) -> NotFound:
+    return NotFound(f"No such File object: {abbreviate(id)}", param="id")
+
+
+def _build_key(http: HttpRequest) -> Key:
+    return Key(http.caller.owner, FILE_KIND, http.path_params["file"])
+
+
+async def load_file_record(http: HttpRequest) -> Record:
+    """Return the record of the file in the path.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    record = await require_store(http).get(_build_key(http))
+    if record is None or not is_complete(record):
+        raise build_no_such_file_error(http.path_params["file"])
+    return record
+
+
+async def delete_file(http: HttpRequest) -> str:
+    """Delete the file and return its id. Of concurrent deletions one succeeds."""
+    key = _build_key(http)
+    try:
+        await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))
+    except CommitConflict:
+        raise build_no_such_file_error(key.id) from None
+    return key.id

@@ -1,0 +1,116 @@
+"""Coding agents as `dragoman launch` starts them: a file is read and edited in a tool loop, without any account."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ..commands.processes import build_environment
+from .running import PATIENCE
+
+PROGRAMS = Path(__file__).parent / "node" / "node_modules" / ".bin"
+AGENTS = ("claude", "codex")
+
+pytestmark = pytest.mark.clients
+
+EDITED = "Good morning, moon.\n"
+
+
+def needs(agent: str) -> None:
+    if shutil.which("node") is None or shutil.which(agent, path=str(PROGRAMS)) is None:
+        pytest.skip(f"needs node, and {agent} from `npm install --prefix tests/clients/node`")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A git repository with a file, below an empty home."""
+    project = tmp_path / "home" / "project"
+    project.mkdir(parents=True)
+    (project / "note.txt").write_text("Good morning, sun.\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=project, check=True)
+    return project
+
+
+def launch(
+    agent: str, model: str, project: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an agent to its end in the project, with an empty home."""
+    needs(agent)
+    home = {"HOME": str(project.parent), "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", "launch", agent, model, "--", *arguments],
+        cwd=project,
+        env=build_environment(**home, **variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+def ask(agent: str, prompt: str) -> list[str]:
+    """Arguments for one prompt without a person."""
+    if agent == "claude":
+        return ["-p", "--allowedTools", "Read,Edit", "--", prompt]
+    # The sandbox is Codex's own; it does not work in every container.
+    return ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", prompt]
+
+
+def tool_loop(agent: str, project: Path) -> str:
+    """Directives for reading the file, editing it and saying so."""
+    file = str(project / "note.txt")
+    if agent == "claude":
+        edit = {"file_path": file, "old_string": "sun", "new_string": "moon"}
+        calls = [("Read", {"file_path": file}), ("Edit", edit)]
+    else:
+        calls = [("exec_command", {"cmd": f"cat {file}"}), ("exec_command", {"cmd": f"sed -i s/sun/moon/ {file}"})]
+    return " [[then]] ".join([*(f"[[tool {name} {json.dumps(body)}]]" for name, body in calls), "[[say All done.]]"])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_reads_and_edits_a_file(agent: str, project: Path) -> None:
+    done = launch(agent, "scripted", project, *ask(agent, tool_loop(agent, project)))
+    assert "All done." in done.stdout
+    assert (project / "note.txt").read_text() == EDITED
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Path) -> None:
+    done = launch(
+        agent, "tiny", project, *ask(agent, "Say hello."), DRAGOMAN_OVERRIDE_GENERATION_CONFIG='{"temperature": 0}'
+    )
+    if agent == "codex":
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert events[-1]["type"] == "turn.completed"
+        assert events[-1]["usage"]["output_tokens"] > 0
+    else:
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_turns_of_an_agent_share_their_prefix(agent: str, project: Path, tmp_path: Path) -> None:
+    """Nothing volatile at the head of an agent's prompt: each request finds nearly all of the last one in the cache."""
+    log = tmp_path / "requests.jsonl"
+    settings = {
+        "DRAGOMAN_DIRECTIVES": "1",
+        "DRAGOMAN_TIME_SCALE": "1000",
+        "DRAGOMAN_REQUEST_LOG": str(log),
+        "DRAGOMAN_MAX_MODEL_LEN": "131072",
+        "DRAGOMAN_NUM_GPU_BLOCKS_OVERRIDE": "20000",
+    }
+    launch(agent, "sim", project, *ask(agent, tool_loop(agent, project)), **settings)
+    assert (project / "note.txt").read_text() == EDITED
+    usages = [(line["prompt_tokens"], line["cached_tokens"]) for line in map(json.loads, log.read_text().splitlines())]
+    assert len(usages) >= 3
+    for (previous, _), (_, cached) in pairwise(usages):
+        assert cached > 0.95 * previous, usages

@@ -1,0 +1,223 @@
+"""`dragoman launch` in a process, with a program in the place of an agent that records how it was started."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from dragoman import create_app
+from dragoman.commands.agents import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
+
+from ..loopback import served
+from .processes import build_environment, read_until, run_command, start_command
+
+RECORDER = """\
+#!{python}
+import json, os, signal, sys, urllib.request
+names = ("ANTHROPIC_", "CLAUDE_", "OPENCODE_", "DRAGOMAN_", "NO_PROXY")
+record = {{"arguments": sys.argv[1:], "variables": {{n: v for n, v in os.environ.items() if n.startswith(names)}}}}
+url = record["variables"].get("ANTHROPIC_BASE_URL") or os.environ.get("URL")
+if url:
+    record["models"] = json.load(urllib.request.urlopen(url + "/v1/models"))["data"]
+print(json.dumps(record), flush=True)
+if "wait" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(6))
+    print("waiting", flush=True)
+    sys.stdin.read()
+if "die" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A PATH with the recorder under every agent's name, and nothing else."""
+    for agent in AGENTS.values():
+        program = tmp_path / agent.program
+        program.write_text(RECORDER.format(python=sys.executable))
+        program.chmod(0o755)
+    return str(tmp_path)
+
+
+def record_of(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout.splitlines()[0])
+
+
+def is_refused(url: str) -> bool:
+    parts = urlsplit(url)
+    with socket.socket() as client:
+        return client.connect_ex((parts.hostname or "", parts.port or 80)) != 0
+
+
+def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
+    done = run_command(
+        "launch", "claude", "scripted", "--", "-p", "--", "hi there", PATH=path, ANTHROPIC_API_KEY="secret"
+    )
+    assert done.returncode == 7, done.stderr
+    record = record_of(done)
+    variables, url = record["variables"], record["variables"]["ANTHROPIC_BASE_URL"]
+    assert record["arguments"] == ["-p", "--", "hi there"]
+    assert [model["id"] for model in record["models"]] == ["scripted"]
+    assert {name for name in variables if variables[name] == "scripted"} == {
+        "ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL",
+    }  # fmt: skip
+    assert "ANTHROPIC_API_KEY" not in variables
+    assert variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "200000"
+    assert variables["NO_PROXY"] == "127.0.0.1,localhost,::1"
+    assert f"Serving scripted on {url} until the agent ends.\n" in done.stderr
+    assert "Warning" not in done.stderr
+    assert is_refused(url)
+
+
+def test_a_running_server_is_used_and_left_alone(path: str):
+    with served(create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))) as url:
+        done = run_command("launch", "claude", "--url", url, "--", "die", PATH=path)
+        assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_MODEL"]) == (128 + 9, "m")
+        assert "The context of m is 4096 tokens" in done.stderr
+        done = run_command("launch", "claude", "gpt-5", "--url", f"{url}/v1", PATH=path)
+        assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_MODEL"]) == (7, "gpt-5")
+        done = run_command("launch", "claude", "other", "--url", url, PATH=path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "has no model 'other'; it has m" in done.stderr
+        assert not is_refused(url)
+
+
+def test_a_server_is_started_at_a_free_url_of_this_machine(path: str):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    done = run_command("launch", "claude", "scripted", "--url", url, PATH=path)
+    assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_BASE_URL"]) == (7, url)
+
+
+def test_a_key_reaches_the_server_and_the_agent(path: str):
+    done = run_command("launch", "codex", "scripted", PATH=path, DRAGOMAN_API_KEY="k1,k2")
+    assert done.returncode == 7, done.stderr
+    assert record_of(done)["variables"]["DRAGOMAN_CLIENT_KEY"] == "k1"
+    assert 'env_key = "DRAGOMAN_CLIENT_KEY"' in " ".join(record_of(done)["arguments"])
+    assert "k1" not in " ".join(record_of(done)["arguments"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 5), (signal.SIGINT, 6)])
+def test_signals_are_passed_on(path: str, number: signal.Signals, code: int):
+    with start_command("launch", "claude", "scripted", "--", "wait", PATH=path) as process:
+        assert process.stdout is not None
+        url = json.loads(read_until(process.stdout, "\n"))["variables"]["ANTHROPIC_BASE_URL"]
+        read_until(process.stdout, "waiting")
+        process.send_signal(number)
+        assert process.wait(30) == code
+        assert is_refused(url)
+
+
+def test_a_server_does_not_outlive_a_killed_launcher(path: str):
+    with start_command("launch", "claude", "scripted", "--", "wait", PATH=path) as process:
+        assert process.stdout is not None
+        record = json.loads(read_until(process.stdout, "\n"))
+        url = urlsplit(str(record["variables"]["ANTHROPIC_BASE_URL"]))
+        read_until(process.stdout, "waiting")
+        with socket.create_connection((url.hostname, url.port), timeout=30) as idle:
+            process.kill()
+            # The server closes the connection when it ends.
+            assert idle.recv(1) == b""
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["codex", "scripted"], 127, "Codex is not installed: npm install -g @openai/codex"),
+        (["cursor"], 2, "'cursor' is not one of claude, codex, opencode"),
+        ([], 2, "is not one of claude, codex, opencode"),
+    ],
+)
+def test_what_cannot_be_launched_is_one_sentence(arguments: list[str], code: int, why: str, tmp_path: Path):
+    done = run_command("launch", *arguments, PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_cannot_start_is_reported(path: str):
+    done = run_command("launch", "claude", "tinny", PATH=path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?\n"
+    done = run_command("launch", "claude", "--url", "http://192.0.2.1:1", PATH=path, HTTP_PROXY="http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "one can be started on this machine only" in done.stderr
+
+
+def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path: Path):
+    done = run_command(
+        "launch", "claude", "a/b c", "--print", "--url", "http://127.0.0.1:9", "--", "-p", "x y", PATH=path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    script = done.stdout.replace("claude ", f"{shlex.quote(str(tmp_path / 'claude'))} ").replace(
+        "export ANTHROPIC_BASE_URL", "export X"
+    )
+    shell = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, env=build_environment(), check=False
+    )
+    record = record_of(shell)
+    assert record["arguments"] == ["-p", "x y"]
+    assert record["variables"]["ANTHROPIC_MODEL"] == "a/b c"
+
+
+def test_variables_for_other_programs_are_printed():
+    with served(create_app("scripted", store="none")) as url:
+        done = run_command("launch", "--env", "--url", url)
+    assert done.returncode == 0
+    assert f"export OPENAI_BASE_URL={url}/v1\n" in done.stdout
+    assert "export OPENAI_MODEL=scripted\n" in done.stdout
+
+
+@pytest.fixture
+def target() -> ServerTarget:
+    return ServerTarget("http://127.0.0.1:8000", 'a "b"', 100_000, "key")
+
+
+def test_codex_gets_settings_in_toml(target: ServerTarget):
+    setup = AGENTS["codex"].build_setup(target)
+    assert setup.arguments[::2] == ("-c",) * (len(setup.arguments) // 2)
+    config = tomllib.loads("\n".join(setup.arguments[1::2]))
+    provider = config["model_providers"]["dragoman"]
+    assert (config["model"], config["model_provider"]) == ('a "b"', "dragoman")
+    assert config["model_context_window"] == 100_000
+    assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8000/v1", "responses")
+
+
+def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
+    variables = AGENTS["opencode"].build_setup(target).variables
+    config = json.loads(variables["OPENCODE_CONFIG_CONTENT"] or "")
+    assert config["model"] == 'dragoman/a "b"'
+    provider = config["provider"]["dragoman"]
+    assert provider["options"] == {"baseURL": "http://127.0.0.1:8000/v1", "apiKey": "key"}
+    assert provider["models"]['a "b"']["limit"]["context"] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("target", "capabilities", "words"),
+    [
+        (ServerTarget("u", "m", MIN_CONTEXT), ("tools",), []),
+        (ServerTarget("u", "m"), None, []),
+        (ServerTarget("u", "m", MIN_CONTEXT - 1), None, ["The context of m"]),
+        (ServerTarget("u", "m"), ("generation",), ["--tool-call-parser"]),
+        (ServerTarget("u", "tiny"), ("tools",), ["name a larger model"]),
+    ],
+)
+def test_advice_names_what_an_agent_lacks(target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]):
+    advice = find_advice(target, capabilities)
+    assert len(advice) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, advice, strict=True))

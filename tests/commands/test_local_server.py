@@ -1,0 +1,60 @@
+"""The server that a command starts for itself: what it shows until it is ready, and how it fails."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dragoman.commands.local_server import ServerFailed, start_server
+
+from .processes import run_command
+
+
+def test_it_serves_and_stops_and_shows_nothing_when_all_is_well(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DRAGOMAN_LOG_LEVEL", "debug")
+    lines: list[str] = []
+    with start_server("scripted", lines.append) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert server.read_failure() is None
+    assert server.read_failure() is not None
+    assert lines == []
+
+
+def test_warnings_are_shown_without_their_time():
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAGOMAN_GPU_LAYERS", "3")
+        with start_server("tiny", lines.append):
+            pass
+    assert len(lines) == 1
+    assert lines[0].startswith("Warning: ")
+    assert "--gpu-layers" in lines[0]
+
+
+def test_a_server_that_cannot_start_says_why():
+    lines: list[str] = []
+    with pytest.raises(ServerFailed) as failure, start_server("/no/such/model", lines.append):
+        pass
+    assert failure.value.code == 2
+    assert lines == ["Error: cannot serve /no/such/model: /no/such/model does not exist"]
+
+
+def test_a_server_that_dies_is_reported(tmp_path: Path):
+    engine = """\
+import os
+from dragoman import BaseEngine, Started
+class Dying(BaseEngine):
+    async def generate(self, request):
+        yield Started(0)
+        print("out of luck", flush=True)
+        os._exit(3)
+def create(argument, settings):
+    return Dying()
+"""
+    (tmp_path / "dying_engine.py").write_text(engine)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    done = run_command("run", "python:dying_engine:create", "Hi", PYTHONPATH=path)
+    assert done.returncode == 1, done.stderr
+    assert "out of luck" in done.stderr

@@ -1,0 +1,115 @@
+"""`dragoman run` in a process: one answer, from a prompt that is given, piped in, or both."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from dragoman import create_app
+
+from ..loopback import served
+from .processes import read_until, run_command, start_command
+
+
+@pytest.fixture(scope="module")
+def url() -> Generator[str]:
+    with served(create_app("scripted", store="none")) as url:
+        yield url
+
+
+def test_an_answer_of_the_embedded_model_is_printed():
+    done = run_command("run", "tiny", "What is the capital", "of Japan?", "--temperature", "0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "The capital of Japan is Tokyo.\n", "")
+
+
+def test_json_is_the_whole_response():
+    done = run_command("run", "tiny", "--json", "--max-tokens", "2", "--system", "Be brief.", stdin="Hello\n")
+    response = json.loads(done.stdout)
+    assert (done.returncode, response["choices"][0]["finish_reason"]) == (0, "length")
+    assert response["usage"]["completion_tokens"] == 2
+
+
+def test_a_schema_is_enforced(tmp_path: Path):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    (tmp_path / "s.json").write_text(json.dumps(schema | {"additionalProperties": False}))
+    done = run_command("run", "tiny", "--schema", "s.json", "A number?", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout)["n"], int)
+
+
+@pytest.mark.parametrize("as_option", [True, False])
+def test_a_running_server_answers(url: str, as_option: bool):
+    arguments = ["scripted", "--url", f"{url}/v1/"] if as_option else [url]
+    done = run_command("run", *arguments, "[[think Hm.]] [[say Hi.]]")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hi.\n", "")
+
+
+def test_input_comes_before_the_argument(url: str):
+    # Of the two directives each says its part, in the order of the prompt.
+    done = run_command("run", url, "[[say second]]", stdin="[[say first]]\n")
+    assert done.stdout == "firstsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "printed", "reported"),
+    [
+        ("[[error 429 too many]]", "", "Error: too many (HTTP 429)\n"),
+        ("[[say So far]] [[error 500 out of memory]]", "So far\n", "Error: out of memory\n"),
+    ],
+)
+def test_a_failure_is_reported_with_exit_code_1(url: str, prompt: str, printed: str, reported: str):
+    done = run_command("run", url, prompt)
+    assert (done.returncode, done.stdout, done.stderr) == (1, printed, reported)
+    done = run_command("run", url, "--json", prompt)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert reported.removesuffix("\n").partition(" (")[0] in done.stderr
+
+
+def test_an_incomplete_answer_is_reported(url: str):
+    done = run_command("run", url, "[[say One two]] [[finish length]]")
+    assert (done.returncode, done.stdout) == (0, "One two\n")
+    assert done.stderr == "Warning: the answer is incomplete (finish_reason: length)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["tiny"], "there is no prompt"),
+        (["tinny", "Hi"], "did you mean `tiny`?"),
+        (["tiny", "--url", "{url}", "Hi"], "has no model 'tiny'; it has scripted"),
+        (["http://127.0.0.1:1", "Hi"], "no server answers at http://127.0.0.1:1"),
+        (["tiny", "--schema", "absent.json", "Hi"], "absent.json: No such file"),
+    ],
+)
+def test_what_cannot_be_asked_is_exit_code_2(url: str, arguments: list[str], why: str):
+    done = run_command("run", *(argument.format(url=url) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_of_the_environment_is_sent():
+    with served(create_app("scripted", store="none", api_key=("k1", "k2"))) as url:
+        assert run_command("run", url, "[[say Hi.]]").returncode == 2
+        assert run_command("run", url, "[[say Hi.]]", DRAGOMAN_API_KEY="k2").stdout == "Hi.\n"
+        assert run_command("run", url, "[[say Hi.]]", "--api-key", "k1", DRAGOMAN_API_KEY="x").stdout == "Hi.\n"
+
+
+def test_settings_of_the_environment_hold_for_the_server_that_is_started():
+    done = run_command("run", "tiny", "Hello", DRAGOMAN_MAX_MODEL_LEN="8", DRAGOMAN_API_KEY="k", DRAGOMAN_UDS="/absent")
+    assert done.returncode == 1
+    assert "8 tokens" in done.stderr
+
+
+def test_ctrl_c_ends_it_with_exit_code_130(url: str):
+    with start_command("run", url, "[[say one]] [[delay 60]] [[say two]]") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        read_until(process.stdout, "one")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130

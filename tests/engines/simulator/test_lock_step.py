@@ -1,0 +1,66 @@
+"""Ranks in lock-step: steps of a server begin and end together, and every request is served as by independent ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
+from dragoman.engines.simulator.lock_step import replay_in_lock_step
+from dragoman.engines.simulator.replay import ReplayResult, replay
+from dragoman.engines.simulator.routing import build_round_robin
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.workload import WorkloadRequest
+
+LATENCY = LatencyModel(base=0.01, per_token=(TokenCost(0, 1e-4),))
+
+
+def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
+    config = SimulatedSchedulerConfig(num_gpu_blocks=1000, async_scheduling=is_async)
+    return [EngineCore(SimulatedScheduler(config), LATENCY.compute_seconds) for _ in range(count)]
+
+
+def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
+    return replay_in_lock_step(workload, cores(count, is_async=is_async), ranks, route=build_round_robin())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
+    workload = [WorkloadRequest(f"r{index}", 0.013 * index, 40 + 200 * (index % 2), 8) for index in range(12)]
+    result = served(workload, 4, 2, is_async=is_async)
+    assert len(result.timings) == 12
+    for first in (0, 2):
+        one, other = result.steps[first], result.steps[first + 1]
+        assert list(one.begins) == list(other.begins)
+        assert list(one.ends) == list(other.ends)
+        assert min(one.tokens) == 0 or min(other.tokens) == 0, "no dummy step was run"
+    assert list(result.steps[0].ends) != list(result.steps[2].ends), "servers are independent of each other"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_equal_ranks_are_as_fast_as_independent_ones(is_async: bool) -> None:
+    workload = [WorkloadRequest(f"r{index}", 0.05 * (index // 2), 100, 5) for index in range(10)]
+    alone = replay(workload, cores(2, is_async=is_async), route=build_round_robin())
+    together = served(workload, 2, 2, is_async=is_async)
+    assert together.timings == alone.timings
+
+
+def test_a_long_prompt_holds_up_the_other_rank() -> None:
+    """A decoding request of one rank waits for the prompt of the other in every step."""
+    decoding = WorkloadRequest("decoding", 0.0, 16, 50)
+    prompt = WorkloadRequest("prompt", 0.1, 2000, 1)
+    alone = replay([decoding, prompt], cores(2), route=build_round_robin())
+    together = served([decoding, prompt], 2, 2)
+    held_up = together.timings[0].latency - alone.timings[0].latency
+    assert held_up == pytest.approx(LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1)))
+
+
+def test_experts_work_for_the_tokens_of_all_ranks() -> None:
+    latency = LatencyModel(base=0.01, per_expert_token=(TokenCost(0, 1e-4),))
+    assert latency.compute_seconds(StepLoad(100)) == pytest.approx(0.02)
+    assert latency.compute_seconds(StepLoad(100, expert_tokens=50)) == pytest.approx(0.015)
+    config = SimulatedSchedulerConfig(num_gpu_blocks=1000)
+    ranks = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(2)]
+    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, route=build_round_robin())
+    assert result.timings[0].ttft == pytest.approx(0.015), "the other rank's dummy step has no tokens"

@@ -1,0 +1,373 @@
+"""vLLM's own scheduler and the simulated one in lockstep: random workloads, the same tokens for both, compared after
+every step.
+
+vLLM's scheduler, KV cache manager and block pool are real and get a real configuration; only the model is missing. The
+order of calls is that of vLLM's engine core, `step` or, with asynchronous scheduling, `step_with_batch_queue`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, deque
+from collections.abc import Sequence
+from importlib import import_module
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.engines import tiny
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.hashing import TokenContents, hash_root
+from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman.engines.simulator.sequence import SimulatedSequence
+
+VllmOutput: TypeAlias = Any
+VllmScheduler: TypeAlias = Any
+VllmRequest: TypeAlias = Any
+Module: TypeAlias = Any
+
+STOP = 1
+"""The stop token of all requests."""
+MAX_MODEL_LEN = 4096
+FEATURES = (
+    "priority",
+    "threshold",
+    "adaptive",
+    "no_chunks",
+    "no_prefix_caching",
+    "no_reserve",
+    "watermark",
+    "stops",
+    "aborts",
+    "salts",
+    "choices",
+    "loras",
+    "active",
+)
+MIXES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    **{feature: (feature,) for feature in FEATURES},
+    "priority of adapters": ("priority", "loras", "stops"),
+    "any": FEATURES,
+}
+"""Features of a case; of those of `any` each is drawn, of those of the others each is there."""
+
+
+class Difference(AssertionError):
+    """The two schedulers differ; the message names the case, so that it can be repeated."""
+
+
+class CaseRequest(Struct, frozen=True):
+    """A request of a case. at, aborted_at: iterations of the engine. reply: seed of its tokens; requests that share it
+    answer alike. stop_after: number of its tokens, the stop token included."""
+
+    at: int
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    reply: int
+    priority: int = 0
+    lora: int = 0
+    salt: str = ""
+    stop_after: int | None = None
+    aborted_at: int | None = None
+
+    def sample(self, index: int) -> int:
+        """The token at this place of the answer."""
+        return STOP if index + 1 == self.stop_after else 2 + (self.reply * 31 + index * index) % 97
+
+
+class Case(Struct, frozen=True):
+    name: str
+    config: SimulatedSchedulerConfig
+    requests: list[CaseRequest]
+
+
+class Comparison(NamedTuple):
+    """What was compared. steps: those that computed a token."""
+
+    steps: int
+    preemptions: int
+    scheduled_tokens: int
+    cached_tokens: int
+
+
+def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
+    """Draw a case, the same for the same arguments."""
+    random = Random(f"{mix} {seed} {asynchronous}")
+    features = set(MIXES[mix]) if mix != "any" else {each for each in FEATURES if random.random() < 0.35}
+    block_size, blocks = random.choice((1, 2, 4, 4, 8, 16)), random.randint(6, random.choice((12, 30, 60)))
+    budget = random.choice((4, 8, 16, 24, 48, 96))
+    max_num_seqs = random.randint(1, min(12, budget))
+    threshold = random.randint(1, budget) if features & {"threshold", "adaptive"} else 0
+    config = SimulatedSchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        block_size=block_size,
+        num_gpu_blocks=blocks,
+        max_model_len=min(budget, MAX_MODEL_LEN) if "no_chunks" in features else MAX_MODEL_LEN,
+        enable_prefix_caching="no_prefix_caching" not in features,
+        enable_chunked_prefill="no_chunks" not in features,
+        max_num_active_seqs=random.randint(1, max_num_seqs) if "active" in features else None,
+        max_loras=random.randint(1, 3) if "loras" in features else 1,
+        long_prefill_token_threshold=threshold,
+        long_prefill_token_threshold_adaptive="adaptive" in features,
+        scheduling_policy="priority" if "priority" in features else "fcfs",
+        async_scheduling=asynchronous,
+        scheduler_reserve_full_isl="no_reserve" not in features,
+        watermark=random.choice((0.02, 0.1, 0.3)) if "watermark" in features else 0.0,
+    )
+    name = f"{mix}, seed {seed}, {'async' if asynchronous else 'sync'}"
+    return Case(name, config, _draw_requests(random, config, features))
+
+
+def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: set[str]) -> list[CaseRequest]:
+    """Some share prefixes, some arrive together; each of them fits into the cache if it is alone."""
+    longest = config.max_context
+    shared = [[random.randint(2, 99) for _ in range(longest)] for _ in range(random.randint(1, 3))]
+    gap, requests, at = random.choice((0, 1, 3, 10)), list[CaseRequest](), 0
+    for number in range(random.randint(4, 40)):
+        at += random.randint(0, gap)
+        length = min(random.randint(1, longest - 1), random.choice((longest - 1, longest // 2 + 1, 24)))
+        common = random.choice((0, random.randint(0, length), length))
+        prompt = random.choice(shared)[:common] + [random.randint(2, 99) for _ in range(length - common)]
+        max_tokens = random.randint(1, min(longest - length, random.choice((2, 16, 64, 200))))
+        reply = random.choice((0, number))
+        for choice in range(random.randint(2, 4) if "choices" in features and random.random() < 0.4 else 1):
+            requests.append(
+                CaseRequest(
+                    at,
+                    f"{choice}-{random.randint(0, 999)}-{number}",
+                    prompt,
+                    max_tokens,
+                    reply + random.choice((0, choice)),
+                    priority=random.randint(-1, 2) if "priority" in features else 0,
+                    lora=random.randint(0, 4) if "loras" in features else 0,
+                    salt=random.choice(("", "", "a", "b")) if "salts" in features else "",
+                    stop_after=random.randint(1, max_tokens) if "stops" in features and random.random() < 0.5 else None,
+                    aborted_at=at + random.randint(0, 60) if "aborts" in features and random.random() < 0.3 else None,
+                )
+            )
+    return requests
+
+
+class VllmParts:
+    """vLLM's modules and the configuration that all cases start from. Importing them takes seconds."""
+
+    def __init__(self) -> None:
+        config: Module = import_module("vllm.config")
+        self.version: str = import_module("vllm.version").__version__
+        self._interface: Module = import_module("vllm.v1.kv_cache_interface")
+        self._outputs: Module = import_module("vllm.v1.outputs")
+        self._requests: Module = import_module("vllm.v1.request")
+        self._sampling: Module = import_module("vllm.sampling_params")
+        self._loras: Module = import_module("vllm.lora.request")
+        self._cache_utils: Module = import_module("vllm.v1.core.kv_cache_utils")
+        self._config, self._float = config, import_module("torch").float32
+        model = config.ModelConfig(
+            model=str(tiny.find_bundled_model()), dtype="float32", skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN
+        )
+        self.usual = config.VllmConfig(
+            model_config=model,
+            scheduler_config=config.SchedulerConfig.default_factory(max_model_len=MAX_MODEL_LEN),
+            cache_config=config.CacheConfig(block_size=16),
+            device_config=config.DeviceConfig("cpu"),
+        )
+        self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(self.usual)
+        self._hash = import_module("vllm.utils.hashing").sha256
+        self._cache_utils.init_none_hash(self._hash)
+
+    def build_scheduler(self, config: SimulatedSchedulerConfig) -> VllmScheduler:
+        """Build vLLM's scheduler with the same settings."""
+        configured = copy.copy(self.usual)
+        configured.scheduler_config = self._config.SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            is_encoder_decoder=False,
+            max_num_active_seqs=config.max_num_active_seqs,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            policy=config.scheduling_policy,
+            async_scheduling=config.async_scheduling,
+            scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+            watermark=config.watermark,
+        )
+        configured.lora_config = self._config.LoRAConfig(max_loras=config.max_loras, max_lora_rank=8)
+        configured.cache_config = copy.copy(self.usual.cache_config)
+        configured.cache_config.block_size = config.block_size
+        configured.cache_config.num_gpu_blocks = config.num_gpu_blocks
+        configured.cache_config.enable_prefix_caching = config.enable_prefix_caching
+        configured.model_config = copy.copy(self.usual.model_config)
+        configured.model_config.max_model_len = config.max_model_len
+        spec = self._interface.FullAttentionSpec(
+            block_size=config.block_size, num_kv_heads=1, head_size=8, dtype=self._float
+        )
+        cache = self._interface.KVCacheConfig(
+            num_blocks=config.num_gpu_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[self._interface.KVCacheGroupSpec(["layer"], spec)],
+        )
+        return configured.scheduler_config.get_scheduler_cls()(configured, cache, self._grammars, config.block_size)
+
+    def build_request(self, request: CaseRequest, config: SimulatedSchedulerConfig) -> VllmRequest:
+        lora = f"lora-{request.lora}"
+        hasher = self._cache_utils.get_request_block_hasher(config.block_size, self._hash)
+        return self._requests.Request(
+            request_id=request.id,
+            prompt_token_ids=request.prompt,
+            sampling_params=self._sampling.SamplingParams(max_tokens=request.max_tokens, stop_token_ids=[STOP]),
+            pooling_params=None,
+            arrival_time=float(request.at),
+            lora_request=self._loras.LoRARequest(lora, request.lora, lora) if request.lora else None,
+            cache_salt=request.salt or None,
+            priority=request.priority,
+            block_hasher=hasher if config.enable_prefix_caching else None,
+        )
+
+    def build_model_output(self, ids: list[str], sampled: list[list[int]]) -> Any:
+        return self._outputs.ModelRunnerOutput(
+            req_ids=ids, req_id_to_index={id: index for index, id in enumerate(ids)}, sampled_token_ids=sampled
+        )
+
+    @property
+    def aborted(self) -> Any:
+        return self._requests.RequestStatus.FINISHED_ABORTED
+
+
+class _Flight(NamedTuple):
+    """A step of both. samplers: the requests that vLLM's runner samples a token of."""
+
+    theirs: VllmOutput
+    ours: SchedulerOutput
+    samplers: frozenset[str]
+
+
+class Lockstep:
+    """Both schedulers over one case. simulated: settings of the simulated one, to see that others make a difference."""
+
+    def __init__(self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None) -> None:
+        self._case, self._vllm = case, vllm
+        self._requests = {request.id: request for request in case.requests}
+        self._theirs: VllmScheduler = vllm.build_scheduler(case.config)
+        self._ours = SimulatedScheduler(simulated or case.config)
+        self._sequences: dict[str, SimulatedSequence] = {}
+        self._flights: deque[_Flight] = deque()
+        self._depth = 2 if case.config.async_scheduling else 1
+        self._num_steps = self._num_tokens = self._num_cached_tokens = 0
+
+    def run(self) -> Comparison:
+        """Serve all requests. Raises Difference."""
+        arriving = deque(self._case.requests)
+        aborts = sorted((request.aborted_at, request.id) for request in self._case.requests if request.aborted_at)
+        for iteration in range(20_000):
+            while arriving and arriving[0].at <= iteration:
+                self._add(arriving.popleft())
+            while aborts and aborts[0][0] <= iteration:
+                self._abort(aborts.pop(0)[1])
+            if not arriving and not self._flights and not self._theirs.has_requests():
+                self._compare("the end", [0, 0], [self._ours.num_running, self._ours.num_waiting])
+                return Comparison(
+                    self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens
+                )
+            self._iterate()
+        raise Difference(f"{self._case.name}: this does not end")
+
+    def _add(self, request: CaseRequest) -> None:
+        config = self._case.config
+        contents = TokenContents(config.block_size, request.prompt.copy(), hash_root(str(request.lora), request.salt))
+        self._sequences[request.id] = sequence = SimulatedSequence(
+            request.id,
+            num_prompt_tokens=len(request.prompt),
+            max_tokens=request.max_tokens,
+            contents=contents,
+            arrival=float(request.at),
+            priority=request.priority,
+            lora=f"lora-{request.lora}" if request.lora else "",
+        )
+        self._ours.add(sequence)
+        self._theirs.add_request(self._vllm.build_request(request, config))
+
+    def _abort(self, id: str) -> None:
+        self._ours.finish(self._sequences[id])
+        self._theirs.finish_requests(id, self._vllm.aborted)
+        self._compare_state("an abort")
+
+    def _iterate(self) -> None:
+        """One call of the engine core's `step` or `step_with_batch_queue`."""
+        if self._theirs.has_requests():
+            self._flights.append(self._schedule())
+            if len(self._flights) < self._depth:
+                return
+        if self._flights:
+            self._update(self._flights.popleft())
+
+    def _schedule(self) -> _Flight:
+        theirs, ours = self._theirs.schedule(), self._ours.schedule()
+        scheduled: dict[str, int] = theirs.num_scheduled_tokens
+        shares = {sequence.id: 1 for sequence in ours.decodes}
+        shares.update((chunk.sequence.id, chunk.num_tokens) for chunk in ours.chunks)
+        self._compare("scheduled tokens", scheduled, shares)
+        preempted = sorted(theirs.preempted_req_ids or ())
+        self._compare("preempted", preempted, sorted(sequence.id for sequence in ours.preempted))
+        self._compare_state("schedule")
+        tables: Any = self._theirs.kv_cache_manager.get_block_ids
+        for id in scheduled:
+            self._compare("blocks", tables(id)[0], self._sequences[id].blocks)
+        self._num_steps += bool(scheduled)
+        self._num_tokens += sum(scheduled.values())
+        self._num_cached_tokens += sum(
+            chunk.num_computed_tokens for chunk in ours.chunks if chunk.sequence in ours.admitted
+        )
+        requests: dict[str, VllmRequest] = self._theirs.requests
+        return _Flight(theirs, ours, frozenset(id for id in scheduled if not requests[id].is_prefill_chunk))
+
+    def _update(self, flight: _Flight) -> None:
+        ids, sampled = list[str](flight.theirs.num_scheduled_tokens), list[list[int]]()
+        for id in ids:
+            request: VllmRequest = self._theirs.requests.get(id)
+            samples = id in flight.samplers and request is not None
+            sampled.append([self._requests[id].sample(request.num_output_tokens)] if samples else [])
+        self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled))
+        ours, finished = self._ours.update(flight.ours)
+        expected = [id for id, tokens in zip(ids, sampled, strict=True) if tokens]
+        self._compare("who gets a token", expected, [sequence.id for sequence in ours])
+        for sequence in ours:
+            token = self._requests[sequence.id].sample(sequence.num_output_tokens - 1)
+            assert isinstance(sequence.contents, TokenContents)
+            sequence.contents.tokens.append(token)
+            if token == STOP or sequence in finished:
+                self._ours.finish(sequence)
+        self._compare_state("update")
+
+    def _compare_state(self, after: str) -> None:
+        pool: Any = self._theirs.kv_cache_manager.block_pool
+        running = [sequence.id for sequence in self._ours.list_running()]
+        self._compare(f"running after {after}", [request.request_id for request in self._theirs.running], running)
+        waiting = [sequence.id for sequence in self._ours.list_waiting()]
+        self._compare(f"waiting after {after}", [request.request_id for request in self._theirs.waiting], waiting)
+        deferred = {request.request_id for request in self._theirs.deferred_waiting}
+        self._compare(f"deferred after {after}", len(deferred), self._ours.num_deferred)
+        self._compare(f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free)
+        hashes = set(self._ours.pool.list_cached_blocks().values())
+        self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))
+
+    def _compare(self, what: str, theirs: object, ours: object) -> None:
+        if theirs != ours:
+            raise Difference(f"{self._case.name}, step {self._num_steps}: {what}: vLLM {theirs}, simulator {ours}")
+
+
+def run_cases(vllm: VllmParts, cases: Sequence[Case]) -> Comparison:
+    """Run cases; the sums of what was compared. Raises Difference at the first one."""
+    total = Counter[str]()
+    for case in cases:
+        total.update(Lockstep(case, vllm).run()._asdict())
+    return Comparison(**{name: total[name] for name in Comparison._fields})
+
+
+def describe(case: Case) -> str:
+    """The case as JSON, to look at it."""
+    return msgspec.json.format(msgspec.json.encode(case)).decode()

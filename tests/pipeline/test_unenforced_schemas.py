@@ -1,0 +1,205 @@
+"""A keyword of a schema that no mask can enforce is named: in a warning, or in the 400 of a strict server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "uniqueItems": {"type": "array", "items": {"enum": ["x"]}, "uniqueItems": True, "minItems": 3, "maxItems": 3},
+    "if": {"type": "string", "maxLength": 3, "if": {"minLength": 1}, "then": {"maxLength": 2}},
+    "not": {"enum": ["x", "y"], "not": {"const": "y"}},
+    "contains": {"type": "array", "items": {"enum": ["x"]}, "contains": {"const": "y"}, "maxItems": 2},
+    "dependentRequired": {"type": "object", "dependentRequired": {"b": ["c"]}},
+    "propertyNames": {"type": "object", "propertyNames": {"maxLength": 3}},
+    "unevaluatedProperties": {"type": "object", "unevaluatedProperties": False},
+    "oneOf": {"oneOf": [{"enum": ["x", "y"]}, {"enum": ["y", "z"]}]},
+    "martian": {"enum": ["x"], "type": "string", "format": "martian"},
+}
+MESSAGES = [{"role": "user", "content": "Hi"}]
+CHAT, RESPONSES, ANTHROPIC = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+
+
+def wrap(part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": False}
+
+
+def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any], str]]:
+    """Where a schema may come in without `strict`: (path, body, the name of the field in the warning)."""
+    chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
+    function = {"name": "f", "parameters": schema}
+    json_schema = {"name": "x", "schema": schema}
+    return {
+        "chat, json_schema": (
+            CHAT,
+            {**chat, "response_format": {"type": "json_schema", "json_schema": json_schema}},
+            "response_format",
+        ),
+        "chat, json_object": (
+            CHAT,
+            {**chat, "response_format": {"type": "json_object", "schema": schema}},
+            "response_format",
+        ),
+        "chat, auto tool": (
+            CHAT,
+            {**chat, "tools": [{"type": "function", "function": function}]},
+            "tools[0].function.parameters",
+        ),
+        "chat, required tool": (
+            CHAT,
+            {**chat, "tools": [{"type": "function", "function": function}], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
+        "completions": (
+            "/v1/completions",
+            {"prompt": "Hi", "max_tokens": 4, "response_format": {"type": "json_schema", "json_schema": json_schema}},
+            "response_format",
+        ),
+        "responses, format": (
+            RESPONSES,
+            {**responses, "text": {"format": {"type": "json_schema", **json_schema}}},
+            "text.format",
+        ),
+        "responses, tool": (
+            RESPONSES,
+            {**responses, "tools": [{"type": "function", **function, "strict": False}]},
+            "tools[0].parameters",
+        ),
+        "messages, tool": (
+            ANTHROPIC,
+            {**chat, "model": "tiny", "tools": [{"name": "f", "input_schema": schema}]},
+            "tools[0].input_schema",
+        ),
+    }
+
+
+def strict_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Where the client relies on the schema: what cannot be enforced is a 400."""
+    chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
+    json_schema = {"name": "x", "schema": schema, "strict": True}
+    function = {"name": "f", "parameters": schema, "strict": True}
+    return {
+        "chat, json_schema": (CHAT, {**chat, "response_format": {"type": "json_schema", "json_schema": json_schema}}),
+        "chat, tool": (CHAT, {**chat, "tools": [{"type": "function", "function": function}]}),
+        "chat, structured_outputs": (CHAT, {**chat, "structured_outputs": {"json": schema}}),
+        "chat, guided_json": (CHAT, {**chat, "guided_json": schema}),
+        "responses": (RESPONSES, {**responses, "text": {"format": {"type": "json_schema", **json_schema}}}),
+        "responses, tool": (RESPONSES, {**responses, "tools": [{"type": "function", **function}]}),
+        "messages": (
+            ANTHROPIC,
+            {**chat, "model": "tiny", "output_config": {"format": {"type": "json_schema", "schema": schema}}},
+        ),
+        "messages, tool": (
+            ANTHROPIC,
+            {**chat, "model": "tiny", "tools": [{"name": "f", "input_schema": schema, "strict": True}]},
+        ),
+        "sglang": (
+            "/generate",
+            {"text": "Hi", "sampling_params": {"max_new_tokens": 4, "json_schema": json_of(schema)}},
+        ),
+        "tgi": (
+            "/generate",
+            {"inputs": "Hi", "parameters": {"max_new_tokens": 4, "grammar": {"type": "json", "value": schema}}},
+        ),
+    }
+
+
+def json_of(schema: dict[str, Any]) -> str:
+    return httpx2.Request("POST", "http://localhost", json=schema).content.decode()
+
+
+@asynccontextmanager
+async def serve(settings: Settings | None = None, *, strict: bool = False) -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(settings or Settings(), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(strict=strict)))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await models.stop()
+
+
+async def post(client: httpx2.AsyncClient, path: str, body: dict[str, Any]) -> httpx2.Response:
+    headers = {"anthropic-version": "2023-06-01"} if path == ANTHROPIC else {}
+    return await client.post(path, json=body, headers=headers)
+
+
+async def test_a_keyword_that_is_not_enforced_is_named_in_a_warning() -> None:
+    async with serve() as client:
+        for keyword, part in KEYWORDS.items():
+            for name, (path, body, param) in lenient_entries(wrap(part)).items():
+                answer = await post(client, path, body)
+                assert answer.status_code == 200, (name, keyword, answer.text)
+                warnings = answer.headers.get("x-dragoman-warnings", "")
+                assert re.search(rf"{re.escape(param)}[^;]*\b{keyword}\b", warnings), (name, keyword, warnings)
+
+
+async def test_what_is_enforced_gives_no_warning() -> None:
+    async with serve() as client:
+        for name, (path, body, _) in lenient_entries(wrap({"enum": ["x", "y"], "title": "T"})).items():
+            answer = await post(client, path, body)
+            assert answer.status_code == 200
+            assert "x-dragoman-warnings" not in answer.headers, (name, answer.headers)
+
+
+async def test_the_rest_of_such_a_schema_is_enforced() -> None:
+    async with serve() as client:
+        path, body, _ = lenient_entries(wrap(KEYWORDS["uniqueItems"]))["chat, json_schema"]
+        answer = await post(client, path, {**body, "max_tokens": 60})
+        assert answer.json()["choices"][0]["message"]["content"] == '{"a": ["x", "x", "x"]}'
+
+
+async def test_a_strict_server_refuses_it_by_name() -> None:
+    async with serve(strict=True) as client:
+        for keyword in ("uniqueItems", "oneOf"):
+            for name, (path, body, _) in lenient_entries(wrap(KEYWORDS[keyword])).items():
+                answer = await post(client, path, body)
+                assert answer.status_code == 400, (name, keyword, answer.text)
+                assert keyword in answer.text, (name, answer.text)
+
+
+async def test_a_client_that_relies_on_the_schema_gets_a_400() -> None:
+    async with serve() as client:
+        for keyword in ("uniqueItems", "not"):
+            for name, (path, body) in strict_entries(wrap(KEYWORDS[keyword])).items():
+                answer = await post(client, path, body)
+                assert answer.status_code in (400, 422), (name, keyword, answer.text)
+                assert keyword in answer.text, (name, answer.text)
+
+
+@pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "gemma4"])
+async def test_tools_of_every_form_of_call_name_the_keyword(parser: str) -> None:
+    """Families that write arguments one by one have no single schema in their grammar."""
+    schema = {**wrap({"type": "string"}), "dependentRequired": {"a": ["b"]}}
+    async with serve(Settings(max_model_len=2048, tool_call_parser=parser)) as client:
+        for part in (wrap(KEYWORDS["uniqueItems"]), wrap({"type": "string", "format": "martian"}), schema):
+            answer = await post(client, *lenient_entries(part)["chat, required tool"][:2])
+            assert answer.status_code == 200, answer.text
+            warnings = answer.headers.get("x-dragoman-warnings", "")
+            assert re.search(r"uniqueItems|format|dependentRequired", warnings), (parser, part, warnings)
+
+
+async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_the_keyword() -> None:
+    async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
+        answer = await post(client, *strict_entries(wrap({"type": "string", "format": "date"}))["chat, tool"])
+        assert answer.status_code == 400, answer.text
+        assert "format" in answer.json()["error"]["message"]
+
+
+async def test_the_simulator_names_it_too() -> None:
+    async with serve(Settings(model="sim")) as client:
+        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        for name, (path, body, param) in lenient_entries(wrap(KEYWORDS["uniqueItems"])).items():
+            answer = await post(client, path, {**body, "model": model})
+            assert answer.status_code == 200, (name, answer.text)
+            assert param in answer.headers.get("x-dragoman-warnings", ""), name

@@ -1,0 +1,134 @@
+"""A rejection or a warning names the field that the client sent, in each dialect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+CHAT: tuple[str, dict[str, Any]] = ("/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 2})
+RESPONSES: tuple[str, dict[str, Any]] = ("/v1/responses", {"input": "Hi", "max_output_tokens": 16})
+ANTHROPIC: tuple[str, dict[str, Any]] = ("/v1/messages", {"model": "tiny", "messages": MESSAGES, "max_tokens": 2})
+SGLANG: tuple[str, dict[str, Any]] = ("/generate", {"text": "Hi"})
+TGI: tuple[str, dict[str, Any]] = ("/generate", {"inputs": "Hi"})
+TOKENS: tuple[str, dict[str, Any]] = ("/inference/v1/generate", {"token_ids": [5]})
+NOT: dict[str, Any] = {"not": {}}
+SCHEMA: dict[str, Any] = {"name": "x", "strict": True, "schema": NOT}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client() -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(max_model_len=1024), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as made:
+        yield made
+    await models.stop()
+
+
+async def post(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], fields: dict[str, Any]
+) -> httpx2.Response:
+    path, body = entry
+    headers = {"anthropic-version": "2023-06-01"} if path == "/v1/messages" else {}
+    return await client.post(path, json={**body, **fields}, headers=headers)
+
+
+REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
+    (CHAT, {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}, "response_format"),
+    (CHAT, {"guided_json": NOT}, "guided_json"),
+    (CHAT, {"structured_outputs": {"json": NOT}}, "structured_outputs.json"),
+    (CHAT, {"guided_regex": "("}, "guided_regex"),
+    (RESPONSES, {"max_tokens": 5}, "max_tokens"),
+    (RESPONSES, {"response_format": {"type": "json_object"}}, "response_format"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", **SCHEMA}}}, "text.format"),
+    (RESPONSES, {"structured_outputs": {"json": NOT}}, "structured_outputs.json"),
+    (RESPONSES, {"input": "Hi " * 2000}, "input"),
+    (
+        RESPONSES,
+        {"tools": [{"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", **NOT}}]},
+        "tools[0].parameters",
+    ),
+    (SGLANG, {"lora_path": "nowhere"}, "lora_path"),
+    (SGLANG, {"model": "nowhere"}, "model"),
+    (SGLANG, {"text": "Hi " * 2000}, "text"),
+    (SGLANG, {"input_ids": [5] * 2000, "text": None}, "input_ids"),
+    (SGLANG, {"sampling_params": {"regex": "("}}, "sampling_params.regex"),
+    (TOKENS, {"token_ids": [5] * 2000}, "token_ids"),
+    (TOKENS, {"sampling_params": {"structured_outputs": {"regex": "("}}}, "sampling_params.structured_outputs.regex"),
+]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("entry", "fields", "param"), REFUSED)
+async def test_openais_envelope_names_what_was_sent(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], fields: dict[str, Any], param: str
+) -> None:
+    answer = await post(client, entry, fields)
+    assert answer.status_code in (400, 404), answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"output_format": {"type": "json_schema", "schema": NOT}}, "output_format"),
+        ({"output_config": {"format": {"type": "json_schema", "schema": NOT}}}, "output_config.format"),
+        ({"structured_outputs": {"json": NOT}}, "structured_outputs.json"),
+        ({"tools": [{"name": "f", "strict": True, "input_schema": {"type": "object", **NOT}}]}, "tools.0.input_schema"),
+    ],
+)
+async def test_anthropics_message_begins_with_what_was_sent(
+    client: httpx2.AsyncClient, fields: dict[str, Any], name: str
+) -> None:
+    answer = await post(client, ANTHROPIC, fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"{name}: ")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"parameters": {"adapter_id": "nowhere"}}, "parameters.adapter_id"),
+        ({"inputs": "Hi " * 2000}, "inputs"),
+        ({"parameters": {"grammar": {"type": "regex", "value": "("}}}, "parameters.grammar"),
+        ({"parameters": {"guided_json": NOT}}, "parameters.guided_json"),
+    ],
+)
+async def test_tgis_message_has_what_was_sent(client: httpx2.AsyncClient, fields: dict[str, Any], name: str) -> None:
+    answer = await post(client, TGI, fields)
+    assert answer.status_code in (404, 422), answer.text
+    assert name in answer.json()["error"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("entry", "fields", "name"),
+    [
+        (CHAT, {"max_completion_tokens": 10**6, "stop": "l"}, "max_completion_tokens"),
+        (("/v1/chat/completions", {"messages": MESSAGES}), {"max_tokens": 10**6, "stop": "l"}, "max_tokens"),
+        (RESPONSES, {"max_output_tokens": 10**6, "stop": "l"}, "max_output_tokens"),
+        (ANTHROPIC, {"max_tokens": 10**6, "stop_sequences": ["l"]}, "max_tokens"),
+        (SGLANG, {"sampling_params": {"max_new_tokens": 10**6, "stop": "e"}}, "sampling_params.max_new_tokens"),
+        (TGI, {"parameters": {"max_new_tokens": 10**6, "stop": ["e"]}}, "parameters.max_new_tokens"),
+        (TOKENS, {"sampling_params": {"max_tokens": 10**6, "stop": "e"}}, "sampling_params.max_tokens"),
+    ],
+)
+async def test_a_warning_names_what_was_sent(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], fields: dict[str, Any], name: str
+) -> None:
+    answer = await post(client, entry, fields)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-dragoman-warnings"].startswith(f"{name} is reduced from 1000000 to ")

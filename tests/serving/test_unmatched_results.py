@@ -1,0 +1,95 @@
+"""A tool's output that answers no call of the conversation is rejected; vLLM's profile accepts it with a warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.dialects.base import Profile
+from dragoman.engines.scripted import CallTool, Say, ScriptEntry
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import House, house
+from tests.serving.working import working
+
+HI: dict[str, Any] = {"role": "user", "content": "hi"}
+CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USE: dict[str, Any] = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
+TOOL: dict[str, Any] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+
+
+def chat(call_id: str, *more: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    calls = {"role": "assistant", "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": call_id, "content": "x"}
+    return "/v1/chat/completions", {"messages": [HI, calls, result, *more]}
+
+
+def responses(call_id: str) -> tuple[str, dict[str, Any]]:
+    call = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": call_id, "output": "x"}
+    return "/v1/responses", {"input": [HI, call, output]}
+
+
+def custom(call_id: str) -> tuple[str, dict[str, Any]]:
+    call = {"type": "custom_tool_call", "call_id": "call_1", "name": "f", "input": "a"}
+    output = {"type": "custom_tool_call_output", "call_id": call_id, "output": "x"}
+    return "/v1/responses", {"input": [HI, call, output]}
+
+
+def messages(call_id: str) -> tuple[str, dict[str, Any]]:
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "x"}]}
+    return "/v1/messages", {"max_tokens": 9, "messages": [HI, {"role": "assistant", "content": [USE]}, result]}
+
+
+DIALECTS = [chat, responses, custom, messages]
+
+
+def served(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> House:
+    options = ServingOptions(profile=profile, strict=strict)
+    return house(ScriptEntry((Say("Hello"),), repeat=True), options=options)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_an_output_without_its_call_is_a_400_that_names_the_id(dialect: Any) -> None:
+    path, body = dialect("call_x")
+    answer = await served().post(path, body)
+    assert answer.status_code == 400, answer.text
+    message = answer.json()["error"]["message"]
+    assert "No tool call found for the tool output with id 'call_x'" in message
+    path, body = dialect("call_1")
+    assert (await served().post(path, body)).status_code == 200
+
+
+async def test_a_call_after_its_output_does_not_count() -> None:
+    _, body = chat("call_1")
+    body["messages"][1:] = reversed(body["messages"][1:])
+    assert (await served().post("/v1/chat/completions", body)).status_code == 400
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_vllms_profile_warns(dialect: Any) -> None:
+    path, body = dialect("call_x")
+    answer = await served(Profile.VLLM).post(path, body)
+    assert answer.status_code == 200, answer.text
+    assert "no tool call found for the tool output with id 'call_x'" in answer.headers["x-dragoman-warnings"]
+    path, body = dialect("call_1")
+    assert "x-dragoman-warnings" not in (await served(Profile.VLLM).post(path, body)).headers
+    path, body = dialect("call_x")
+    assert (await served(Profile.VLLM, strict=True).post(path, body)).status_code == 400
+
+
+async def test_a_function_of_the_old_form_has_no_id_and_may_stand_alone() -> None:
+    body = {"messages": [HI, {"role": "function", "name": "f", "content": "x"}]}
+    assert (await served().post("/v1/chat/completions", body)).status_code == 200
+
+
+async def test_calls_of_stored_hops_count() -> None:
+    async with working(ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)) as server:
+        first = (await server.post("/v1/responses", {"input": "hi", "tools": [TOOL]})).json()
+        call = next(item for item in first["output"] if item["type"] == "function_call")
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "x"}
+        followed = {"input": [output], "previous_response_id": first["id"]}
+        assert (await server.post("/v1/responses", followed)).status_code == 200
+        lost = await server.post("/v1/responses", {"input": [output]})
+        assert lost.status_code == 400
+        assert lost.json()["error"]["param"] == "input"

@@ -1,0 +1,95 @@
+"""Warnings reach a client that sees no headers: in the body, on request or in vLLM's profile, and in batches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import pytest
+
+from dragoman.dialects.base import Profile
+from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.serving.service import ServingOptions
+from tests.serving import test_batches, test_message_batches
+from tests.serving.house import House, house
+from tests.serving.working import working
+
+HELLO = ScriptEntry((Say("Hello"),), repeat=True)
+HI = [{"role": "user", "content": "hi"}]
+UNKNOWN = "foo is ignored: unknown field"
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": HI}),
+    ("/v1/completions", {"prompt": "hi"}),
+    ("/v1/responses", {"input": "hi"}),
+    ("/v1/messages", {"model": "m", "messages": HI, "max_tokens": 20}),
+]
+
+
+def of_profile(profile: Profile) -> House:
+    return house(HELLO, options=ServingOptions(profile=profile))
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_whole_answer_has_its_warnings_on_request(path: str, body: dict[str, Any]) -> None:
+    it = of_profile(Profile.OPENAI)
+    asked = await it.post(path, {**body, "foo": 1}, {"x-dragoman-warnings": "body"})
+    assert asked.json()["dragoman_warnings"] == [UNKNOWN]
+    assert asked.headers["x-dragoman-warnings"] == UNKNOWN
+    assert "dragoman_warnings" not in (await it.post(path, {**body, "foo": 1})).json()
+    assert "dragoman_warnings" not in (await it.post(path, body, {"x-dragoman-warnings": "body"})).json()
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_vllms_profile_always_has_them(path: str, body: dict[str, Any]) -> None:
+    answer = await of_profile(Profile.VLLM).post(path, {**body, "foo": 1})
+    assert answer.json()["dragoman_warnings"] == [UNKNOWN]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_stream_ends_with_a_comment(path: str, body: dict[str, Any]) -> None:
+    it = of_profile(Profile.OPENAI)
+    asked = (await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})).text
+    comments = [line for line in asked.splitlines() if line.startswith(":")]
+    assert comments == [f": dragoman_warnings {json.dumps([UNKNOWN])}"]
+    assert ":" not in [line[:1] for line in (await it.post(path, {**body, "foo": 1, "stream": True})).text.splitlines()]
+
+
+async def test_the_sdks_show_them() -> None:
+    it = of_profile(Profile.VLLM)
+    reply = await it.openai().chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}
+    )
+    assert reply.model_extra is not None
+    assert reply.model_extra["dragoman_warnings"] == [UNKNOWN]
+    chunks = await it.openai().chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}, stream=True
+    )
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]) == "Hello"
+    claude = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0)
+    message = await claude.messages.create(
+        model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}], extra_body={"foo": 1}
+    )
+    assert message.model_extra is not None
+    assert message.model_extra["dragoman_warnings"] == [UNKNOWN]
+
+
+async def test_a_line_of_a_batch_has_its_warnings() -> None:
+    async with working() as server:
+        client = server.openai()
+        lines = (test_batches.line("a", foo=1), test_batches.line("b"))
+        batch = await test_batches.until(client, (await test_batches.begin(client, *lines)).id, *test_batches.ENDED)
+        rows = await test_batches.results(client, batch.output_file_id)
+        assert rows["a"]["response"]["body"]["dragoman_warnings"] == [UNKNOWN]
+        assert "dragoman_warnings" not in rows["b"]["response"]["body"]
+
+
+async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
+    async with working() as server:
+        client = test_message_batches.sdk(server)
+        requests = [test_message_batches.request("a", foo=1), test_message_batches.request("b")]
+        batch = await client.messages.batches.create(requests=requests)
+        await test_message_batches.ended(client, batch.id)
+        found = await test_message_batches.results(client, batch.id)
+        assert found["a"].message.model_extra["dragoman_warnings"] == [UNKNOWN]
+        assert "dragoman_warnings" not in (found["b"].message.model_extra or {})
