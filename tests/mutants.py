@@ -1526,6 +1526,27 @@ MUTANTS = (
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
     ),
     Mutant(
+        "Ollama's clients get a tool call twice, or never: what is open is not closed before the next begins",
+        "dialects/ollama/writer.py",
+        "        call, self._call = self._call, None\n",
+        "        call = self._call\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "Ollama's clients, which do not look at done_reason, run a call with half of its arguments",
+        "dialects/ollama/writer.py",
+        "    if is_cut_off and not _is_object(arguments):\n",
+        "    if is_cut_off and not arguments:\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "keep_alive of one request holds for all later loads of the model",
+        "pipeline/lifecycle.py",
+        "        self._ttl = self.spec.ttl\n",
+        "",
+        ("tests/serving/test_ollama.py",),
+    ),
+    Mutant(
         "SGLang's clients are answered as TGI's",
         "dialects/tgi/reader.py",
         "        return False\n    return True\n",

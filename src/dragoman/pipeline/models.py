@@ -118,6 +118,13 @@ class Models:
             await slot.wait_until_loaded(load_task)
         return slot.acquire_model()
 
+    async def unload(self, slot: ModelSlot) -> None:
+        """Unload a model on demand: at once if it is idle, else when its last request has finished."""
+        slot.keep_for(0)
+        async with self._load_lock:
+            if slot.has_expired:
+                await slot.drain_and_unload()
+
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
         """Load an adapter. Raises RequestError where the name is in use, or the engine does not accept the adapter."""
         if base.adapters is None:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from ..core.pull import ModelPuller
 from ..dialects.base import ReaderOptions
 from ..http.disconnect import find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
@@ -50,6 +51,7 @@ def create_app(
     media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
+    puller: ModelPuller | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -57,6 +59,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
+    puller: downloads models for /api/pull; None refuses to.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -64,6 +67,7 @@ def create_app(
         background=None if store is None else BackgroundRuns(store, options.max_background),
         recent_prompts=RecentPrompts() if options.explain else None,
         port_controller=port_controller,
+        puller=puller,
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...core.pull import ModelPuller
 from ...pipeline.metrics import ModelMetrics
 from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
@@ -28,6 +29,8 @@ from . import (
     metrics,
     models,
     moderations,
+    ollama,
+    ollama_models,
     scoring,
     sglang,
     tgi,
@@ -48,6 +51,7 @@ class Features:
     new_batches, new_message_batches: set when one has been stored.
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
+    puller: None where models cannot be downloaded.
     """
 
     background: BackgroundRuns | None = None
@@ -56,6 +60,7 @@ class Features:
     new_message_batches: asyncio.Event = field(default_factory=asyncio.Event)
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
+    puller: ModelPuller | None = None
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -81,6 +86,8 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "health": health.build_routes(),
         "metrics": metrics.build_routes(meters, http_metrics),
         "generate": generate.build_routes(),
+        "ollama": ollama.build_routes(),
+        "ollama_models": ollama_models.build_routes(features.puller),
         "tgi": tgi.build_routes(),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
