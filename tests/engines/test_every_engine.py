@@ -234,7 +234,13 @@ async def test_an_unknown_field_is_reported(subject: Subject) -> None:
 
 async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
     """Each engine says in its capabilities which of these it honours; of the others the client hears."""
-    fields = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1}, "min_tokens": 2}
+    fields: dict[str, Any] = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"5": 1},
+        "min_tokens": 2,
+    }
     answer = await subject.chat(**fields)
     assert answer.status_code == 200, answer.text
     honoured = next(iter(subject.models)).capabilities.parameters

@@ -87,7 +87,7 @@ class Deaf:
     def health(self) -> Health:
         return Health(not self.failed, "died" if self.failed else None, failed=self.failed)
 
-    async def generate(self, _: GenerateRequest) -> AsyncGenerator[Event]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         if self.kind != "before":
             yield Started(3)
             yield TextDelta(0, "Hello")
