@@ -14,7 +14,8 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
-from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel
+from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel, TokenBackend
+from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .engine_detection import OTHER_ENGINES, check_directory, choose_directory_engine, detect_engine
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
+DEFAULT_SLOTS = 256
+"""Sequences that an engine is assumed to run at once, where no setting says how many."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
@@ -265,7 +268,16 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     model = replace(model, details=_read_model_details(settings.model))
     for line in describe_loaded(settings, model):
         log.info("%s: %s", model.name, line)
-    return model
+    return add_queues(model, settings)
+
+
+def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
+    """The model with the queues that the settings describe."""
+    max_requests, max_tokens = settings.max_queued_requests, settings.max_queued_tokens
+    has_own_queue = isinstance(model.backend, TokenBackend)
+    slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
+    queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
+    return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
 
 
 def _read_model_details(model: str) -> ModelDetails:

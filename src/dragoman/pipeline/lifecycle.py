@@ -336,6 +336,11 @@ class ModelSlot:
         log.error("%s: the engine failed", self.name)
         await self._fail_and_stop()
 
+    def fail_generations(self) -> None:
+        """End the generations that the engine left running when it failed and was stopped."""
+        if self.state is ModelState.FAILED and self.model is not None:
+            self.model.progress.fail_all(EngineError("The model's engine failed."))
+
     async def _fail_and_stop(self) -> None:
         self._mark_failed()
         try:

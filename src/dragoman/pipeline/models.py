@@ -186,8 +186,12 @@ class Models:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
-        """One health check: stop a failed engine's work and schedule its restart; unload an idle model."""
+        """One health check: stop a failed engine's work and schedule its restart; unload an idle model.
+
+        Generations that a failed engine has not ended by the next check, although it was stopped, are ended here.
+        """
         slot.note_progress()
+        slot.fail_generations()
         if slot.failed:
             await slot.stop_failed()
         if slot.retry_due:

@@ -20,7 +20,7 @@ from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .detokenizer import Vocabulary
 from .engine_calls import Progress
-from .queue_limits import TokenBudget
+from .request_queue import RequestQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,6 @@ class TokenBackend:
     embedder: computes embeddings with the same tokens.
     cache: the engine's prefix cache, where it reports one.
     vision: image preprocessing; None for a model without vision.
-    queue_budget: bounds the tokens that wait for the engine.
     """
 
     engine: TokenEngine
@@ -46,7 +45,6 @@ class TokenBackend:
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
     vision: ImageProcessor | None = None
-    queue_budget: TokenBudget = field(default_factory=TokenBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,8 @@ class ServedModel:
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
     progress: counters of its generations.
     details: facts about its files.
+    queue: generations that wait for the engine.
+    encoding_queue: the same for embeddings and scores.
     """
 
     name: str
@@ -141,6 +141,8 @@ class ServedModel:
     tokenizer_info: TokenizerInfo | None = None
     progress: Progress = field(default_factory=Progress, compare=False)
     details: ModelDetails = field(default_factory=ModelDetails)
+    queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
+    encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
     marker_ids: frozenset[int] = field(init=False)
     """Control tokens whose text the parsers need; the same set for every request."""
 

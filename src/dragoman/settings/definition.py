@@ -282,7 +282,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     max_num_seqs: Annotated[
-        int | None, Option("Scheduling", "Maximum number of sequences running at the same time.", minimum=1)
+        int | None,
+        Option(
+            "Scheduling",
+            "Maximum number of sequences running at the same time; of requests, for an engine that takes them whole.",
+            minimum=1,
+        ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
