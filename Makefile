@@ -4,7 +4,7 @@
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
 #   make test-long                                    property tests with a longer search, and slow tests
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
-#   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
+#   make test-vllm                                    vLLM's scheduler over the embedded model, and against the simulator's (installs it, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        benchmarks
 #   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag
@@ -55,7 +55,7 @@ test-long: $(VENV)/.test
 # The lock constrains the installation: packages that conflict with it are not installed.
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic langchain-ollama litellm ollama "pydantic-ai-slim[openai,anthropic]"
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 

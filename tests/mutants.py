@@ -1449,6 +1449,27 @@ MUTANTS = (
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
     ),
     Mutant(
+        "Ollama's clients get a tool call twice, or never: what is open is not closed before the next begins",
+        "dialects/ollama/writer.py",
+        "        call, self._call = self._call, None\n",
+        "        call = self._call\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "Ollama's clients, which do not look at done_reason, run a call with half of its arguments",
+        "dialects/ollama/writer.py",
+        "    if is_cut_off and not _is_object(arguments):\n",
+        "    if is_cut_off and not arguments:\n",
+        ("tests/laws/test_ollama.py",),
+    ),
+    Mutant(
+        "keep_alive of one request holds for all later loads of the model",
+        "pipeline/lifecycle.py",
+        "        self._ttl = self.spec.ttl\n",
+        "",
+        ("tests/serving/test_ollama.py",),
+    ),
+    Mutant(
         "SGLang's clients are answered as TGI's",
         "dialects/tgi/reader.py",
         "        return False\n    return True\n",
@@ -1490,9 +1511,7 @@ def main(arguments: list[str]) -> int:
     _check_up_to_date()
     wanted = [argument for argument in arguments if not argument.startswith("--")]
     remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
-    chosen = [
-        (i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)
-    ]
+    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.

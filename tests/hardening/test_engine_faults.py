@@ -207,7 +207,7 @@ class FailingTokens:
 
 def _body(path: str, text: str) -> dict[str, Any]:
     match path:
-        case "/v1/chat/completions":
+        case "/v1/chat/completions" | "/api/chat":
             return {"messages": [{"role": "user", "content": text}]}
         case "/v1/messages":
             return {"messages": [{"role": "user", "content": text}], "max_tokens": 20}
@@ -221,7 +221,10 @@ def _body(path: str, text: str) -> dict[str, Any]:
             return {"prompt": text}
 
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/generate_stream")
+PATHS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/generate_stream"),
+    *("/api/chat", "/api/generate"),
+)
 MODES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((path, {"stream": stream}) for path in PATHS for stream in (True, False)),
     ("/v1/responses", {"background": True}),

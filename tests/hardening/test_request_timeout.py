@@ -43,7 +43,7 @@ async def ask(app: ASGIApp, text: str, path: str, headers: Mapping[str, str] | N
     return response
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/api/chat"])
 @pytest.mark.parametrize("phase", [0, 2])
 async def test_a_whole_answer_is_a_504_after_its_deadline(path: str, phase: int) -> None:
     app, engine = app_of(ServingOptions(request_timeout=0.05))

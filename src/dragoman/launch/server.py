@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import VerificationMode
+from ..engines.simulator.config import VLLM_VERSION
 from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
@@ -383,8 +384,9 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     if first_slot.spec is not None and first_slot.is_starting:
         context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
+    simulated = f", simulating vLLM {VLLM_VERSION}" if _is_simulated(settings) else ""
     return [
-        f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}",
+        f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
         f"Stored responses, files and batches: {_describe_store(settings)}. Documentation: README.md and docs/.",
     ]

@@ -104,6 +104,8 @@ class ModelSummary:
                 capabilities |= {"generation"}
         if model.reasoning is not None:
             capabilities |= {"reasoning"}
+        if model.infill_tokens is not None:
+            capabilities |= {"infill"}
         if model.tools is None and not model.capabilities.native_tools:
             # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognised.
             capabilities -= {Feature.TOOLS.value}
@@ -136,6 +138,7 @@ class ModelSlot:
         self._events_seen = 0
         self.is_loading = False
         """Whether it is being loaded, or downloaded for that."""
+        self._ttl = None if self.spec is None else self.spec.ttl
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -216,10 +219,19 @@ class ModelSlot:
 
     @property
     def has_expired(self) -> bool:
-        spec = self.spec
-        if spec is None or spec.ttl is None or self.is_busy or self.state is not ModelState.LOADED:
+        if self._ttl is None or self.is_busy or self.state is not ModelState.LOADED:
             return False
-        return self._clock() - self.last_used >= spec.ttl
+        return self._clock() - self.last_used >= self._ttl
+
+    @property
+    def expires_in(self) -> float | None:
+        """Seconds until it is unloaded, unless it is used before; None is never."""
+        return None if self._ttl is None else max(0.0, self.last_used + self._ttl - self._clock())
+
+    def keep_for(self, seconds: float | None) -> None:
+        """Set the idle seconds after which it is unloaded, until then; None is never. Only for a model on demand."""
+        assert self.spec is not None
+        self._ttl = seconds
 
     @property
     def failed(self) -> bool:
@@ -274,6 +286,7 @@ class ModelSlot:
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
+        self._ttl = self.spec.ttl
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
 

@@ -12,6 +12,7 @@ from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..core.vision import ImageProcessor
+from ..prompts.infill import InfillTokens, find_infill_tokens
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import TokenizerInfo
@@ -172,6 +173,12 @@ class ServedModel:
         engine = self.backend.engine
         embedder = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
         return (engine,) if embedder is None else (engine, embedder)
+
+    @property
+    def infill_tokens(self) -> InfillTokens | None:
+        """The tokens of fill-in-the-middle prompts; None for a model that was not trained on them."""
+        backend = self.backend
+        return find_infill_tokens(backend.tokenizer.special_tokens) if isinstance(backend, TokenBackend) else None
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -60,7 +60,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
-    puller: downloads models; None refuses to.
+    puller: downloads models for /api/pull; None refuses to.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()

@@ -182,14 +182,22 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
 
 
 def build_responder(
-    http: HttpRequest, writer: Writer, admitted: AdmittedCall, batches: EventBatches, *, stream: bool
+    http: HttpRequest,
+    writer: Writer,
+    admitted: AdmittedCall,
+    batches: EventBatches,
+    *,
+    stream: bool,
+    content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them."""
+    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
-    headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
+    headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
-    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings)
+    # Only server-sent events have comments, in which a stream can carry its warnings.
+    has_room = not stream or content_type == EVENT_STREAM
+    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
     return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
 
 
@@ -199,8 +207,10 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
     return timeouts.admitted_headers if admitted.run.is_admitted else timeouts.headers
 
 
-def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
-    return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
+def build_stream_headers(
+    http: HttpRequest, warnings: tuple[str, ...] = (), content_type: tuple[bytes, bytes] = EVENT_STREAM
+) -> RawHeaders:
+    return http.build_headers(content_type, warnings) + NO_BUFFERING_HEADERS
 
 
 async def find_queried_model(http: HttpRequest) -> ServedModel:

@@ -43,7 +43,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
-        "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_embedding_size sim_faults"
+        "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_image_tokens sim_embedding_size sim_faults"
     ),
 }
 SUPPORTED_BY = {name: engines for engines, names in _BY_ENGINES.items() for name in names.split()}

@@ -141,6 +141,9 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
             metavar="SHARE",
         ),
     ] = 0.0
+    sim_image_tokens: Annotated[
+        int, Option("Simulator", "Accept images, each as this many tokens of the prompt; 0 rejects them.", minimum=0)
+    ] = 0
     sim_embedding_size: Annotated[
         int, Option("Simulator", "Number of embedding dimensions.", minimum=1, maximum=16384)
     ] = 1024
