@@ -28,7 +28,7 @@ class ApiError(Exception):
         self.is_unreachable = is_unreachable
 
 
-class ModelDetails(Struct, frozen=True):
+class ServedModelInfo(Struct, frozen=True):
     """What only Dragoman tells of a model; capabilities are None until it has been loaded once."""
 
     state: str = "loaded"
@@ -44,7 +44,7 @@ class ListedModel(Struct, frozen=True):
 
     id: str
     max_model_len: int | None = None
-    dragoman: ModelDetails | None = None
+    dragoman: ServedModelInfo | None = None
 
 
 class _ModelList(Struct):

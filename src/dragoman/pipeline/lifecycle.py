@@ -193,7 +193,7 @@ class ModelSlot:
             raise Overloaded(
                 f"The model `{self.name}` is being downloaded ({percent} %); retry later.", retry_after=DOWNLOAD_RETRY
             )
-        if spec.is_eager:
+        if self.is_starting:
             raise Overloaded(f"The model `{self.name}` is being loaded; retry in a few seconds.", retry_after=5.0)
 
     async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:

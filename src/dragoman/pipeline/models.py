@@ -119,13 +119,6 @@ class Models:
             await slot.wait_until_loaded(load_task)
         return slot.acquire_model()
 
-    async def unload_when_idle(self, slot: ModelSlot) -> None:
-        """Unload a model on demand: at once if it is idle, else when its last request has finished."""
-        slot.keep_for(0)
-        async with self._load_lock:
-            if slot.has_expired:
-                await slot.drain_and_unload()
-
     def begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
         """Load a model in the background, unless that has begun already."""
         load_task = self._loads.get(slot.name)
@@ -137,9 +130,10 @@ class Models:
         return load_task
 
     async def unload(self, slot: ModelSlot) -> None:
-        """Unload a model on demand when its last request has finished."""
+        """Unload a model on demand: at once if it is idle, else when its last request has finished."""
+        slot.keep_for(0)
         async with self._load_lock:
-            if slot.spec is not None and slot.state is ModelState.LOADED:
+            if slot.has_expired:
                 await slot.drain_and_unload()
 
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:

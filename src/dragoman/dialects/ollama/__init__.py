@@ -4,7 +4,7 @@ from .embeddings import OllamaEmbedCall, read_embed, read_embeddings, render_emb
 from .errors import render_ollama_error
 from .models import (
     LATEST,
-    ModelReference,
+    NamedModel,
     OllamaModelCard,
     RunningModel,
     list_served_progress,
@@ -22,7 +22,7 @@ __all__ = [
     "LATEST",
     "AnswerClock",
     "LineFraming",
-    "ModelReference",
+    "NamedModel",
     "OllamaCall",
     "OllamaEmbedCall",
     "OllamaModelCard",

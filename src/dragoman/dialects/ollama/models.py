@@ -26,7 +26,7 @@ UNKNOWN_ARCHITECTURE = "unknown"
 _MODEL = BodySchema(OllamaModelBody)
 
 
-class ModelReference(Struct, frozen=True):
+class NamedModel(Struct, frozen=True):
     """A body that names a model. warnings, unknown: as in `GenerationCall`."""
 
     model: str
@@ -35,12 +35,12 @@ class ModelReference(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-def read_model_reference(data: bytes, options: ReaderOptions) -> ModelReference:
+def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
     """Parse a body of /api/show or /api/pull. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_MODEL)
     warnings, unknown = OLLAMA_MODEL.classify_body(parsed, _MODEL)
-    return ModelReference(
+    return NamedModel(
         resolve_model(body.model or body.name, options), body.stream is not False, tuple(warnings), unknown
     )
 
