@@ -58,8 +58,8 @@ def reduce_limits(network: Network) -> Generator[None]:
 
 def _forget_long_frequencies(network: Network) -> None:
     for module in network.modules():
-        attributes: dict[str, Any] = vars(module)
-        for name in [name for name in attributes if name.endswith(_LONG_FREQUENCIES)]:
+        names = list(map(str, vars(module)))
+        for name in (name for name in names if name.endswith(_LONG_FREQUENCIES)):
             delattr(module, name)
 
 
