@@ -4,7 +4,7 @@
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
 #   make test-long                                    property tests with a longer search, and slow tests
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
-#   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
+#   make test-vllm                                    vLLM's scheduler over the embedded model, and against the simulator's (installs it, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        benchmarks
 #   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import astuple
 from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
 
+from dragoman.engines.simulator.calibrate import measure_spread
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
@@ -103,6 +105,22 @@ def accuracy() -> None:
         assert calibration.error is not None
         error = calibration.error
         print(f"| {run.name} | {' | '.join(_row(metric) for metric in (error.ttft, error.latency, error.tpot))} |")
+    print("\nthe same over other clocks and other requests to fit: lowest to highest\n")
+    print("| run | TTFT | latency | TPOT |\n| --- | --- | --- | --- |")
+    for run in RUNS:
+        workload, measured = log(run.name)
+        spread = measure_spread((workload, measured), calibrated(run), {timing.id for timing in measured[:FITTED]})
+        pairs = (
+            (getattr(spread.lowest, metric), getattr(spread.highest, metric)) for metric in ("ttft", "latency", "tpot")
+        )
+        cells = (
+            ", ".join(
+                f"{100 * low:+.1f} to {100 * high:+.1f}"
+                for low, high in zip(astuple(lowest), astuple(highest), strict=True)
+            )
+            for lowest, highest in pairs
+        )
+        print(f"| {run.name} | {' | '.join(cells)} |", flush=True)
 
 
 ABLATIONS: dict[str, dict[str, Any]] = {

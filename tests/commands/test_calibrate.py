@@ -22,7 +22,7 @@ from ..engines.simulator.logs import examples
 from ..loopback import served
 from .calling import call, fault, told
 
-LIKE = ("--like", "rtx4090-llama-3.1-8b")
+LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
-    shown = told("calibrate", log, *LIKE, "--name", "mine", "--model", "other", "--out", path)
+    shown = told("calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path)
     assert "fitted on 30 requests, evaluated on the other 60" in shown
     profile = load(path)
     assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
@@ -45,6 +45,10 @@ def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: P
     assert profile.calibration.error is not None
     assert abs(profile.calibration.error.latency.mean) < 0.05
     assert f"{profile.calibration.error.ttft.mean:+.2%}" in shown
+    spread = profile.calibration.spread
+    assert spread is not None
+    assert spread.lowest.tpot.p90 <= profile.calibration.error.tpot.p90 <= spread.highest.tpot.p90
+    assert f"{spread.highest.tpot.p99:+.2%}" in shown.split("from, to")[1]
     assert "profile          mine" in told("simulate", log, "--profile", path)
 
 

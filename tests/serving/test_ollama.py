@@ -213,6 +213,16 @@ async def test_a_context_that_is_too_large_is_told_and_nothing_is_cut(small: htt
     assert (status, "maximum context length" in error) == (400, True)
 
 
+async def test_warnings_have_ollamas_names_and_are_no_line_of_a_stream(small: httpx2.AsyncClient):
+    asked = {"messages": HELLO, "options": {**GREEDY, "num_predict": 8192}}
+    body = {"x-dragoman-warnings": "body"}
+    streamed = await small.post("/api/chat", json=asked, headers=body)
+    assert streamed.headers["x-dragoman-warnings"].startswith("options.num_predict is reduced from 8192")
+    grammar.check_stream(streamed.content, is_chat=True)
+    whole = (await small.post("/api/chat", json={**asked, "stream": False}, headers=body)).json()
+    assert whole["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
+
+
 async def test_truncation_drops_the_oldest_turns_and_says_so(small: httpx2.AsyncClient):
     turns = [{"role": role, "content": "word " * 50} for _ in range(4) for role in ("user", "assistant")]
     asked = {"messages": [*turns, *HELLO], "options": GREEDY, "stream": False}

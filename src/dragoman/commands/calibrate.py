@@ -51,6 +51,12 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             help="Number of requests to fit on, the first of each log; by default a third.", show_default=False
         ),
     ] = None
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread/--no-spread", help="Fit six more times, to tell how far the error moves with meaningless choices."
+        ),
+    ] = True
     unit: Annotated[
         str, typer.Option(help="Time unit of tables whose column names do not state it: s, ms, us or ns.")
     ] = "s"
@@ -155,7 +161,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
         from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
 
         check_plot_path(options.plots)
-    from ..engines.simulator.calibrate import calibrate  # noqa: PLC0415
+    from ..engines.simulator.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
     from ..engines.simulator.logs.log import join_logs  # noqa: PLC0415
 
     base_profile = _load_base_profile(options)
@@ -173,6 +179,12 @@ def _run_calibration(options: CalibrateOptions) -> None:
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
         fitted_ids=fitted_ids,
     )
+    if options.spread:
+        with show_progress("fits", NUM_VARIATIONS) as tick:
+            spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick)
+        assert profile.calibration is not None
+        calibration = msgspec.structs.replace(profile.calibration, spread=spread)
+        profile = msgspec.structs.replace(profile, calibration=calibration)
     _save(options, profile)
     typer.echo(_format_fit(profile), nl=False)
     _warn_if_inaccurate(profile)
@@ -281,7 +293,17 @@ def _format_fit(profile: SimulatorProfile) -> str:
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
     ]
     rows = (("TTFT", calibration.error.ttft), ("latency", calibration.error.latency), ("TPOT", calibration.error.tpot))
-    return "\n".join([*lines, *(f"{name:<27}{_format_row(row)}" for name, row in rows)]) + "\n"
+    lines += [f"{name:<27}{_format_row(row)}" for name, row in rows]
+    if calibration.spread is not None:
+        lowest, highest = calibration.spread.lowest, calibration.spread.highest
+        lines += ["", "from, to, with other clocks and other requests fitted"]
+        for name, low, high in (
+            ("TTFT", lowest.ttft, highest.ttft),
+            ("latency", lowest.latency, highest.latency),
+            ("TPOT", lowest.tpot, highest.tpot),
+        ):
+            lines += [f"{name:<27}{_format_row(low)}", f"{'':<27}{_format_row(high)}"]
+    return "\n".join(lines) + "\n"
 
 
 def _format_row(error: MetricError) -> str:

@@ -96,12 +96,12 @@ class LocalServer:
             logged = _LOGGED.match(line)
             if logged is None:
                 # Errors come before the greeting, which is not for this command's user.
-                is_shown, text = not address, line
+                is_echoed, text = not address, line
             else:
                 level, text = logged.groups()
-                is_shown = level != "INFO" or shows_startup or bool(address)
+                is_echoed = level != "INFO" or shows_startup or bool(address)
                 text = text if level == "INFO" else f"{level.capitalize()}: {text}"
-            if is_shown and text.strip():
+            if is_echoed and text.strip():
                 echo(text.rstrip("\n"))
             state = _read_state(address, api_key) if address else "loading"
             if state == "failed":

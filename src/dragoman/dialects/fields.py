@@ -30,7 +30,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MAX_MESSAGES = 100_000
 """Maximum messages of a conversation: Anthropic's limit."""
-_MAX_SHOWN_KEYS = 8
+_MAX_LISTED_KEYS = 8
 """Maximum wrong keys of `logit_bias` that an error names."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
@@ -264,9 +264,9 @@ def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], .
         return None
     wrong_keys = [key for key in bias if not _is_token_id(key)]
     if wrong_keys:
-        shown = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_SHOWN_KEYS])
-        more = f" and {len(wrong_keys) - _MAX_SHOWN_KEYS} more" if len(wrong_keys) > _MAX_SHOWN_KEYS else ""
-        raise invalid_value("logit_bias", f"its keys are token ids, not {shown}{more}")
+        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
+        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
+        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
 
 

@@ -113,7 +113,9 @@ def _is_known(value: Json, node: _Node) -> bool:
     """Whether a value has known fields only: the usual case, at a fraction of the cost of `_walk`."""
     if isinstance(value, list):
         items, values = node.items, cast("list[Json]", value)
-        return items is None or all([_is_known(item, items) for item in values if isinstance(item, _CONTAINERS)])
+        return items is None or all(
+            [_is_known(cast("Json", item), items) for item in values if isinstance(item, _CONTAINERS)]
+        )
     members, fields = cast("dict[str, Json]", value), node.fields
     if fields is None or (node.checked_types is not None and members.get("type") not in node.checked_types):
         return True

@@ -24,6 +24,7 @@ from ..engines.simulator.lexicon import Lexicon
 from ..engines.simulator.profile import SimulatorProfile, load
 from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions
 from ..engines.simulator.server_config import KvTransferSettings, SimulatorConfig
+from ..engines.simulator.vision import SimulatedVision, find_image_token
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..prompts.template import load_template, load_tokenizer_info
@@ -68,7 +69,13 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         _build_config(settings, profile, scheduler), composer, vocab_size=tokenizer.vocab_size, unix_time=clock.now
     )
     embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
-    backend = build_token_backend(settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine)
+    vision = None
+    if settings.sim_image_tokens:
+        token = find_image_token(tokenizer.special_tokens, "" if template is None else template.source, eos)
+        vision = SimulatedVision(settings.sim_image_tokens, token)
+    backend = build_token_backend(
+        settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine, vision=vision
+    )
     served_name, aliases = resolve_served_names(settings, profile.name)
     return ServedModel(
         served_name,
@@ -156,6 +163,7 @@ def _build_config(
         warm_up=settings.warm_up,
         ranks=settings.data_parallel_size,
         seed=settings.seed,
+        accepts_images=settings.sim_image_tokens > 0,
         max_num_waiting=settings.max_queued_requests,
         kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
         kv_events_version=settings.kv_events_version,

@@ -169,6 +169,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
+    model.queue.check_capacity(find_queue_owner(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -262,12 +263,20 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=context.caller.owner,
+        queue_owner=find_queue_owner(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
+        wait_for_start=service.generation.start_limiter.acquire,
     )
+
+
+def find_queue_owner(context: RequestContext) -> str:
+    """The key that shares an engine with others; empty where there is one key at most."""
+    options = context.service.options
+    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""
 
 
 def request_timeout(context: RequestContext) -> float | None:

@@ -18,12 +18,12 @@ _PARSING_ENGINES = (*_SCHEDULING_ENGINES, "upstream")
 
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULING_ENGINES: (
-        "chat_template trust_request_chat_template max_num_seqs max_num_batched_tokens enable_prefix_caching "
-        "max_queued_tokens worker_timeout worker_memory"
+        "chat_template trust_request_chat_template max_num_batched_tokens enable_prefix_caching worker_timeout "
+        "worker_memory"
     ),
     _PARSING_ENGINES: "tool_call_parser reasoning_parser override_generation_config",
     (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens",
-    (*_SCHEDULING_ENGINES, "encoder"): "max_queued_requests",
+    (*_PARSING_ENGINES, "scripted"): "max_num_seqs",
     (*_BATCHING_ENGINES, "llamacpp"): "step_timeout",
     _BATCHING_ENGINES: "kv_offloading_dir kv_offloading_bytes",
     ("transformers", "mlx", "llamacpp", "vllm"): "dtype",
@@ -43,12 +43,12 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
-        "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_embedding_size sim_faults"
+        "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_image_tokens sim_embedding_size sim_faults"
     ),
 }
 SUPPORTED_BY = {name: engines for engines, names in _BY_ENGINES.items() for name in names.split()}
 """The engines that support a setting, where not all do."""
-ENGINES = frozenset(engine for engines in _BY_ENGINES for engine in engines)
+ENGINES = frozenset(engine for engines in _BY_ENGINES for engine in engines) | {"encoder"}
 """Engines whose supported settings are known. Third-party engines may support any."""
 
 

@@ -228,7 +228,7 @@ def test_an_answer_that_has_begun_is_continued():
         ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools[0]"),
         ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "f"}}] * 2}, "tools"),
-        ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"function": {"name": "f", "parameters": "none"}}]}, "tools[0].function.parameters"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"keep_alive": "soon"}, "keep_alive"),

@@ -6,9 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from dragoman.engines.simulator.calibrate import NUM_VARIATIONS, calibrate, list_variations, measure_spread
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
 from dragoman.engines.simulator.measurements import compare
 from dragoman.engines.simulator.profile import HeldOutError, SimulatorProfile, load
+from dragoman.engines.simulator.workload import WorkloadRequest
 
 from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
 
@@ -101,6 +103,48 @@ def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
     assert shipped.calibration is not None
     assert shipped.calibration.error is not None
     assert worst(shipped.calibration.error) == pytest.approx(worst(held_out(run, shipped)), abs=1e-4)
+
+
+@runs
+def test_the_spread_is_over_other_clocks_and_other_requests_to_fit(run: Run) -> None:
+    _, measured = log(run.name)
+    first = [each.id for each in measured[:FITTED]]
+    variations = list_variations(measured, first)
+    assert len(variations) == NUM_VARIATIONS
+    assert [len(ids) for _, ids in variations] == [100, 100, 100, 100, 66, 133]
+    assert len({(ids, timings[0].first_token_s) for timings, ids in variations}) == NUM_VARIATIONS
+    for timings, _ in variations:
+        for original, each in zip(measured, timings, strict=True):
+            assert original.arrival_s == each.arrival_s < each.first_token_s <= each.last_token_s
+            assert each.first_token_s == pytest.approx(original.first_token_s, abs=0.0011)
+
+
+def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
+    """Of a simulated log: what is fitted is exact, so that the clocks' millisecond is all that moves the error."""
+    profile = load(RUNS[1].name)
+    workload = [WorkloadRequest(f"{number}", number / 5, 200, 20) for number in range(60)]
+    measured = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
+    fitted = {each.id for each in measured[:24]}
+    own = calibrate(
+        "own",
+        (workload, measured),
+        hardware=profile.hardware,
+        model=profile.model,
+        engine=profile.engine,
+        source="",
+        fitted_ids=fitted,
+    )
+    ticks: list[int] = []
+    spread = measure_spread((workload, measured), own, fitted, ticks.append)
+    assert ticks == [1, 2, 3, 4, 5, 6]
+    assert own.calibration is not None
+    error = own.calibration.error
+    assert error is not None
+    for metric in ("ttft", "latency", "tpot"):
+        lowest, highest = getattr(spread.lowest, metric), getattr(spread.highest, metric)
+        assert lowest.mean <= getattr(error, metric).mean <= highest.mean
+        assert -0.05 < lowest.p99 <= highest.p99 < 0.05
+    assert spread.highest.ttft.mean > spread.lowest.ttft.mean
 
 
 @pytest.mark.parametrize("wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}])

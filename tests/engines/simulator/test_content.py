@@ -14,9 +14,12 @@ from starlette.types import Message
 from dragoman.engines.simulator.fake_logprobs import fake_logprob
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
 from dragoman.engines.simulator.lengths import LengthDistribution, parse_length_distribution
+from dragoman.engines.simulator.vision import find_image_token
+from tests.pictures import data_url, png
 from tests.serving.house import scope
+from tests.serving.test_metrics import read
 
-from .serving import twin
+from .serving import Twin, twin
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -288,3 +291,47 @@ def test_pretended_scores_agree_with_each_other(count: int):
         assert score.top[0] == (5, score.logprob)
         assert len({id for id, _ in score.top}) == count
         assert [each for _, each in score.top] == sorted((each for _, each in score.top), reverse=True)
+
+
+def picture(red: int, green: int, blue: int) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_url(png(rgb=(red, green, blue)))}}
+
+
+async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
+    text = {"type": "text", "text": "word " * 40}
+
+    async def usage(sim: Twin, *parts: dict[str, Any]) -> tuple[int, int]:
+        answer = await sim.post(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 1}
+        )
+        assert answer.status_code == 200, answer.text
+        told = answer.json()["usage"]
+        return told["prompt_tokens"], told["prompt_tokens_details"]["cached_tokens"]
+
+    async with twin(sim_image_tokens=100) as sim:
+        alone, _ = await usage(sim, text)
+        both, before = await usage(sim, text, picture(1, 2, 3))
+        assert both == alone + 100
+        again = await usage(sim, text, picture(1, 2, 3))
+        other = await usage(sim, text, picture(3, 2, 1))
+        scraped = await sim.get("/metrics")
+    assert 0 < before < alone
+    assert again == (both, (both - 1) // 16 * 16)
+    assert other[0] == both
+    assert before <= other[1] < alone, "what is before the image is shared"
+    assert read(scraped, "vllm:mm_cache_queries_total") == 3
+    assert read(scraped, "vllm:mm_cache_hits_total") == 1
+
+
+async def test_without_a_cost_images_are_rejected():
+    async with twin() as sim:
+        asked = {"messages": [{"role": "user", "content": [picture(1, 2, 3)]}]}
+        assert (await sim.post("/v1/chat/completions", asked)).status_code == 400
+
+
+def test_a_control_token_stands_for_images_only_if_prompts_have_no_other():
+    tokens = {"<|im_end|>": 2, "<unk>": 3, "<|image_pad|>": 4}
+    assert find_image_token(tokens, "", ()) == ("<|image_pad|>", 4)
+    assert find_image_token(tokens, "a <|image_pad|>", ()) == ("<unk>", 3)
+    with pytest.raises(ValueError, match="sim-image-tokens"):
+        find_image_token(tokens, "<|image_pad|><|im_end|>", (3,))

@@ -11,6 +11,9 @@ import pytest
 from starlette.types import Message
 
 from dragoman.engines.simulator.faults import Fault, FaultPlan, parse_faults
+from dragoman.launch import build_greeting, build_models
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError
 from tests.serving.house import scope
 from tests.serving.test_metrics import read
 
@@ -278,15 +281,42 @@ async def test_tokens_are_told_apart_by_where_they_came_from_and_requests_by_wha
 async def test_requests_that_wait_for_their_adapter_are_deferred():
     adapters = ("a=/a", "b=/b")
     async with twin(time_scale=10.0, lora_modules=adapters, max_loras=1) as sim:
-        endless = {"max_tokens": 4000, "ignore_eos": True}
-        streams = [asyncio.create_task(sim.chat(model=name, **endless)) for name in ("a", "b")]
-        deferred: float | None = 0
-        while not deferred:
+        streams = [asyncio.create_task(sim.chat(model=name, max_tokens=4000, ignore_eos=True)) for name in ("a", "b")]
+        scraped = await sim.get("/metrics")
+        while not (deferred := read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")):
             scraped = await sim.get("/metrics")
-            deferred = read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")
         assert deferred == read(scraped, "vllm:num_requests_waiting") == 1
         assert read(scraped, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
         assert read(scraped, "vllm:num_requests_running") == 1
         for stream in streams:
             stream.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
+
+
+def test_the_server_says_at_start_which_vllm_it_simulates():
+    told = Settings(model="sim")
+    assert "simulating vLLM 0.33.0" in build_greeting(told, build_models(told, SystemClock()), 8000)[0]
+
+
+def test_a_size_that_the_profile_was_not_measured_with_is_refused_by_name():
+    with pytest.raises(
+        SettingsError, match=r"--tensor-parallel-size 2: the times of rtx4090-llama-3\.1-8b are those of 1"
+    ):
+        build_models(Settings(model="sim", tensor_parallel_size=2), SystemClock())
+    assert build_models(Settings(model="sim", tensor_parallel_size=1), SystemClock())
+
+
+async def test_scheduler_flags_reach_the_scheduler():
+    flags: dict[str, Any] = {
+        "max_loras": 3,
+        "max_num_active_seqs": 5,
+        "long_prefill_token_threshold": 64,
+        "long_prefill_token_threshold_adaptive": True,
+        "async_scheduling": False,
+        "scheduler_reserve_full_isl": False,
+        "watermark": 0.05,
+    }
+    async with twin(**flags) as sim:
+        (rank,) = sim.engine._ranks  # pyright: ignore[reportPrivateUsage]
+        config = rank.core.scheduler.config
+    assert {name: getattr(config, name) for name in flags} == flags

@@ -328,9 +328,11 @@ class Lockstep:
     def _update(self, flight: _Flight) -> None:
         ids, sampled = list[str](flight.theirs.num_scheduled_tokens), list[list[int]]()
         for id in ids:
-            request: VllmRequest = self._theirs.requests.get(id)
-            samples = id in flight.samplers and request is not None
-            sampled.append([self._requests[id].sample(request.num_output_tokens)] if samples else [])
+            request: Any = self._theirs.requests.get(id)
+            if request is None or id not in flight.samplers:
+                sampled.append([])
+            else:
+                sampled.append([self._requests[id].sample(request.num_output_tokens)])
         self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled))
         ours, finished = self._ours.update(flight.ours)
         expected = [id for id, tokens in zip(ids, sampled, strict=True) if tokens]

@@ -28,7 +28,7 @@ def events() -> Generator[Any]:
 def batch() -> KvEventBatch:
     builder = KvEventBuilder(block_size=2, num_blocks=8)
     builder.add_hashed(b"a" * 16, None, [1, 2], lora="poet", salt="mine")
-    builder.add_hashed(b"b" * 16, b"a" * 16, [3, 4], lora="poet", salt="mine")
+    builder.add_hashed(b"b" * 16, b"a" * 16, [3, 4], (("digest", -1),), lora="poet", salt="mine")
     cached = [BlockCached(1, b"a" * 16), BlockCached(2, b"b" * 16)]
     built = builder.build_events([*cached, BlockRemoved(1, b"a" * 16), AllBlocksCleared()])
     return build_batch(1.5, built, 3)
@@ -41,7 +41,7 @@ def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
     assert isinstance(stored, events.BlockStored)
     assert (stored.token_ids, stored.block_size, stored.parent_block_hash) == ([1, 2, 3, 4], 2, None)
     assert (stored.medium, stored.lora_name, stored.group_idx) == (events.MEDIUM_GPU, "poet", 0)
-    assert stored.extra_keys == [("poet", "mine"), ("poet",)]
+    assert stored.extra_keys == [("poet", "mine"), ("poet", ["digest", -1])]
     assert isinstance(removed, events.BlockRemoved)
     assert removed.block_hashes == stored.block_hashes[:1]
     assert isinstance(cleared, events.AllBlocksCleared)

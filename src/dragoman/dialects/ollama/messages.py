@@ -60,7 +60,9 @@ class _MessageReader:
         if id in self._open_ids:
             self._open_ids.remove(id)
         content = (*read_images(message.images, f"{path}.images"), Text(message.content or ""))
-        return Message(Role.TOOL, (ToolResult(id, content),), message.tool_name or self._names.get(id))
+        # Ollama's clients need not send ids, so a result without one may stand alone.
+        result = ToolResult(id, content, answers_call=message.tool_call_id is not None)
+        return Message(Role.TOOL, (result,), message.tool_name or self._names.get(id))
 
     def _find_open_call(self, name: str | None) -> str:
         fitting_ids = (id for id in self._open_ids if not name or self._names[id] == name)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
-from .fitting import CalibrationError, fit, simulate
+from .fitting import MIN_REQUESTS, CalibrationError, fit, simulate
 from .latency import LatencyModel
 from .measurements import compare
-from .profile import Calibration, Hardware, HeldOutError, ModelProfile, SimulatorProfile, estimate_prior
+from .profile import (
+    Calibration,
+    ErrorSpread,
+    Hardware,
+    HeldOutError,
+    MetricError,
+    ModelProfile,
+    SimulatorProfile,
+    estimate_prior,
+)
 from .timing import Timing
 from .workload import WorkloadRequest
 
@@ -50,6 +59,76 @@ def calibrate(
     error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids))
     calibration = Calibration(source, len(training), len(measured) - len(training), error)
     return SimulatorProfile(name, hardware, model, engine, latency, frontend, calibration=calibration)
+
+
+def measure_spread(
+    log: tuple[Sequence[WorkloadRequest], Sequence[Timing]],
+    profile: SimulatorProfile,
+    fitted_ids: Collection[str],
+    tick: Callable[[int], None] = lambda _: None,
+) -> ErrorSpread:
+    """Fit anew with choices that mean nothing, and compute how far the error on the requests held out moves.
+
+    tick: called with the number of fits done, of NUM_VARIATIONS.
+
+    Raises: CalibrationError.
+    """
+    workload, measured = log
+    errors: list[HeldOutError] = []
+    for timings, ids in list_variations(measured, fitted_ids):
+        training = [timing for timing in timings if timing.id in ids]
+        found = fit(workload, training, profile.engine, profile.prior)
+        errors.append(evaluate((workload, timings), profile.engine, found.latency, found.frontend_seconds, ids))
+        tick(len(errors))
+    if profile.calibration is not None and profile.calibration.error is not None:
+        errors.append(profile.calibration.error)
+    return round_numbers(ErrorSpread(_combine(errors, min), _combine(errors, max)))
+
+
+NUM_VARIATIONS = 6
+CLOCK_SHIFT = 0.001
+"""Seconds between the clocks of client and server."""
+
+
+def list_variations(
+    measured: Sequence[Timing], fitted_ids: Collection[str]
+) -> list[tuple[Sequence[Timing], frozenset[str]]]:
+    """List the log with its server's clock early and late, and other requests to fit: from the middle, from the end,
+    two thirds and four thirds as many."""
+    ids, count = [timing.id for timing in measured], len(fitted_ids)
+    middle, fewer = (len(ids) - count) // 2, max(2 * count // 3, min(count, MIN_REQUESTS))
+    more = min(4 * count // 3, len(ids) - 1)
+    windows = (ids[middle : middle + count], ids[-count:], ids[:fewer], ids[:more])
+    shifted = [[_shift_clock(timing, seconds) for timing in measured] for seconds in (-CLOCK_SHIFT, CLOCK_SHIFT)]
+    return [
+        *((timings, frozenset(fitted_ids)) for timings in shifted),
+        *((measured, frozenset(window)) for window in windows),
+    ]
+
+
+def _shift_clock(timing: Timing, seconds: float) -> Timing:
+    """A timing by a server's clock that is so much ahead; nothing comes before its request."""
+    first = max(timing.first_token_s + seconds, timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10))
+    return msgspec.structs.replace(
+        timing,
+        scheduled_s=None if timing.scheduled_s is None else max(timing.scheduled_s + seconds, timing.arrival_s),
+        first_token_s=first,
+        last_token_s=max(timing.last_token_s + seconds, first),
+    )
+
+
+def _combine(errors: Sequence[HeldOutError], choose: Callable[[Iterable[float]], float]) -> HeldOutError:
+    """Combine errors number by number."""
+    metrics = {
+        metric: MetricError(
+            *(
+                choose(getattr(getattr(error, metric), name) for error in errors)
+                for name in MetricError.__struct_fields__
+            )
+        )
+        for metric in HeldOutError.__struct_fields__
+    }
+    return HeldOutError(**metrics)
 
 
 def evaluate(

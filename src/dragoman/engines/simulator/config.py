@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+VLLM_VERSION = "0.33.0"
+"""The vLLM whose scheduler, metrics and events are simulated."""
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 

@@ -169,6 +169,7 @@ class SimulatorEngine:
         fault = self._find_fault(request)
         rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
         live = self._build_live(request, deliver, fault, rank)
+        rank.record_images(image.digest for image in request.images)
         rank.core.scheduler.check(live.sequence)
         self._register_transfer(request, live, rank)
         self._live[request.id], self._rank_of[request.id] = live, rank
@@ -205,6 +206,7 @@ class SimulatorEngine:
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
             None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
+            request.images,
         )
         sequence = Running(
             request.id,

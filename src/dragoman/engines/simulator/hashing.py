@@ -1,7 +1,8 @@
 """Hashes of a sequence's blocks: from token ids, or from a trace that contains hashes only.
 
 A hash covers a full block and everything before it, so two sequences share a prefix exactly as far as their hashes
-agree. Everything else that keys and values depend on (LoRA, images, a salt) goes into the root.
+agree. It also covers the images in the block; everything else that keys and values depend on (LoRA, a salt) goes into
+the root.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from array import array
 from collections.abc import Callable, MutableSequence, Sequence
 from hashlib import blake2b
 from typing import Protocol
+
+from ...core.vision import PromptImage
 
 
 class BlockContents(Protocol):
@@ -20,9 +23,16 @@ class BlockContents(Protocol):
         ...
 
 
-def hash_block(parent: bytes, tokens: Sequence[int]) -> bytes:
+ImageKeys = tuple[tuple[str, int], ...]
+"""The images in a block: the digest of each, and the place of its first token relative to the block's."""
+
+
+def hash_block(parent: bytes, tokens: Sequence[int], images: ImageKeys = ()) -> bytes:
     """Hash a block. It is cryptographic: a collision would give one client another client's cached prompt."""
-    return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+    digest = blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent)
+    for image, offset in images:
+        digest.update(f"{image} {offset};".encode())
+    return digest.digest()
 
 
 def hash_root(*keys: str) -> bytes:
@@ -34,34 +44,44 @@ def hash_root(*keys: str) -> bytes:
     return root.digest()
 
 
-BlockHashed = Callable[[bytes, bytes | None, Sequence[int]], None]
+BlockHashed = Callable[[bytes, bytes | None, Sequence[int], ImageKeys], None]
 
 
 class TokenContents:
     """Contents from token ids. The caller appends sampled tokens to `tokens` before the next step is scheduled.
 
-    on_hashed: called for every hashed block with its hash, its parent's (None for the first) and its tokens.
+    on_hashed: called for every hashed block with its hash, its parent's (None for the first), its tokens and images.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_on_hashed", "tokens")
+    __slots__ = ("_block_size", "_hashes", "_images", "_on_hashed", "tokens")
 
     def __init__(
-        self, block_size: int, tokens: MutableSequence[int], root: bytes = b"", on_hashed: BlockHashed | None = None
+        self,
+        block_size: int,
+        tokens: MutableSequence[int],
+        root: bytes = b"",
+        on_hashed: BlockHashed | None = None,
+        images: Sequence[PromptImage] = (),
     ) -> None:
-        self.tokens = tokens
+        self.tokens, self._images = tokens, images
         self._on_hashed = on_hashed
         self._block_size = block_size
         self._hashes = [root]
 
     def get_block_hash(self, index: int) -> bytes:
         for block in range(len(self._hashes) - 1, index + 1):
-            tokens = self.tokens[block * self._block_size : (block + 1) * self._block_size]
+            begin, end = block * self._block_size, (block + 1) * self._block_size
+            tokens = self.tokens[begin:end]
             if len(tokens) < self._block_size:
                 raise ValueError(f"block {index} is not full yet")
             parent = self._hashes[-1]
-            self._hashes.append(hash_block(parent, tokens))
+            images: ImageKeys = ()
+            if self._images:
+                present = (image for image in self._images if image.begin < end and image.end > begin)
+                images = tuple((image.digest.hex(), image.begin - begin) for image in present)
+            self._hashes.append(hash_block(parent, tokens, images))
             if self._on_hashed is not None:
-                self._on_hashed(self._hashes[-1], parent if block else None, tokens)
+                self._on_hashed(self._hashes[-1], parent if block else None, tokens, images)
         return self._hashes[index + 1]
 
 

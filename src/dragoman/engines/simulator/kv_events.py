@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from .blocks import AllBlocksCleared, BlockRemoved, CacheEvent
 from .blocks import BlockCached as Stored
+from .hashing import ImageKeys
 
 _MEDIUM = "GPU"
 _MASK = (1 << 64) - 1
@@ -31,7 +32,8 @@ class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
     parent_block_hash: of the block before the first.
     token_ids: of all of them.
     lora_id: deprecated in vLLM.
-    extra_keys: what the hash of each block covers besides its tokens: the adapter, and the salt of a first block.
+    extra_keys: what the hash of each block covers besides its tokens: the adapter, images and their places, and the
+        salt of a first block.
     """
 
     block_hashes: list[int]
@@ -41,7 +43,7 @@ class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
     lora_id: int | None = None
     medium: str | None = _MEDIUM
     lora_name: str | None = None
-    extra_keys: list[tuple[str, ...] | None]
+    extra_keys: list[tuple[str | tuple[str, int], ...] | None]
     group_idx: int = 0
     kv_cache_spec_kind: str = "full_attention"
 
@@ -88,10 +90,11 @@ class _HashedBlock(Struct, frozen=True, gc=False):
     tokens: tuple[int, ...]
     lora: str
     salt: str
+    images: ImageKeys = ()
 
     @property
-    def extra_keys(self) -> tuple[str, ...] | None:
-        keys = (self.lora, "" if self.parent else self.salt)
+    def extra_keys(self) -> tuple[str | tuple[str, int], ...] | None:
+        keys = (self.lora, *self.images, "" if self.parent else self.salt)
         return tuple(key for key in keys if key) or None
 
 
@@ -106,10 +109,17 @@ class KvEventBuilder:
         self._copies: dict[bytes, int] = {}
 
     def add_hashed(
-        self, block_hash: bytes, parent: bytes | None, tokens: Sequence[int], *, lora: str = "", salt: str = ""
+        self,
+        block_hash: bytes,
+        parent: bytes | None,
+        tokens: Sequence[int],
+        images: ImageKeys = (),
+        *,
+        lora: str = "",
+        salt: str = "",
     ) -> None:
         """A block that has been hashed and may be stored."""
-        self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora, salt)
+        self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora, salt, images)
         self._hashed.move_to_end(block_hash)
         while len(self._hashed) > self._max_hashed:
             self._hashed.popitem(last=False)

@@ -66,7 +66,8 @@ class KvPublisher:
         except ImportError:
             raise ValueError("KV events need pyzmq: pip install '.[kv-events]'") from None
         self._zmq: Any = zmq
-        self._rank, self._version, self._topic = rank, version, config.topic.encode()
+        self._rank, self._topic = rank, config.topic.encode()
+        self._version: KvEventsVersion = version
         self._replay_buffer = ReplayBuffer(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
         self._replay_task: asyncio.Task[None] | None = None

@@ -75,13 +75,21 @@ class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
     tpot: MetricError
 
 
+class ErrorSpread(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the error moves with choices that mean nothing: clocks that differ, and which requests are fitted."""
+
+    lowest: HeldOutError
+    highest: HeldOutError
+
+
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Source of the latency coefficients. fitted, held_out: numbers of requests."""
+    """Source of the latency coefficients. fitted, held_out: numbers of requests. spread: over several fits."""
 
     source: str
     fitted: int
     held_out: int
     error: HeldOutError | None = None
+    spread: ErrorSpread | None = None
 
 
 class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ The clock is a driver's: `tick` is called at the times requested by `call_at`. O
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -37,6 +37,10 @@ from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
 """Schedules a callback at a time. The callback gets that time, even if it runs late."""
+
+
+_MAX_CACHED_IMAGES = 1024
+"""vLLM's cache of processed inputs has 4 GiB."""
 
 
 class Delay(Struct, frozen=True):
@@ -196,6 +200,7 @@ class DataParallelRank:
         self._longest_choice = stats.longest_choice = Histogram(LENGTH_BUCKETS)
         self._preemptions = stats.request_preemptions = Histogram(PREEMPTION_BUCKETS)
         self._computed_tokens = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
+        self._images: OrderedDict[bytes, None] = OrderedDict()
         self._live: dict[SimulatedSequence, LiveRequest] = {}
         self._tick_at: float | None = None
         """The time for which `tick` is scheduled."""
@@ -238,6 +243,17 @@ class DataParallelRank:
         waiting = {live.lora for live in self.live if live.lora and live.scheduled_at is None}
         stats.lora = LoraState(tuple(sorted(waiting)), tuple(sorted(running)), config.max_loras)
         return stats
+
+    def record_images(self, digests: Iterable[bytes]) -> None:
+        """Count a request's images, and those that the cache of processed inputs has."""
+        stats = self.stats
+        for digest in digests:
+            stats.mm_cache_queries = (stats.mm_cache_queries or 0) + 1
+            stats.mm_cache_hits = (stats.mm_cache_hits or 0) + (digest in self._images)
+            self._images[digest] = None
+            self._images.move_to_end(digest)
+            if len(self._images) > _MAX_CACHED_IMAGES:
+                self._images.popitem(last=False)
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
         """Add a request to the scheduler's queue. The scheduler has checked that it can run."""

@@ -55,6 +55,7 @@ class SimulatorConfig(Struct, frozen=True):
     ranks: int = 1
     seed: int = 0
     max_num_waiting: int = 2048
+    accepts_images: bool = False
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
     kv_events_version: KvEventsVersion = "0.33"
@@ -64,7 +65,7 @@ class SimulatorConfig(Struct, frozen=True):
 def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:
     extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
     return Capabilities(
-        features=_FEATURES,
+        features=_FEATURES | {Feature.IMAGES} if config.accepts_images else _FEATURES,
         parameters=frozenset(SamplingOptions.__struct_fields__)
         | frozenset(GenerationLimits.__struct_fields__)
         | extras,

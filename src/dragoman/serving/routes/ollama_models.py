@@ -114,7 +114,7 @@ async def unload(http: HttpRequest, slot: ModelSlot) -> None:
         raise Unsupported(
             f"The model {abbreviate(slot.name)} cannot be unloaded: it is not loaded on demand.", param="keep_alive"
         )
-    await http.service.models.unload(slot)
+    await http.service.models.unload_when_idle(slot)
 
 
 def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> tuple[str, ...]:

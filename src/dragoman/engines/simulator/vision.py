@@ -1,0 +1,61 @@
+"""Images of a simulated model: each is so many placeholder tokens of the prompt. Decodes no pixels."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
+
+from ...core.errors import RequestError
+from ...core.image_info import read_image_info
+from ...core.vision import PreparedImage, PromptImage
+from ..batching import place_images
+
+_TOKEN_NAMES = (
+    "<|image_pad|>",
+    "<|image|>",
+    "<image>",
+    "<image_soft_token>",
+    "[IMG]",
+    "<pad>",
+    "<|endoftext|>",
+    "<unk>",
+)
+"""Control tokens that can represent an image, the best first."""
+
+
+def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: Collection[int]) -> tuple[str, int]:
+    """Find a control token that a prompt has for no other reason. Raises ValueError."""
+    for name in (*_TOKEN_NAMES, *special_tokens):
+        if name in special_tokens and name not in template and special_tokens[name] not in end_ids:
+            return name, special_tokens[name]
+    raise ValueError("--sim-image-tokens: the tokenizer has no control token that could represent an image")
+
+
+class SimulatedVision:
+    """As `core.vision.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
+
+    def __init__(self, count: int, token: tuple[str, int]) -> None:
+        self._count, (self._name, self._id) = count, token
+        self._placeholder = secrets.token_hex(16)
+
+    @property
+    def placeholder(self) -> str:
+        return self._placeholder
+
+    @property
+    def uses_text_placeholder(self) -> bool:
+        return True
+
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        for number, data in enumerate(images, 1):
+            if read_image_info(data) is None:
+                raise RequestError(
+                    f"Image {number} of the messages cannot be decoded.", param="messages", code="image_parse_error"
+                )
+        return tuple(
+            PreparedImage(self._name * self._count, blake2b(data, digest_size=16).digest(), None) for data in images
+        )
+
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        return place_images(prompt, self._id, images, [self._count] * len(images))
