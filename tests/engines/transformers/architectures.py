@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -202,7 +202,7 @@ def configure(name: str) -> Any:
 
 
 def _can_set(config: Any, field: str) -> bool:
-    kind = cast("Any", config.__class__)
+    kind = config.__class__
     own = getattr(kind, field, None)
     is_derived = isinstance(own, property) and own.fset is None
     # Setting it would set the other, which is derived.
