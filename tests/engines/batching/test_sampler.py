@@ -229,7 +229,7 @@ def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int,
         asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
         made = SamplingState(asked, LARGE, always(chance))
         (token,) = sample(logits[None], [made], [None])
-        expected = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+        expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
         # What float32 cannot tell from the boundary moves it by so many tokens.
         most = int(near.sum()) if top_p < 1 else 0
         assert token in kept[max(expected - most, 0) : expected + most + 1]

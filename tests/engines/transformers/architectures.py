@@ -202,7 +202,7 @@ def configure(name: str) -> Any:
 
 
 def _can_set(config: Any, field: str) -> bool:
-    kind: Any = type(config)
+    kind = config.__class__
     own = getattr(kind, field, None)
     is_derived = isinstance(own, property) and own.fset is None
     # Setting it would set the other, which is derived.

@@ -90,9 +90,9 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
         ids = _find_top_k(logits, sampling.top_k)
     if sampling.top_p < 1:
         ids = _find_top_p(logits, sampling.top_p) if ids is None else ids[_find_top_p(logits[ids], sampling.top_p)]
-    cumulative = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
+    cumulative: NDArray[np.float64] = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
     # The product is less than the total for every double below 1, so some token is always possible.
-    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    index = int(np.searchsorted(cumulative, uniform * float(cumulative[-1]), side="right"))
     return index if ids is None else int(ids[index])
 
 

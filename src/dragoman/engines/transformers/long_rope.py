@@ -7,9 +7,9 @@ A sequence that outgrows the window is computed again with long factors, as in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ...core.errors import EngineError
 from ..batching import Chunk
@@ -71,7 +71,7 @@ class LongRope:
             # A position beyond the window makes the library choose long factors; its row is dropped.
             beyond = torch.full_like(positions[..., :1], self.window)
             embeddings = forward(states, torch.cat([positions, beyond], dim=-1), **options)
-            parts.append((self._long_rows, _map_tensors(embeddings, _drop_last)))
+            parts.append((self._long_rows, _drop_last(embeddings)))
         order = torch.cat([rows for rows, _ in parts]).argsort().to(position_ids.device)
         if isinstance(parts[0][1], tuple):
             columns = zip(*(embeddings for _, embeddings in parts), strict=True)
@@ -79,12 +79,8 @@ class LongRope:
         return torch.cat([embeddings for _, embeddings in parts], dim=-2)[..., order, :]
 
 
-def _map_tensors(tensors: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
-    if not isinstance(tensors, tuple):
-        return change(tensors)
-    several: tuple[Tensor, ...] = tensors
-    return tuple(change(tensor) for tensor in several)
-
-
-def _drop_last(embeddings: Tensor) -> Tensor:
+def _drop_last(embeddings: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
+    """Drop the last row."""
+    if type(embeddings) is tuple:
+        return tuple(map(_drop_last, cast("tuple[Tensor, ...]", embeddings)))
     return embeddings[..., :-1, :]

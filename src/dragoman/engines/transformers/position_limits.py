@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from .backend import Network
 
@@ -58,8 +58,8 @@ def reduce_limits(network: Network) -> Generator[None]:
 
 def _forget_long_frequencies(network: Network) -> None:
     for module in network.modules():
-        attributes: dict[str, Any] = vars(module)
-        for name in [name for name in attributes if name.endswith(_LONG_FREQUENCIES)]:
+        names = [str(name) for name in cast("dict[str, Any]", vars(module))]
+        for name in (name for name in names if name.endswith(_LONG_FREQUENCIES)):
             delattr(module, name)
 
 
