@@ -1490,9 +1490,7 @@ def main(arguments: list[str]) -> int:
     _check_up_to_date()
     wanted = [argument for argument in arguments if not argument.startswith("--")]
     remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
-    chosen = [
-        (i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)
-    ]
+    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.
