@@ -61,7 +61,7 @@ def test_who_arrives_during_a_step_is_scheduled_a_step_later_if_the_next_one_is_
 
 def test_a_driver_that_wakes_up_late_does_not_shift_what_follows() -> None:
     tested = core(asynchronous=True)
-    tested.add(sequence("a", [1], 5))
+    tested.add(sequence("a", [1], 3))
     tested.step(0.0)
     assert [tested.step(now).at for now in (1.7, 2.2, 3.9)] == [1.0, 2.0, 3.0]
 

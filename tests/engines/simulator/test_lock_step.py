@@ -22,7 +22,10 @@ def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
 
 
 def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
-    return replay_in_lock_step(workload, cores(count, is_async=is_async), ranks, route=build_round_robin())
+    engines = cores(count, is_async=is_async)
+    result = replay_in_lock_step(workload, engines, ranks, route=build_round_robin())
+    assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [(0, 0)] * count
+    return result
 
 
 @pytest.mark.parametrize("is_async", [True, False])

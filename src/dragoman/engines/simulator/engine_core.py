@@ -97,9 +97,7 @@ class EngineCore:
         do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
         the contents, call `abort` for every sequence that ends, in the order of `sampled`, and call `launch`.
         """
-        outcome = self.commit(now)
-        for sequence in outcome.finished:
-            self.scheduler.finish(sequence)
+        outcome = self.complete(now)
         return StepOutcome(
             outcome.at, outcome.began, outcome.load, outcome.sampled, outcome.finished, *self.launch(outcome.at)
         )
@@ -111,6 +109,13 @@ class EngineCore:
         flight = self._in_flight.popleft()
         sampled, finished = self.scheduler.update(flight.step)
         return StepOutcome(flight.ends, flight.begins, flight.load, sampled, finished)
+
+    def complete(self, now: float) -> StepOutcome:
+        """`commit`, and the end of the sequences that got their last token."""
+        outcome = self.commit(now)
+        for sequence in outcome.finished:
+            self.scheduler.finish(sequence)
+        return outcome
 
     def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""

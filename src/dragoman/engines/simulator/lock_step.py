@@ -29,7 +29,7 @@ class LockStepRanks:
 
     def step(self, now: float) -> list[StepOutcome]:
         """End the oldest step if it is due by `now`, then launch new steps; an outcome per rank."""
-        ended = [core.commit(now) for core in self.cores]
+        ended = [core.complete(now) for core in self.cores]
         launched = [LaunchedSteps([], [], []) for _ in self.cores]
         at = ended[0].at
         while self.cores[0].can_launch:
