@@ -20,7 +20,7 @@ BUILT: dict[str, dict[str, Any]] = {
     "upstream": {"upstream_kind": "openai", "upstream_model": "m", "model": "http://127.0.0.1:9/v1"},
 }
 """Engines that are built without a library or a model of their own, and what makes them look at every setting."""
-ELSEWHERE = {"instances", "dtype", "device"}
+ELSEWHERE = {"instances", "dtype", "device", "threads"}
 """Heeded before an engine is built, or a part of the name of what is kept in files."""
 
 

@@ -105,7 +105,11 @@ def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
 
 
 def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> None:
-    assert find_end_tokens(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>"))) == {1, 7, 9}
+    assert find_end_tokens(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>", *"bcdefghi"))) == {
+        1,
+        7,
+        9,
+    }
     harmony = metadata(eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"))
     assert find_end_tokens(harmony) == {0, 1, 3}
     with pytest.raises(EngineError, match="no end-of-sequence token"):

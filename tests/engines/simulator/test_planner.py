@@ -56,7 +56,9 @@ def brute_force(candidates: list[FleetOption], workload: list[WorkloadRequest], 
     return min(costs)
 
 
-def test_the_answer_is_that_of_trying_everything(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
+def test_the_answer_is_that_of_trying_everything(
+    candidates: list[FleetOption], workload: list[WorkloadRequest]
+) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     assert result.best is not None
     assert result.best.cost_per_hour == pytest.approx(brute_force(candidates, workload, 8))

