@@ -1,11 +1,12 @@
 """What becomes of a server that is asked for ten times what it can do, and of others while it reads a megabyte.
 
-    python benchmarks/overload.py [--model sim] [--seconds 10] [--times 10]
+    python benchmarks/overload.py [--model sim] [--seconds 10] [--times 10] [--pin]
 
 Goodput is answers of 200 a second, once with as many clients as there are places in the engine (the peak), once with
 requests that come at `times` that rate whether or not they are answered. Beside it: how long a refusal takes, how many
 bytes the server has, and how long /health takes while prompts of a megabyte are tokenised, against an idle server.
-Client and server share the machine: on few cores the client's own work is in every figure.
+Client and server share the machine: on few cores the client's own work is in every figure. `--pin` gives the client the
+last core and the server the others (Linux). How late the client itself sent its requests is told beside the refusals.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from pathlib import Path
 from streaming import request
 
 PLACES, WAITING, TOKENS = 16, 16, 32
+SERVER_CORES: set[int] = set()
 
 
 class Load:
@@ -35,6 +38,7 @@ class Load:
         ).encode()
         self.answered = 0
         self.refused: list[float] = []
+        self.lags: list[float] = []
         self.others: list[str] = []
 
     async def ask(self) -> None:
@@ -55,6 +59,8 @@ def serving(*arguments: str) -> Iterator[tuple[int, int]]:
     command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", "0", "--store", "none"]
     with subprocess.Popen([*command, "--no-access-log"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        if SERVER_CORES:
+            os.sched_setaffinity(process.pid, SERVER_CORES)
         try:
             yield int(process.stdout.readline().partition("127.0.0.1:")[2].split()[0]), process.pid
         finally:
@@ -86,7 +92,9 @@ async def flood(load: Load, rate: float, seconds: float) -> float:
     began = time.perf_counter()
     asked: set[asyncio.Task[None]] = set()
     for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+        due = began + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        load.lags.append(time.perf_counter() - due)
         task = asyncio.create_task(load.ask())
         asked.add(task)
         task.add_done_callback(asked.discard)
@@ -116,6 +124,8 @@ async def overload(model: str, seconds: float, times: float) -> None:
         print(f"overload   {goodput:8.1f} answers/s at {times * most:.0f} requests/s: {goodput / most:.2f} of the peak")
         told = f"p50 {percentile(load.refused, 0.5):.1f} ms, p99 {percentile(load.refused, 0.99):.1f} ms"
         print(f"refused    {len(load.refused):8} with Retry-After, {told}; anything else: {load.others[:3] or 'none'}")
+        lag = f"p50 {percentile(load.lags, 0.5):.1f} ms, p99 {percentile(load.lags, 0.99):.1f} ms"
+        print(f"client     {len(load.lags):8} requests sent, {lag} after their time")
         print(f"memory     {before:8.1f} MB before, {after:.1f} after, {resident(pid):.1f} after as much again")
 
 
@@ -132,7 +142,7 @@ async def pings(port: int, until: asyncio.Task[None] | None, seconds: float) -> 
 
 
 async def megabyte(seconds: float) -> None:
-    prompt = "The weather in Oslo is fine today. " * 30_000
+    prompt = "The weather in Oslo is fine today. " * 29_000
     body = json.dumps({"messages": [{"role": "user", "content": prompt}]}).encode()
     with serving("tiny") as (port, _):
         idle = await pings(port, None, seconds / 2)
@@ -153,7 +163,12 @@ def main() -> None:
     parser.add_argument("--model", default="sim")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--times", type=float, default=10.0)
+    parser.add_argument("--pin", action="store_true")
     options = parser.parse_args()
+    if options.pin:
+        *others, last = sorted(os.sched_getaffinity(0))
+        SERVER_CORES.update(others)
+        os.sched_setaffinity(0, {last})
     asyncio.run(overload(options.model, options.seconds, options.times))
     asyncio.run(megabyte(options.seconds))
 

@@ -192,6 +192,36 @@ def reasoning_parsers() -> Iterable[str]:
     yield f"| gpt-oss | {_names(HARMONY_REASONING_NAMES)} | the channel `analysis` | {_found(HARMONY_FINGERPRINTS)} |"
 
 
+_REASONS = (
+    ("state beside keys and values", "state beside keys and values (recurrent or convolutional layers)"),
+    ("its output with paged attention differs", "another output with paged attention"),
+    ("attention uses its own mask or drops ours", "attention with a mask of its own"),
+    ("does not state a longest context", "no longest context in its configuration"),
+    ("cannot be batched: TypeError", "attention that needs the library's own cache"),
+)
+"""Parts of the messages that refuse models, and how the table names their reason."""
+
+
+def architectures() -> Iterable[str]:
+    """What became of every architecture, as recorded by tests/engines/transformers/architectures.py."""
+    found = json.loads((DOCS / "architectures.json").read_text(encoding="utf-8"))
+    groups: dict[str, list[str]] = {"right": [], "wrong": []}
+    for tried in found["tried"]:
+        result = tried["result"]
+        if result == "refused":
+            reason = next((words for part, words in _REASONS if part in tried["reason"]), tried["reason"])
+            result = f"refused: {reason}"
+        groups.setdefault(result, []).append(tried["name"])
+    versions = ", ".join(f"{library} {version}" for library, version in found["versions"].items())
+    yield f"Recorded on {found['date']} with {versions}."
+    yield ""
+    yield "| result | number | architectures (`model_type`) |"
+    yield "| --- | --- | --- |"
+    untried = groups.pop("not tried", [])
+    for result, names in (*groups.items(), ("not tried", untried)):
+        yield f"| {_cell(result)} | {len(names)} | {', '.join(names) or '-'} |"
+
+
 def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
@@ -215,11 +245,18 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "sglang_params": lambda: parameters("sglang_params"),
     "tgi": lambda: parameters("tgi"),
     "tgi_params": lambda: parameters("tgi_params"),
+    "ollama_chat": lambda: parameters("ollama_chat"),
+    "ollama_generate": lambda: parameters("ollama_generate"),
+    "ollama_options": lambda: parameters("ollama_options"),
+    "ollama_embed": lambda: parameters("ollama_embed"),
+    "ollama_embeddings": lambda: parameters("ollama_embeddings"),
+    "ollama_model": lambda: parameters("ollama_model"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,
     "routes": routes,
     "settings": settings,
+    "architectures": architectures,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
 }

@@ -17,6 +17,7 @@ from . import __version__
 from .commands.calibrate import calibrate
 from .commands.chat import chat
 from .commands.launch import launch
+from .commands.models import list_models, pull, remove
 from .commands.options import print_error
 from .commands.plan import plan, profile
 from .commands.profiles import profiles
@@ -81,6 +82,9 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     )
     app.callback()(_show_about)
     app.command("serve", cls=Command, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("pull", cls=Command)(pull)
+    app.command("models", cls=Command)(list_models)
+    app.command("rm", cls=Command)(remove)
     app.command("run", cls=Command)(run_prompt)
     app.command("chat", cls=Command)(chat)
     app.command("launch", cls=LaunchCommand)(launch)

@@ -552,3 +552,10 @@ def test_the_one_tier_there_is_is_named_where_a_tier_was_asked_for():
 def test_reading_is_pure():
     body = b'{"messages":[{"role":"user","content":"x"}],"model":"m"}'
     assert read_chat(body, OPTIONS).requests == read_chat(body, OPTIONS).requests
+
+
+def test_all_wrong_keys_of_a_bias_are_named():
+    error = chat_refusal(logit_bias={"x": 1, "5": 1, "-1": 1, "99999999999": 1})
+    assert error.param == "logit_bias"
+    assert error.message.endswith("not 'x', '-1', '99999999999'.")
+    assert chat_refusal(logit_bias={f"x{i}": 1 for i in range(10)}).message.endswith("'x7' and 2 more.")

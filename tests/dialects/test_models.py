@@ -27,6 +27,9 @@ def test_one_model_is_openais_and_anthropics_at_once():
         "max_input_tokens": 1024,
         "max_tokens": 1024,
         "max_model_len": 1024,
+        "context_length": 1024,
+        "context_window": 1024,
+        "meta": {"n_ctx": 1024},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,3 +15,9 @@ def test_the_tables_are_fresh() -> None:
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_no_architecture_is_served_wrongly() -> None:
+    results = [tried["result"] for tried in json.loads((ROOT / "docs" / "architectures.json").read_text())["tried"]]
+    assert "wrong" not in results
+    assert results.count("right") >= 75

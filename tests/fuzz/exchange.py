@@ -39,7 +39,7 @@ class Response:
 
     @property
     def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith("text/event-stream")
+        return self.headers.get("content-type", "").startswith(("text/event-stream", "application/x-ndjson"))
 
 
 async def send_request(app: ASGIApp, request: Request) -> Response:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman.conformance import anthropic, chat, completions, responses, sglang, shared_shapes, tgi
+from dragoman.conformance import anthropic, chat, completions, ollama, responses, sglang, shared_shapes, tgi
 from dragoman.conformance.checks import Violation, require, require_object
 
 from .exchange import Request, Response
@@ -64,7 +64,9 @@ def check_error(request: Request, response: Response) -> None:
     path, names_anthropic = request.path, "anthropic-version" in request.headers
     # No route has the path, nor one above it: the header decides there too.
     is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
-    if _is_below(path, "/v1/messages") or (names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)):
+    if _is_below(path, "/api") and not _is_below(path, "/api/v1"):
+        ollama.check_error(body)
+    elif _is_below(path, "/v1/messages") or (names_anthropic and (_is_below(path, *_BY_CLIENT) or is_unknown)):
         anthropic.check_error(body)
     elif _is_below(path, *_TGI) or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
@@ -96,6 +98,10 @@ def check_stream(request: Request, data: bytes) -> None:
             tgi.check_stream(data, prefix=_prompt_of(sent))
         case "/generate":
             sglang.check_stream(data, choices=_choices_of(sent))
+        case "/api/chat" | "/api/generate":
+            ollama.check_stream(data, is_chat=request.route == "/api/chat")
+        case "/api/pull":
+            require(data.endswith(b"\n"), "the stream ends inside a line")
         case _:
             require(data.endswith(b"\n\n") or not data, "the stream ends inside an event")
 
@@ -112,6 +118,8 @@ def _check_whole(request: Request, whole: Any) -> None:
             responses.check_object(whole)
         case "/v1/messages":
             anthropic.check_object(whole)
+        case "/api/chat" | "/api/generate":
+            ollama.check_object(whole, is_chat=request.route == "/api/chat")
         case _:
             pass
 

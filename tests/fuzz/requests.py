@@ -41,7 +41,8 @@ class State:
         self.ids: dict[str, list[str]] = {}
 
     def note(self, request: Request, response: Response) -> None:
-        if response.status == 200 and request.method == "POST" and response.body.startswith(b"{"):
+        is_object = response.body.startswith(b"{") and not response.is_stream
+        if response.status == 200 and request.method == "POST" and is_object:
             made = json.loads(response.body)
             if isinstance(made.get("id"), str):
                 self.ids.setdefault(request.route, []).append(made["id"])
@@ -124,6 +125,20 @@ _TOKENS = _with_model(
 _TOKENIZE = _with_model(
     {"prompt": "hello", "return_token_strs": True}, {"messages": HELLO, "tools": [TOOL]}, models=COUNTS
 )
+_OLLAMA_OPTIONS = {"num_predict": 3, "seed": 1, "temperature": 0.5, "stop": ["x"], "num_ctx": 64}
+_OLLAMA_CHAT = _with_model(
+    {"messages": HELLO, "options": _OLLAMA_OPTIONS, "think": False},
+    {"messages": HELLO, "tools": [TOOL], "stream": False, "options": {"num_predict": 3}, "keep_alive": "5m"},
+    {"messages": HELLO, "format": SCHEMA, "options": {"num_predict": 5}, "logprobs": True, "top_logprobs": 1},
+    {"messages": [], "keep_alive": 0},
+)
+_OLLAMA_GENERATE = _with_model(
+    {"prompt": "hello", "options": _OLLAMA_OPTIONS, "system": "a"},
+    {"prompt": "hello", "raw": True, "stream": False, "options": {"num_predict": 2}},
+    {"prompt": "a", "context": [5, 6], "options": {"num_predict": 2}},
+    {"prompt": "a", "suffix": "b", "format": "json"},
+)
+_OLLAMA_MODEL = _with_model({}, {"stream": False}, {"name": "t:latest", "verbose": True})
 _ITEMS = {"items": [{"type": "message", "role": "user", "content": "hi"}], "metadata": {"a": "b"}}
 _LINE = {"custom_id": "a", "params": {"model": "s", "max_tokens": 3, "messages": HELLO}}
 
@@ -170,6 +185,12 @@ POSTS: dict[str, Body] = {
     "/v1/messages/explain": _dialect("messages", COUNTS),
     "/inference/v1/generate/explain": _TOKENS,
     "/generate/explain": _SGLANG,
+    "/api/chat": _OLLAMA_CHAT,
+    "/api/generate": _OLLAMA_GENERATE,
+    "/api/embed": _with_model({"input": ["a", "b"], "truncate": True}, {"input": "a", "dimensions": 2}, models=READS),
+    "/api/embeddings": _with_model({"prompt": "a"}, {"prompt": "", "keep_alive": -1}, models=READS),
+    **dict.fromkeys(("/api/show", "/api/pull"), _OLLAMA_MODEL),
+    **dict.fromkeys(("/api/copy", "/api/create", "/api/push", "/api/blobs/{digest}"), _OLLAMA_MODEL),
     "/tokenize": _TOKENIZE,
     "/detokenize": _with_model({"tokens": [5, 6]}, {"tokens": []}, models=COUNTS),
     "/ping": _nothing,
@@ -183,6 +204,9 @@ POSTS: dict[str, Body] = {
     "/dragoman/reply": _any_of({"text": "hi"}, [{"say": "hi"}], "hi"),
     "/dragoman/faults": _any_of([], {}, [{"kind": "error", "rate": 0}]),
     "/dragoman/listener": _any_of({"port": 1, "state": "refuse"}, []),
+    "/models/load": _any_of({"model": "t"}, {"model": "t", "stream": True}),
+    "/models/unload": _any_of({"model": "t"}),
+    "/models/pull": _any_of({"model": "t"}, {"model": "t", "stream": True}),
     "/v1/load_lora_adapter": _any_of({"lora_name": "a", "lora_path": "x"}),
     "/v1/unload_lora_adapter": _any_of({"lora_name": "a"}),
     "/pause_generation": _any_of({"mode": "abort"}, {"mode": "retract"}, {}),
@@ -223,6 +247,7 @@ GETS = (
         "/flush_cache",
         "/",
         "/v1/models",
+        "/models",
         "/health",
         "/ping",
         "/livez",
@@ -231,6 +256,7 @@ GETS = (
     ),
     *("/v1/models/{model:path}", "/version", "/v1/files", "/v1/files/{file}", "/v1/files/{file}/content", "/metrics"),
     *("/v1/messages/batches", "/v1/messages/batches/{batch}", "/v1/messages/batches/{batch}/results", "/is_sleeping"),
+    *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
 )
 DELETES = (
@@ -253,6 +279,7 @@ SKETCHES: dict[tuple[str, str], Body] = {
     **{("PUT", route): body for route, body in PUTS.items()},
     **{("GET", route): _nothing for route in GETS},
     **{("DELETE", route): _nothing for route in DELETES},
+    ("DELETE", "/api/delete"): _OLLAMA_MODEL,
 }
 BUSY = tuple(
     ("POST", route)
@@ -263,6 +290,8 @@ BUSY = tuple(
         "/v1/messages",
         "/generate",
         "/generate_stream",
+        "/api/chat",
+        "/api/generate",
     )
 )
 """Where most of what a request can be is; half of all go there."""
@@ -340,7 +369,7 @@ def _path(random: Random, route: str, state: State) -> str:
     """Names in the path are ids of what lies beneath its collection."""
     collection = route.partition("/{")[0]
     path = route.replace("{model:path}", random.choice(("t", "s", "a/b", "none")))
-    for name in ("{id}", "{file}", "{batch}", "{item}"):
+    for name in ("{id}", "{file}", "{batch}", "{item}", "{digest}"):
         if name in path:
             path = path.replace(name, state.pick(random, collection))
     return path + "/" if random.random() < 0.01 else path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,7 @@ from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
 from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
 from dragoman.dialects.responses.tools import ToolName
 
@@ -93,10 +95,17 @@ def _responses(
     yield Golden(case, writer, lambda: ResponsesWriter(_header("resp_1"), view, ECHO), error)
 
 
+def _ollama(case: str, *, error: DragomanError | None = None, **view: Any) -> Iterator[Golden]:
+    for name, is_chat in (("ollama-chat", True), ("ollama-generate", False)):
+        shown = OllamaRenderOptions("org/model", lambda: 1700000000.5, lambda: TIMINGS, is_chat, **view)
+        yield Golden(case, name, lambda shown=shown: OllamaWriter(shown), error)
+
+
 def _header(id: str) -> Header:
     return Header(id, 1700000000, "org/model", "fp_1")
 
 
+TIMINGS = OllamaTimings(total=40, load=10, prompt_eval=20, eval=10)
 GROUPED = (ToolName("get_weather", "get", "weather"),)
 FAILURE = EngineError("The engine stopped.")
 
@@ -188,4 +197,22 @@ GOLDEN: tuple[Golden, ...] = (
     *_responses("kv-transfer"),
     *_messages("thought-call-text"),
     *_responses("thought-call-text"),
+    *_ollama("stop"),
+    *_ollama("length"),
+    *_ollama("stop-string"),
+    *_ollama("empty"),
+    *_ollama("content-filter"),
+    *_ollama("abort"),
+    *_ollama("error", error=FAILURE),
+    *_ollama("line-ends"),
+    *_ollama("logprobs", logprobs=2),
+    *_ollama("echo", returns_context=True),
+    *_ollama("reasoning"),
+    *_ollama("refusal"),
+    *_ollama("tool-call"),
+    *_ollama("parallel-calls"),
+    *_ollama("text-then-call"),
+    *_ollama("call-cut-off"),
+    *_ollama("call-no-json"),
+    *_ollama("thought-call-text"),
 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dragoman.conformance import anthropic, chat, completions, responses
+from dragoman.conformance import anthropic, chat, completions, ollama, responses
 
 from .renderings import CASES, GOLDEN, Golden
 
@@ -45,6 +45,16 @@ def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
             responses.check_stream(path.read_bytes())
         else:
             responses.check_object(json.loads(path.read_bytes()))
+
+
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.startswith("ollama")], ids=name)
+def test_agreed_lines_keep_the_grammar_of_the_wire(golden: Golden):
+    is_chat = golden.writer == "ollama-chat"
+    for path, _ in golden.files():
+        if path.suffix == ".sse":
+            ollama.check_stream(path.read_bytes(), is_chat=is_chat)
+        else:
+            ollama.check_object(json.loads(path.read_bytes()), is_chat=is_chat)
 
 
 @pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name)

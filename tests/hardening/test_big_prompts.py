@@ -71,6 +71,18 @@ TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", {"messages": [HI] * 100_001}, "messages"),
     ("/v1/chat/completions", {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}]}, "messages"),
     ("/v1/completions", {"prompt": [1] * 1_000_000}, "prompt"),
+    # Truncation shortens what is rendered, and not the work of rendering it.
+    ("/v1/completions", {"prompt": "word " * 2_000_000, "truncate_prompt_tokens": 5}, "prompt"),
+    ("/v1/chat/completions", {"messages": [HI] * 30_000, "truncate_prompt_tokens": 5}, "messages"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "word " * 2_000_000}], "truncate_prompt_tokens": -1},
+        "messages",
+    ),
+    ("/v1/responses", {"input": "word " * 2_000_000, "truncation": "auto"}, "input"),
+    ("/v1/embeddings", {"input": "word " * 2_000_000, "truncate_prompt_tokens": 5}, "input"),
+    ("/v1/rerank", {"query": "x", "documents": ["word " * 2_000_000], "truncate_prompt_tokens": 5}, "documents"),
+    ("/v1/score", {"queries": "x", "documents": ["word " * 2_000_000]}, "documents"),
 ]
 
 

@@ -1,10 +1,12 @@
 """Bodies are bounded on the wire and decoded (vLLM CVE-2025-48956; trap 28: zstd and gzip bodies)."""
 
+import asyncio
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import brotli
+import httpx2
 import pytest
 import zstandard
 from starlette.datastructures import Headers
@@ -12,8 +14,12 @@ from starlette.types import Message, Receive
 
 from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMediaType
 from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
 from dragoman.serving.body import BodyMemoryBudget, BodyMemoryShare, ClientGone, read_body
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
 from tests.serving.house import house
 
 LIMIT = 1000
@@ -107,6 +113,29 @@ async def test_all_bodies_together_are_bounded() -> None:
     assert budget.used == 600
     first.release()
     assert len(await read_body(pieces(b"x" * 600), Headers(), LIMIT, second)) == 600
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"), [("/update_weights", "application/octet-stream"), ("/v1/completions", "application/json")]
+)
+async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_type: str) -> None:
+    """Weights may be a gigabyte, and were in no budget."""
+    app = create_app(build_models(Settings(), SystemClock()), options=ServingOptions(max_inflight_body_bytes=LIMIT))
+    arriving = asyncio.Event()
+
+    async def send_slowly() -> AsyncGenerator[bytes]:
+        yield b"x" * (LIMIT - 100)
+        arriving.set()
+        await asyncio.Event().wait()
+
+    headers = {"content-type": content_type}
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+        first = asyncio.create_task(client.post(path, content=send_slowly(), headers=headers))
+        await arriving.wait()
+        refused = await client.post(path, content=b"x" * 200, headers=headers)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
 
 
 async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:

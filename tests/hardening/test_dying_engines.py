@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
 
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.core.engine import Capabilities, Health, OutputCallback, Scheduled, TokenRequest
+from dragoman.core.events import Event, Started, TextDelta
+from dragoman.core.request import GenerateRequest
+from dragoman.launch import build_models
+from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
 from tests.pipeline.mortal import Clock, Mortal, never
 from tests.serving.house import tokenizer
 
@@ -57,3 +67,85 @@ async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
         assert (await client.get("/health")).status_code == 200
         assert (await client.post(path, json=ask)).status_code == 200
     await models.stop()
+
+
+class Deaf:
+    """An engine that reports that it has failed, and whose `stop` ends nothing. kind: how its stream goes on."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.failed, self.waiting = kind, False, 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+    async def start(self) -> None:
+        self.failed = False
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health(not self.failed, "died" if self.failed else None, failed=self.failed)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        if self.kind != "before":
+            yield Started(3)
+            yield TextDelta(0, "Hello")
+        self.waiting += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self.kind == "swallows":
+                yield TextDelta(0, " there")
+            elif self.kind == "converts":
+                raise ValueError from None
+            raise
+        finally:
+            self.waiting -= 1
+
+
+class DeafTokens(Deaf):
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        if self.kind != "before":
+            deliver(Scheduled(request.id, 0))
+        self.waiting += 1
+
+    def abort(self, id: str) -> None:
+        self.waiting -= 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"])
+@pytest.mark.parametrize("path", ASKED)
+async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str, stream: bool) -> None:
+    """It reports that it has failed and ignores `stop`: its clients waited for ever."""
+    engine: Deaf
+    if kind.startswith("tokens"):
+        (tiny,) = build_models(Settings(), SystemClock())
+        assert isinstance(tiny.backend, TokenBackend)
+        engine = DeafTokens(kind.partition(" ")[2])
+        model = replace(tiny, name="m", backend=replace(tiny.backend, engine=engine))
+    else:
+        engine = Deaf(kind)
+        model = ServedModel("m", EventBackend(engine), 4096, 0)
+    models = Models([model], clock=Clock(), sleep=never)
+    (place,) = models.slots
+    app = create_app(models, options=ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0)))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+        answer = asyncio.create_task(client.post(path, json={"model": "m", **ASKED[path], "stream": stream}))
+        while not engine.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        engine.failed = True
+        await models.poll(place)
+        await models.poll(place)
+        said = await answer
+    error, success = ENDS[path]
+    if stream:
+        assert error in said.content
+        assert success not in said.content
+    else:
+        assert (said.status_code, "error" in said.json()) == (500, True)
+    assert engine.waiting == 0
+    assert model.progress.running == 0

@@ -105,6 +105,11 @@ STRANGE: dict[str, Any] = {
     "no_text": TextDelta(0, 5),  # pyright: ignore[reportArgumentType]
     "none": None,
     "below_zero": Finished(Usage(3, -2)),
+    "no_count": Finished(Usage(3, 2.5)),  # pyright: ignore[reportArgumentType]
+    "no_number": Finished(Usage(True, 2)),
+    "unknown_count": Finished(Usage(None, 2)),  # pyright: ignore[reportArgumentType]
+    "cached_below_zero": Finished(Usage(3, 2, cached=-1)),
+    "reasoning_below_zero": Finished(Usage(3, 2, reasoning=-1)),
 }
 """Wrong grammar: instead of the next event comes this one, or the stream ends."""
 CALLS = ("at_call", "no_stream", "bad_close", "close_raises")
@@ -207,7 +212,7 @@ class FailingTokens:
 
 def _body(path: str, text: str) -> dict[str, Any]:
     match path:
-        case "/v1/chat/completions":
+        case "/v1/chat/completions" | "/api/chat":
             return {"messages": [{"role": "user", "content": text}]}
         case "/v1/messages":
             return {"messages": [{"role": "user", "content": text}], "max_tokens": 20}
@@ -221,7 +226,10 @@ def _body(path: str, text: str) -> dict[str, Any]:
             return {"prompt": text}
 
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/generate_stream")
+PATHS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/generate_stream"),
+    *("/api/chat", "/api/generate"),
+)
 MODES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((path, {"stream": stream}) for path in PATHS for stream in (True, False)),
     ("/v1/responses", {"background": True}),
@@ -310,6 +318,18 @@ async def crash(count: int) -> None:
 
 async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
     await crash(SOME)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_counts_that_are_none_are_the_engines_failure(kind: str, stream: bool) -> None:
+    """Usage becomes a bill: a plug-in's -2 completion tokens were passed on."""
+    async with server() as (app, _, _):
+        request = request_of(f"fault {kind} 3", "/v1/chat/completions", {"stream": stream}, "e")
+        response = await send_request(app, request)
+    check_response(request, response, failing=True)
+    assert not is_success(response)
+    assert (response.status, b'"error"' in response.body) == (200 if stream else 500, True)
 
 
 @pytest.mark.long

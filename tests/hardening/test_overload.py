@@ -15,7 +15,7 @@ from dragoman.core.errors import QueueFull
 from dragoman.core.events import FinishReason
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend
-from dragoman.pipeline.queue_limits import FAST_REJECTIONS, TokenBudget
+from dragoman.pipeline.request_queue import RequestQueue
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -58,7 +58,7 @@ class Slow:
 @dataclass
 class House:
     engine: Slow
-    room: TokenBudget
+    queue: RequestQueue
     client: httpx2.AsyncClient
 
     def ask(self, prompt: list[int], **fields: Any) -> asyncio.Task[httpx2.Response]:
@@ -73,11 +73,11 @@ class House:
 async def house(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[House]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
-    engine, room = Slow(requests, tiny.capabilities), TokenBudget(tokens)
-    models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine, queue_budget=room))])
+    engine, queue = Slow(requests, tiny.capabilities), RequestQueue(max_tokens=tokens)
+    models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)])
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield House(engine, room, client)
+        yield House(engine, queue, client)
 
 
 def refused(answer: httpx2.Response) -> bool:
@@ -93,13 +93,13 @@ async def test_prompts_that_wait_are_bounded_by_their_tokens():
         assert refused(await server.ask([5] * 60, stream=True))
         small = server.ask([5] * 40)
         await server.until(2)
-        assert server.room.waiting_tokens == 100
+        assert server.queue.waiting_tokens == 100
         server.engine.begin()
         third = server.ask([5] * 100)
         await server.until(3)
         server.engine.finish()
         assert [(await answer).status_code for answer in (first, small, third)] == [200, 200, 200]
-        assert server.room.waiting_tokens == 0
+        assert server.queue.waiting_tokens == 0
 
 
 async def test_one_prompt_alone_may_always_wait():
@@ -116,7 +116,7 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
         await server.until(1)
         gone.cancel()
         await server.until(0)
-        assert server.room.waiting_tokens == 0
+        assert server.queue.waiting_tokens == 0
 
 
 async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_leaves():
@@ -136,15 +136,21 @@ async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_le
         assert (await second).status_code == 200
 
 
-async def test_an_engine_that_refused_for_a_reason_that_is_over_is_asked_again():
-    room = TokenBudget()
-    room.mark_full()
-    refusals = 0
-    while True:
-        try:
-            room.check_capacity()
-        except QueueFull:
-            refusals += 1
-        else:
-            break
-    assert refusals == FAST_REJECTIONS
+async def test_refusals_do_not_wait_behind_those_that_are_paced():
+    """A burst is begun a few requests a turn; what is refused costs little and is answered at once."""
+    async with house(requests=1) as server:
+        first = server.ask([5])
+        await server.until(1)
+        assert refused(await server.ask([5]))
+        burst = [server.ask([5]) for _ in range(400)]
+        wrong = server.ask([5], temperature=-1)
+        turns = 0
+        while not all(task.done() for task in (*burst, wrong)):
+            await asyncio.sleep(0)
+            turns += 1
+        assert wrong.result().status_code == 400
+        assert all(refused(task.result()) for task in burst)
+        # Four a turn would take a hundred turns and more.
+        assert turns < 40
+        server.engine.finish()
+        assert (await first).status_code == 200

@@ -16,14 +16,17 @@ import pytest
 from starlette.types import ASGIApp
 
 from dragoman.conformance.responses import check_stream
+from dragoman.core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
+from dragoman.core.engine import Health
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Usage
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.models import EmbedderBackend, EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.keepalive import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
 from tests.pipeline.mortal import Clock, never
+from tests.serving.house import tokenizer
 
 from .test_engine_faults import Failing, request_of
 
@@ -43,7 +46,7 @@ async def ask(app: ASGIApp, text: str, path: str, headers: Mapping[str, str] | N
     return response
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/generate", "/api/chat"])
 @pytest.mark.parametrize("phase", [0, 2])
 async def test_a_whole_answer_is_a_504_after_its_deadline(path: str, phase: int) -> None:
     app, engine = app_of(ServingOptions(request_timeout=0.05))
@@ -130,3 +133,50 @@ async def test_a_keepalive_that_is_due_with_the_headers_overtakes_no_event(turns
         response = await ask(app, "fault none 9", "/v1/responses", stream=True, store=False)
     events = check_stream(response.body)
     assert json.dumps(events).count('"response.completed"') == 1
+
+
+class HangingEmbedder:
+    """It never answers; in_flight: calls that were not cancelled."""
+
+    embedding_info = EmbeddingInfo(1, 64)
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        self.in_flight += 1
+        try:
+            await asyncio.Event().wait()
+            raise AssertionError
+        finally:
+            self.in_flight -= 1
+
+
+EMBEDDING_BODIES = {
+    "/v1/embeddings": {"input": "x"},
+    "/v1/rerank": {"query": "x", "documents": ["y"]},
+    "/v1/score": {"queries": "x", "documents": ["y"]},
+}
+
+
+@pytest.mark.parametrize("by_header", [False, True])
+@pytest.mark.parametrize("path", EMBEDDING_BODIES)
+async def test_embeddings_and_scores_have_deadlines_too(path: str, by_header: bool) -> None:
+    engine = HangingEmbedder()
+    model = ServedModel("e", EmbedderBackend(engine, tokenizer()), 64, 0)
+    app = create_app(Models([model]), options=ServingOptions(request_timeout=None if by_header else 0.05))
+    headers = {"content-type": "application/json", **({"x-dragoman-timeout": "0.05"} if by_header else {})}
+    body = json.dumps({"model": "e", **EMBEDDING_BODIES[path]}).encode()
+    response = await send_request(app, Request("POST", path, path, body, headers))
+    assert response.status == 504
+    assert json.loads(response.body)["error"]["code"] == "timeout"
+    assert engine.in_flight == 0
+    headers["x-dragoman-timeout"] = "soon"
+    assert (await send_request(app, Request("POST", path, path, body, headers))).status == 400

@@ -16,14 +16,24 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.serving.house import House, house
 
-PUBLIC = {"/health", "/healthz", "/livez", "/readyz", "/health_generate", "/ping", "/version", "/metrics"}
+PUBLIC = {
+    "/health",
+    "/healthz",
+    "/livez",
+    "/readyz",
+    "/health_generate",
+    "/ping",
+    "/version",
+    "/api/version",
+    "/metrics",
+}
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""
 KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
 
 
 KINDS = {
     *("application/json", "application/x-jsonl", "application/octet-stream", "application/openmetrics-text"),
-    *("text/plain", "text/event-stream"),
+    *("text/plain", "text/event-stream", "application/x-ndjson"),
 }
 
 

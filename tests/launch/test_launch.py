@@ -78,7 +78,7 @@ def test_what_cannot_be_served_is_said(settings: Settings, word: str) -> None:
 
 def test_the_greeting_has_a_line_that_works() -> None:
     settings = Settings(port=8000)
-    _, curl = build_greeting(settings, build_models(settings, SystemClock()), 8000)
+    _, curl, _ = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert curl.startswith(
         "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
     )
@@ -88,7 +88,7 @@ def test_the_greeting_has_a_line_that_works() -> None:
 @pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
 def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape: Shape, route: str) -> None:
     settings = Settings(model=str(write_encoder(tmp_path, shape)))
-    _, curl = build_greeting(settings, build_models(settings, SystemClock()), 8000)
+    _, curl, _ = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert f":8000{route} " in curl
 
 

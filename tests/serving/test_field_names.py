@@ -80,6 +80,24 @@ async def test_openais_envelope_names_what_was_sent(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (CHAT, "max_completion_tokens=2"),
+        (("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}), "max_tokens=2"),
+        (RESPONSES, "max_output_tokens=16"),
+        (ANTHROPIC, "max_tokens=2"),
+    ],
+)
+async def test_two_fields_that_contradict_are_both_named(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], name: str
+) -> None:
+    answer = await post(client, entry, {"min_tokens": 17})
+    assert answer.status_code == 400
+    assert f" {name}." in answer.json()["error"]["message"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
     ("fields", "name"),
     [
         ({"response_format": {"type": "json_object"}}, "response_format"),

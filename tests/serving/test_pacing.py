@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from dragoman.serving.app import StartLimiter
+from dragoman.serving.service import StartLimiter
 
 
 async def begin(turns: StartLimiter, number: int, begun: list[int]) -> None:

@@ -83,6 +83,13 @@ async def test_a_function_of_the_old_form_has_no_id_and_may_stand_alone() -> Non
     assert (await served().post("/v1/chat/completions", body)).status_code == 200
 
 
+async def test_in_ollamas_format_only_a_result_with_an_id_needs_its_call() -> None:
+    body = {"model": "m", "stream": False, "messages": [HI, {"role": "tool", "tool_name": "f", "content": "x"}]}
+    assert (await served().post("/api/chat", body)).status_code == 200
+    body["messages"] = [HI, {"role": "tool", "tool_name": "f", "tool_call_id": "call_x", "content": "x"}]
+    assert (await served().post("/api/chat", body)).status_code == 400
+
+
 async def test_calls_of_stored_hops_count() -> None:
     async with working(ScriptEntry((CallTool("f", "{}"),)), ScriptEntry((Say("Done"),), repeat=True)) as server:
         first = (await server.post("/v1/responses", {"input": "hi", "tools": [TOOL]})).json()

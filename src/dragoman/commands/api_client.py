@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Struct
 
 CONNECT_TIMEOUT = 10.0
+QUERY_TIMEOUT = 10.0
+"""Seconds to wait for an answer that no model has to generate. Some other program may listen there, and be silent."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -26,7 +28,7 @@ class ApiError(Exception):
         self.is_unreachable = is_unreachable
 
 
-class ModelDetails(Struct, frozen=True):
+class ServedModelInfo(Struct, frozen=True):
     """What only Dragoman tells of a model; capabilities are None until it has been loaded once."""
 
     state: str = "loaded"
@@ -42,7 +44,7 @@ class ListedModel(Struct, frozen=True):
 
     id: str
     max_model_len: int | None = None
-    dragoman: ModelDetails | None = None
+    dragoman: ServedModelInfo | None = None
 
 
 class _ModelList(Struct):
@@ -120,8 +122,6 @@ class ApiClient:
         self._client = httpx2.Client(
             base_url=self.url,
             headers=headers,
-            # A model may think for minutes before its first token.
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
             # A proxy for the internet does not lead to this machine.
             trust_env=not is_loopback(url),
         )
@@ -134,12 +134,12 @@ class ApiClient:
 
     def is_ready(self) -> bool:
         """Whether a Dragoman server takes requests. Raises ApiError."""
-        with self._send("GET", "/readyz") as response:
+        with self._send("GET", "/readyz", timeout=QUERY_TIMEOUT) as response:
             return response.status_code == 200
 
     def list_models(self) -> tuple[ListedModel, ...]:
         """Raises ApiError."""
-        with self._send("GET", "/v1/models") as response:
+        with self._send("GET", "/v1/models", timeout=QUERY_TIMEOUT) as response:
             return self._decode(_read_body(response), _ModelList).data
 
     def create_chat_completion(self, body: Mapping[str, Any]) -> bytes:
@@ -183,14 +183,18 @@ class ApiClient:
             raise ApiError(f"{self.url} is no OpenAI-compatible server: {error}") from error
 
     @contextmanager
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Generator[httpx2.Response]:
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Generator[httpx2.Response]:
+        """timeout: seconds without data; None is no limit, since a model may think for minutes before a token."""
         try:
-            with self._client.stream(method, path, json=body) as response:
+            limits = httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT)
+            with self._client.stream(method, path, json=body, timeout=limits) as response:
                 yield response
         except httpx2.ConnectError as error:
             raise ApiError(f"no server answers at {self.url}: {error}", is_unreachable=True) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ApiError(f"{self.url}: {error}") from error
+            raise ApiError(f"{self.url}: {str(error) or type(error).__name__}") from error
 
 
 def is_loopback(url: str) -> bool:

@@ -93,9 +93,16 @@ class LocalServer:
                 raise ServerFailed(self._process.wait())
             found = _ADDRESS.match(line)
             address = found[1] if found else address
-            is_info, text = _strip_log_prefix(line.rstrip("\n"))
-            if text and not found and not text.startswith("Try: ") and (shows_startup or address or not is_info):
-                echo(text)
+            logged = _LOGGED.match(line)
+            if logged is None:
+                # Errors come before the greeting, which is not for this command's user.
+                is_echoed, text = not address, line
+            else:
+                level, text = logged.groups()
+                is_echoed = level != "INFO" or shows_startup or bool(address)
+                text = text if level == "INFO" else f"{level.capitalize()}: {text}"
+            if is_echoed and text.strip():
+                echo(text.rstrip("\n"))
             state = _read_state(address, api_key) if address else "loading"
             if state == "failed":
                 raise ServerFailed(1)
@@ -130,15 +137,6 @@ class LocalServer:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def _strip_log_prefix(line: str) -> tuple[bool, str]:
-    """Whether a line is logged at level INFO, and the line without its time and logger."""
-    found = _LOGGED.match(line)
-    if found is None:
-        return False, line
-    level, text = found.groups()
-    return level == "INFO", text if level == "INFO" else f"{level.capitalize()}: {text}"
 
 
 def _read_state(url: str, api_key: str | None) -> Literal["loading", "ready", "failed"]:

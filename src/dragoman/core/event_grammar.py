@@ -57,8 +57,7 @@ class EventGrammar:
                 raise ProtocolError("Started twice")
             if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
                 raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
-            if min(event.prompt_tokens, event.cached_tokens or 0) < 0:
-                raise ProtocolError(f"{event}: negative usage")
+            _check_counts(event, (event.prompt_tokens,), (event.cached_tokens,))
             self._started = True
             self._states = [IDLE] * event.choices
             self._prompts = [False] * event.prompts
@@ -92,11 +91,17 @@ class EventGrammar:
 
     def _finish(self, event: Finished) -> None:
         usage = event.usage
-        if min(usage.prompt, usage.completion, usage.cached or 0, usage.reasoning or 0) < 0:
-            raise ProtocolError(f"{event}: negative usage")
+        _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning))
         if any(state is not DONE for state in self._states):
             raise ProtocolError(f"Finished while choices are {self._states}")
         self._finished = True
+
+
+def _check_counts(event: Event, known: tuple[object, ...], optional: tuple[object, ...]) -> None:
+    """Check the numbers of tokens of a third party. None is unknown, where it is `optional`."""
+    for count in (*known, *(count for count in optional if count is not None)):
+        if type(count) is not int or count < 0:
+            raise ProtocolError(f"{event}: {count!r} is no number of tokens")
 
 
 def check_events(events: Iterable[Event]) -> Iterator[Event]:

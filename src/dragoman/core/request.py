@@ -71,6 +71,7 @@ class Conversation(Struct, frozen=True):
     drop_oldest: remove whole turns from the beginning if it exceeds the context, instead of rejecting it.
     edits: context edits, applied in order before rendering.
     sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids, see `prompts.token_replay`.
+    preceding_ids: ids before the rendered prompt, of an earlier prompt and its answer; only for engines of tokens.
     """
 
     messages: tuple[Message, ...]
@@ -82,6 +83,7 @@ class Conversation(Struct, frozen=True):
     drop_oldest: bool = False
     edits: tuple[Edit, ...] = ()
     sampled_turns: tuple[tuple[int, ...], ...] = ()
+    preceding_ids: tuple[int, ...] = ()
 
 
 Prompt = Conversation | str | tuple[int, ...]

@@ -7,6 +7,14 @@ from .chat.parameters import CHAT
 from .completions.parameters import COMPLETIONS
 from .embeddings.parameters import EMBEDDINGS
 from .generate.parameters import GENERATE, SAMPLING_PARAMS
+from .ollama.parameters import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_MODEL,
+    OLLAMA_OPTIONS,
+)
 from .parameter_table import ParameterSupport
 from .responses.parameters import RESPONSES
 from .scoring.parameters import RERANK, SCORE
@@ -29,6 +37,12 @@ ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
     *SGLANG_PARAMS.rows,
     *TGI.rows,
     *TGI_PARAMS.rows,
+    *OLLAMA_CHAT.rows,
+    *OLLAMA_GENERATE.rows,
+    *OLLAMA_OPTIONS.rows,
+    *OLLAMA_EMBED.rows,
+    *OLLAMA_EMBEDDINGS.rows,
+    *OLLAMA_MODEL.rows,
     *TOKENIZE.rows,
     *DETOKENIZE.rows,
 )

@@ -30,6 +30,8 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MAX_MESSAGES = 100_000
 """Maximum messages of a conversation: Anthropic's limit."""
+_MAX_LISTED_KEYS = 8
+"""Maximum wrong keys of `logit_bias` that an error names."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
@@ -120,11 +122,13 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             bad_words=_to_tuple(self.bad_words),
         )
 
-    def build_limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> GenerationLimits:
-        """max_tokens, stop: the values resolved from the dialect's own fields."""
+    def build_limits(
+        self, max_tokens: int | None, stop: tuple[str, ...], max_tokens_name: str = "max_tokens"
+    ) -> GenerationLimits:
+        """max_tokens, stop: the values resolved from the dialect's own fields. max_tokens_name: of that field."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
-            raise invalid_value("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
+            raise invalid_value("min_tokens", f"it must not be greater than {max_tokens_name}={max_tokens}")
         if self.truncate_prompt_tokens == 0:
             raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
         return GenerationLimits(
@@ -161,9 +165,11 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
 
-    def read_limits(self, options: ReaderOptions, max_tokens: int | None) -> GenerationLimits:
-        """max_tokens: the value resolved from the dialect's own fields."""
-        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop))
+    def read_limits(
+        self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
+    ) -> GenerationLimits:
+        """As `build_limits`."""
+        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop), max_tokens_name)
 
     def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
@@ -256,10 +262,13 @@ def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
 def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
-    return tuple((_read_token_id(key), value) for key, value in bias.items())
+    wrong_keys = [key for key in bias if not _is_token_id(key)]
+    if wrong_keys:
+        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
+        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
+        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
+    return tuple((int(key), value) for key, value in bias.items())
 
 
-def _read_token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32):
-        raise invalid_value("logit_bias", f"its keys are token ids, {abbreviate(key)} is not one")
-    return int(key)
+def _is_token_id(key: str) -> bool:
+    return key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32

@@ -12,7 +12,7 @@ from ..pipeline.models import Models, ServedModel
 from ..serving.app import Application
 from ..serving.clock import Clock, SystemClock
 from ..settings import Settings, SettingsError, load_keywords
-from .models import build_models, warn_unsupported
+from .models import add_queues, build_models, warn_unsupported
 from .plugin import SupportedEngine, build_served_model
 from .secret import load_secret_key
 from .server import ModelsBuilder, build_application
@@ -61,7 +61,7 @@ def _build_engine_models(engines: Mapping[str, object], settings: Settings, cloc
     models: list[ServedModel] = []
     for name, engine in engines.items():
         try:
-            models.append(build_served_model(engine, settings, clock, own_name=name))
+            models.append(add_queues(build_served_model(engine, settings, clock, own_name=name), settings))
         except (OSError, ValueError, DragomanError) as error:
             raise SettingsError(f"engines: {name}: {error}") from error
     return Models(models)

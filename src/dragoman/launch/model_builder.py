@@ -15,7 +15,6 @@ from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLim
 from ..pipeline.adapters import Adapters
 from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.models import ServedModel, TokenBackend
-from ..pipeline.queue_limits import TokenBudget
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import ChatTemplate, load_tokenizer_info
@@ -71,7 +70,6 @@ def build_token_backend(
     workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
-        queue_budget=TokenBudget(settings.max_queued_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,16 +14,21 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
-from ..pipeline.models import Models, ModelSpec, ServedModel
+from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel, TokenBackend
+from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .engine_detection import OTHER_ENGINES, EngineKind, check_directory, detect_engine
+from .engine_detection import OTHER_ENGINES, check_directory, choose_directory_engine, detect_engine
+from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
 from .model_builder import build_engine_limits
+from .model_details import describe_loaded, read_details
 
 log = logging.getLogger(__name__)
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
+DEFAULT_SLOTS = 256
+"""Sequences that an engine is assumed to run at once, where no setting says how many."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
@@ -35,7 +41,10 @@ def build_models(settings: Settings, clock: Clock) -> Models:
         SettingsError: MODEL or one of its options is invalid.
     """
     if not settings.models.entries:
-        return Models([_build_or_raise(settings, clock)])
+        prepared = _prepare_or_raise(settings)
+        if prepared is None:
+            return Models([_build_or_raise(settings, clock)])
+        return Models([_build_hub_spec(ModelEntry(prepared.name, pinned=True), prepared, clock)])
     return Models(
         [_build_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.model_memory_limit
     )
@@ -79,15 +88,54 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
         raise SettingsError(
             f"models: {entry.name}: cannot serve {entry_settings.model}: {_format_error(error)}"
         ) from error
-    if entry.pinned:
+    prepared = _prepare_or_raise(entry_settings, f"models: {entry.name}: ")
+    if entry.pinned and prepared is None:
         return _build_or_raise(entry_settings, clock)
-    memory = measure_memory(entry_settings) if entry.memory is None else entry.memory
+    if entry.memory is not None:
+        memory = entry.memory
+    else:
+        memory = measure_memory(entry_settings) if prepared is None else prepared.plan.weights_size
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
         raise SettingsError(
             f"models: {entry.name}: needs {memory} bytes for weights and KV cache, more than --model-memory-limit"
         )
+    if prepared is not None:
+        return _build_hub_spec(entry, prepared, clock, memory)
     return ModelSpec(
         entry.name, lambda: build(entry_settings, clock), int(clock.now()), entry.aliases, entry.ttl, memory
+    )
+
+
+def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | None:
+    """Choose the files and the engine of a model of the hub; None for any other model. place: for messages."""
+    try:
+        found = find_reference(settings.model, settings.revision)
+        if found is None:
+            if settings.revision is not None and not settings.model.startswith("modelscope:"):
+                raise ValueError("--revision is for models of a hub")
+            return None
+        prepared = prepare_model(settings, *found)
+    except (OSError, ValueError, DragomanError) as error:
+        raise SettingsError(f"{place}cannot serve {settings.model}: {_format_error(error)}") from error
+    _warn_unsupported_names(settings, find_changed_settings(settings), prepared.choice.engine)
+    return prepared
+
+
+def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, memory: int = 0) -> ModelSpec:
+    """A pinned model is downloaded and loaded from the start, in the background: the server listens meanwhile."""
+    progress = LoadProgress(phase="downloading" if prepared.plan.find_missing() else "loading")
+    names = prepared.settings.served_model_name
+    return ModelSpec(
+        names[0],
+        lambda: build_prepared(prepared, progress, lambda settings: build(settings, clock)),
+        int(clock.now()),
+        names[1:],
+        None if entry.pinned else entry.ttl,
+        0 if entry.pinned else memory,
+        lambda: download_prepared(prepared, progress),
+        progress,
+        is_eager=entry.pinned,
+        revision=prepared.plan.commit,
     )
 
 
@@ -160,8 +208,10 @@ def check_model(model: str) -> None:
     Raises:
         ValueError: it names no known engine, or its path does not exist.
     """
+    if find_reference(model) is not None:
+        return
     kind, rest = parse_model(model)
-    if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
+    if kind in ("upstream", "python", "modelscope") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
         if rest:
@@ -174,7 +224,7 @@ def check_model(model: str) -> None:
     elif kind in _ENGINES_WITH_DIRECTORY:
         if not rest:
             raise ValueError(f"`{kind}` needs a model: {kind}:DIRECTORY")
-        check_directory(rest, "" if rest == model else kind)
+        check_directory(rest)
     elif "/" in kind or Path(model).exists():
         check_directory(model)
     else:
@@ -190,8 +240,8 @@ def _build_unknown_message(kind: str, rest: str) -> str:
     matches = get_close_matches(kind, _ENGINES, n=1)
     if not matches:
         return (
-            f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model directory, a GGUF file, a URL, "
-            "or ENGINE:DIRECTORY"
+            f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model of the hub (`org/name`), a "
+            "model directory, a GGUF file, a URL, or ENGINE:DIRECTORY"
         )
     rest = rest or ("DIRECTORY" if matches[0] in _ENGINES_WITH_DIRECTORY and matches[0] != "tiny" else "")
     return f"unknown engine or model `{kind}`; did you mean `{matches[0]}{':' if rest else ''}{rest}`?"
@@ -205,12 +255,45 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         OSError, DragomanError: the engine cannot be loaded.
     """
     check_model(settings.model)
+    if (found := find_reference(settings.model, settings.revision)) is not None:
+        prepared, progress = prepare_model(settings, *found), LoadProgress()
+        download_prepared(prepared, progress)
+        return build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
+    settings = resolve_paths(settings)
     model = _build_by_kind(settings, clock)
     if model is None:
         raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
-    return model
+    model = replace(model, details=_read_model_details(settings.model))
+    for line in describe_loaded(settings, model):
+        log.info("%s: %s", model.name, line)
+    return add_queues(model, settings)
+
+
+def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
+    """The model with the queues that the settings describe."""
+    max_requests, max_tokens = settings.max_queued_requests, settings.max_queued_tokens
+    has_own_queue = isinstance(model.backend, TokenBackend)
+    slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
+    queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
+    return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
+
+
+def _read_model_details(model: str) -> ModelDetails:
+    """The details of a model in files; empty for any other."""
+    kind, rest = parse_model(model)
+    if kind not in (*_ENGINES_WITH_DIRECTORY, "llamacpp"):
+        return ModelDetails()
+    if model == "tiny":
+        from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
+
+        path, reason = find_bundled_model(), "it is the embedded model"
+    elif rest == model and Path(model).is_dir():
+        path, reason = Path(model), choose_directory_engine(Path(model)).reason
+    else:
+        path, reason = Path(rest), "it is a GGUF file" if rest == model else "MODEL names it"
+    return replace(read_details(path), engine=kind, reason=reason)
 
 
 def parse_model(model: str) -> tuple[str, str]:
@@ -219,7 +302,11 @@ def parse_model(model: str) -> tuple[str, str]:
     Raises:
         ValueError: as `detect_engine`.
     """
+    if (found := find_reference(model)) is not None:
+        # The engine of a repository is known once its files are listed.
+        return found[1] or "hub", model
     kind, _, rest = model.partition(":")
+    kind = "llamacpp" if kind == "gguf" else kind
     if kind in ("scripted", "sim") or (kind in _DIRECTORY_ENGINES and rest) or model == "tiny":
         return kind, rest
     if kind in ("http", "https"):
@@ -275,7 +362,7 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
             return build_installed(settings, clock, kind, rest)
 
 
-def _build_from_directory(kind: EngineKind, settings: Settings, clock: Clock, path: str) -> ServedModel:
+def _build_from_directory(kind: str, settings: Settings, clock: Clock, path: str) -> ServedModel:
     match kind:
         case "tiny":
             from .tiny import build_tiny  # noqa: PLC0415 - see above
@@ -289,7 +376,7 @@ def _build_from_directory(kind: EngineKind, settings: Settings, clock: Clock, pa
             from .mlx import build_mlx  # noqa: PLC0415 - see above
 
             return build_mlx(settings, clock, path)
-        case "encoder":
+        case _:
             from .encoder import build_encoder  # noqa: PLC0415 - see above
 
             return build_encoder(settings, clock, Path(path))

@@ -35,12 +35,13 @@ from ..serving.media import MediaOptions, MediaResolver
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError
+from ..settings import Settings, SettingsError, state_directory
 from ..store import Store
 from .listener import listen_on_file
 from .models import build_models, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
+from .puller import HubPuller
 from .secret import load_secret_key
 from .shutdown import LongLived, ShutdownConfig
 from .store import build_store, check_store
@@ -104,6 +105,8 @@ def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuil
         shutdown_config=shutdown_config,
         server_ports=server_ports,
     )
+    for item in assembled_servers:
+        item.models.on_start_failure = server.stop_after_failure
     install_signal_handlers(server)
     greetings = [
         build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
@@ -119,6 +122,8 @@ def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuil
     finally:
         if settings.uds is not None:
             Path(settings.uds).unlink(missing_ok=True)
+    if server.failure is not None:
+        raise SettingsError(server.failure)
     return 0
 
 
@@ -167,6 +172,7 @@ def build_application(
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
+        puller=HubPuller(settings),
         requires_lifespan=requires_lifespan,
     )
 
@@ -218,6 +224,12 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
+        self.failure: str | None = None
+        """Why a model could not be loaded at startup; the server stops then."""
+
+    def stop_after_failure(self, name: str, error: BaseException) -> None:
+        self.failure = f"cannot serve {name}: {error}"
+        self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
         """First signal: graceful shutdown. Second: stop without waiting. Third: exit immediately without cleanup.
@@ -370,11 +382,27 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base_url = address if settings.uds is None else "http://localhost"
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
+    if first_slot.spec is not None and first_slot.is_starting:
+        context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
     simulated = f", simulating vLLM {VLLM_VERSION}" if _is_simulated(settings) else ""
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
+        f"Stored responses, files and batches: {_describe_store(settings)}. Documentation: README.md and docs/.",
     ]
+
+
+def _describe_store(settings: Settings) -> str:
+    """Where responses, files and batches are stored, without credentials."""
+    match settings.store.partition(":"):
+        case "none", _, _:
+            return "none"
+        case "memory", _, _:
+            return "in memory, lost on exit"
+        case "sqlite", _, path:
+            return f"{path or state_directory(os.environ) / 'store.db'}"
+        case kind, _, _:
+            return kind
 
 
 def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:

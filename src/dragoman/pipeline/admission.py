@@ -6,7 +6,7 @@ warning: no parameter is ignored silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 from msgspec import Struct
@@ -49,20 +49,24 @@ class CallTerms(Struct, frozen=True):
     cache_salt: separates the prefix caches of different owners.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
+    queue_owner: the key that shares the engine fairly with others; empty where there are no others.
     accepts_unmatched_results: a tool result that answers no call is a warning, as in vLLM, not an error.
     max_logprobs: maximum number of alternatives per token.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
+    wait_for_start: paces the expensive part of admission; what is cheap to reject does not wait. None is no pacing.
     """
 
     answer_id: str
     new_id: Callable[[], str]
     now: datetime
     cache_salt: str = ""
+    queue_owner: str = ""
     is_background: bool = False
     is_strict: bool = False
     accepts_unmatched_results: bool = False
     max_logprobs: int = 20
     timeout: float | None = None
+    wait_for_start: Callable[[], Awaitable[None]] | None = None
 
 
 _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
@@ -203,28 +207,36 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
             yield "documents"
 
 
+def estimate_prompt_tokens(request: GenerateRequest) -> int:
+    """Tokens of a prompt that only its engine tokenises, for the bounds of the queue: about one per four characters."""
+    prompt = request.prompt
+    if isinstance(prompt, tuple):
+        return len(prompt)
+    size = _estimate_size(prompt) if isinstance(prompt, str) else _estimate_conversation_size(prompt)
+    return max(1, size // 4)
+
+
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
     """Reject a prompt that is certainly too long, before it is rendered and tokenised.
 
     `limit` tokens hold at most `limit * longest_token` bytes, and a message takes at least one token. There are no
-    false
-    rejections.
+    false rejections, except that what is truncated is bounded as what is only counted.
 
     Raises:
         ContextTooLong: the text cannot fit.
+        RequestError: the text is to be truncated, and too long for that.
     """
     prompt = request.prompt
     if isinstance(prompt, Conversation):
         _check_arguments(prompt, limit, longest_token)
     if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
+        if not isinstance(prompt, tuple):
+            check_countable(prompt, limit, longest_token, verb="truncated")
         return
     if isinstance(prompt, str):
         size, param = _estimate_size(prompt), "prompt"
     elif isinstance(prompt, Conversation):
-        size, param = (
-            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
-            "messages",
-        )
+        size, param = _estimate_conversation_size(prompt), "messages"
     else:
         size, param = 0, "prompt"
     count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
@@ -234,23 +246,28 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
 
 
-def check_countable(prompt: Conversation | str, limit: int, longest_token: int) -> None:
-    """Bound a prompt whose tokens are only counted, which may exceed the context. Raises RequestError."""
+def check_countable(
+    prompt: Conversation | str, limit: int, longest_token: int, *, verb: str = "counted", param: str = "prompt"
+) -> None:
+    """Bound a prompt that may exceed the context, because its tokens are only counted or it is truncated.
+
+    verb: what is done with it. param: the field of a text.
+
+    Raises:
+        RequestError: the prompt is too long.
+    """
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
-        size, param = _estimate_size(prompt), "prompt"
+        size = _estimate_size(prompt)
     else:
-        size, param = (
-            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
-            "messages",
-        )
+        size, param = _estimate_conversation_size(prompt), "messages"
         _check_arguments(prompt, limit, longest_token)
     if size > most:
-        raise RequestError(f"`{param}` has {size} characters; at most {most} are counted at a time.", param=param)
+        raise RequestError(f"`{param}` has {size} characters; at most {most} are {verb} at a time.", param=param)
     if not isinstance(prompt, str) and len(prompt.messages) > MAX_COUNTED_MESSAGES:
         count = len(prompt.messages)
         raise RequestError(
-            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are counted at a time.", param=param
+            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are {verb} at a time.", param=param
         )
 
 
@@ -268,6 +285,10 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     if tools > most:
         message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
         raise RequestError(message, param="tools", code="string_above_max_length")
+
+
+def _estimate_conversation_size(prompt: Conversation) -> int:
+    return sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts))
 
 
 def _estimate_part_size(part: Part) -> int:

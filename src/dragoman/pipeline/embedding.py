@@ -5,7 +5,8 @@ The texts are untrusted: names of control tokens in them are plain text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import anyio.to_thread
 
@@ -13,6 +14,7 @@ from ..core.embeddings import Embeddings, EmbedRequest, TextInputs
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
+from .admission import check_countable
 from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
@@ -20,19 +22,38 @@ MAX_INLINE_CHARS = 2048
 """Longest text, in characters, that is tokenised on the event loop: for these a thread switch costs more."""
 
 
-async def embed(model: ServedModel, texts: TextInputs, dimensions: int | None, normalize: bool | None) -> Embeddings:
+T = TypeVar("T")
+
+
+async def embed(
+    model: ServedModel, texts: TextInputs, dimensions: int | None, normalize: bool | None, *, queue_owner: str = ""
+) -> Embeddings:
     """Embed texts.
 
     normalize: None is the model's default.
+    queue_owner: as in CallTerms.
 
     Raises:
         RequestError: the model does not support the request.
+        Overloaded: the queue is full.
     """
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
+    model.encoding_queue.check_capacity(queue_owner)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
-    with EngineCall():
-        return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
+    request = EmbedRequest(model.name, inputs, dimensions, normalize)
+    return await run_in_turn(model, queue_owner, sum(map(len, inputs)), lambda: embedder.embed(request))
+
+
+async def run_in_turn(model: ServedModel, queue_owner: str, tokens: int, compute: Callable[[], Awaitable[T]]) -> T:
+    """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded where the queue is full."""
+    place = model.encoding_queue.enqueue(queue_owner, tokens)
+    try:
+        await place.wait_for_turn()
+        with EngineCall():
+            return await compute()
+    finally:
+        place.leave()
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
@@ -73,6 +94,8 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
     if texts.truncate is None and len(text) > limit * (tokenizer.longest_token if isinstance(text, str) else 1):
         least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
         raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
+    if texts.truncate is not None and isinstance(text, str):
+        check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=param)
     text_ids = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
     n_special = len(prefix) + len(suffix)
     if texts.truncate is not None:

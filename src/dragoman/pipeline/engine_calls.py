@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,21 +30,30 @@ class Progress:
     Plain counters, so that a token does not read the clock.
     """
 
-    __slots__ = ("events", "running")
+    __slots__ = ("_fail_callbacks", "events", "running")
 
     def __init__(self) -> None:
+        self._fail_callbacks: set[Callable[[EngineError], None]] = set()
         self.events = 0
         """Number of event batches, starts and ends; it grows as long as the engine makes progress."""
         self.running = 0
         """Requests that were submitted to the engine and have not ended."""
 
-    def begin(self) -> None:
+    def begin(self, fail: Callable[[EngineError], None]) -> None:
+        """fail: ends the generation with an error, if the engine has failed and does not do so itself."""
+        self._fail_callbacks.add(fail)
         self.running += 1
         self.events += 1
 
-    def end(self) -> None:
+    def end(self, fail: Callable[[EngineError], None]) -> None:
+        self._fail_callbacks.discard(fail)
         self.running -= 1
         self.events += 1
+
+    def fail_all(self, error: EngineError) -> None:
+        """End all generations: their engine will deliver nothing more."""
+        for fail in tuple(self._fail_callbacks):
+            fail(error)
 
 
 def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
@@ -109,3 +118,15 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
                     raise
                 raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
             yield batch
+
+
+async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
+    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout. None is no limit."""
+    timeout = asyncio.timeout(seconds)
+    try:
+        async with timeout:
+            return await work
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None

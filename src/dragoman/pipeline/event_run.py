@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
+from ..core.errors import EngineError
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Usage
 from .choice import ChoicePipeline
@@ -26,33 +27,65 @@ class EventRun:
         self._grammar = EventGrammar()
         self._choices: list[ChoicePipeline] = []
         self._started = Started(0)
+        self._completion_tokens = 0
+        self._failure: EngineError | None = None
+        self._waiting_task: asyncio.Task[object] | None = None
         self._was_stopped = self._ended = False
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         task, progress = asyncio.current_task(), self._progress
-        with EngineCall():
-            events = self._job.engine.generate(self._job.request)
-        progress.begin()
+        place = self._job.queue_ticket.enqueue()
+        progress.begin(self._fail)
+        events: AsyncGenerator[Event] | None = None
         try:
+            await place.wait_for_turn()
+            with EngineCall():
+                events = self._job.engine.generate(self._job.request)
             while not self._ended:
+                if self._failure is not None:
+                    raise self._failure
+                self._waiting_task = task
                 try:
                     event = await anext(events)
-                except StopAsyncIteration:
-                    raise ProtocolError("the engine's stream ended without Finished") from None
-                except Exception:
-                    raise
                 except BaseException as error:
-                    contained = contain(error, task)
-                    if contained is error:
+                    failure = self._find_failure(error, task)
+                    if failure is error:
                         raise
-                    raise contained from error
+                    raise failure from error
+                finally:
+                    self._waiting_task = None
+                if self._failure is not None and task is not None:
+                    # The engine has ignored the cancellation.
+                    task.uncancel()
+                    raise self._failure
                 progress.events += 1
                 canonical = self._feed(event)
+                if isinstance(event, Started):
+                    place.start()
                 if canonical:
                     yield canonical
         finally:
-            progress.end()
-            await close_stream(events)
+            progress.end(self._fail)
+            try:
+                if events is not None:
+                    await close_stream(events)
+            finally:
+                # The engine works on the request until its stream is closed.
+                place.leave(self._completion_tokens or sum(choice.n_tokens for choice in self._choices))
+
+    def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException:
+        """What to raise instead of an exception of the engine's stream."""
+        if self._failure is not None and (task is None or not task.uncancel()):
+            return self._failure
+        if isinstance(error, StopAsyncIteration):
+            return ProtocolError("the engine's stream ended without Finished")
+        return contain(error, task)
+
+    def _fail(self, error: EngineError) -> None:
+        if self._failure is None:
+            self._failure = error
+            if self._waiting_task is not None:
+                self._waiting_task.cancel()
 
     def _feed(self, event: Event) -> list[Event]:
         self._grammar.feed(event)
@@ -74,6 +107,7 @@ class EventRun:
             case PromptTokens():
                 return [event]
             case Finished(usage):
+                self._completion_tokens = usage.completion
                 return [Finished(self._complete_usage(usage))]
             case _:
                 return self._handle_choice_event(event.choice, event)

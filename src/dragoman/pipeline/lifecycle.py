@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from threading import Event as ThreadEvent
+from typing import Any, Literal
 
 import anyio.to_thread
 
 from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
-from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,28 @@ HEALTHY_AFTER = 60.0
 """Seconds after a restart at which an engine counts as healthy again and the backoff is reset."""
 FAILED_STOP_TIMEOUT = 10.0
 """Seconds that a failed engine may take to clean up."""
+DOWNLOAD_RETRY = 30.0
+"""`Retry-After` during a download, seconds."""
+
+
+@dataclass(slots=True)
+class LoadProgress:
+    """The progress of a load, written by its thread and read by the event loop.
+
+    phase: what happens now.
+    completed, total: bytes of the download.
+    cancelled: set to end the download.
+    """
+
+    phase: Literal["downloading", "loading"] = "loading"
+    completed: int = 0
+    total: int = 0
+    cancelled: ThreadEvent = field(default_factory=ThreadEvent)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that is loaded on demand.
+    """A model that is loaded on demand, or in the background from the start.
 
     name: the name in requests.
     load: builds the model without starting it; blocking; raises DragomanError, OSError or ValueError.
@@ -40,6 +58,10 @@ class ModelSpec:
     aliases: other names.
     ttl: idle seconds after which it is unloaded; None is never.
     memory: its size in bytes.
+    download: downloads what `load` needs; blocking; raises as `load`. Other models can be loaded meanwhile.
+    progress: of both; shared with them.
+    is_eager: whether it is loaded from the start; the server is not ready before.
+    revision: the commit of a model of a hub.
     """
 
     name: str
@@ -48,6 +70,10 @@ class ModelSpec:
     aliases: tuple[str, ...] = ()
     ttl: float | None = None
     memory: int = 0
+    download: Callable[[], None] | None = None
+    progress: LoadProgress = field(default_factory=LoadProgress)
+    is_eager: bool = False
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +82,13 @@ class ModelSummary:
 
     max_model_len: prompt and answer together, in tokens.
     capabilities: names of what clients may request of it.
+    vocab_size: number of tokens, where the engine provides its tokenizer.
     """
 
     max_model_len: int
     capabilities: tuple[str, ...]
+    details: ModelDetails = field(default_factory=ModelDetails)
+    vocab_size: int | None = None
 
     @classmethod
     def from_model(cls, model: ServedModel) -> ModelSummary:
@@ -75,10 +104,13 @@ class ModelSummary:
                 capabilities |= {"generation"}
         if model.reasoning is not None:
             capabilities |= {"reasoning"}
+        if model.infill_tokens is not None:
+            capabilities |= {"infill"}
         if model.tools is None and not model.capabilities.native_tools:
             # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognised.
             capabilities -= {Feature.TOOLS.value}
-        return cls(model.max_model_len, tuple(sorted(capabilities)))
+        vocab_size = None if model.tokenizer is None else model.tokenizer.vocab_size
+        return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
 
 
 class ModelState(StrEnum):
@@ -104,6 +136,9 @@ class ModelSlot:
         self._n_failures = 0
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
+        self._ttl = None if self.spec is None else self.spec.ttl
+        self.is_loading = False
+        """Whether it is being loaded, or downloaded for that."""
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -122,6 +157,44 @@ class ModelSlot:
     def is_busy(self) -> bool:
         """Whether a request uses the model, or has waited for it and has not resumed yet."""
         return self._n_users > 0 or self._reserved > 0
+
+    @property
+    def status(self) -> str:
+        """The state in words: as `state`, and `downloading` or `loading` while that happens."""
+        return self.spec.progress.phase if self.spec is not None and self.is_loading else self.state.value
+
+    @property
+    def download_progress(self) -> tuple[int, int] | None:
+        """Bytes that have been downloaded, and of all; None if nothing is being downloaded."""
+        if self.spec is None or self.status != "downloading":
+            return None
+        return self.spec.progress.completed, self.spec.progress.total
+
+    @property
+    def revision(self) -> str | None:
+        """The commit of a model of a hub, known before it is loaded."""
+        if self.spec is not None and self.spec.revision is not None:
+            return self.spec.revision
+        return None if self.summary is None else self.summary.details.revision
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the model is loaded from the start, and has not been loaded yet."""
+        return self.spec is not None and self.spec.is_eager and self.summary is None
+
+    def raise_if_loading(self) -> None:
+        """Raise Overloaded if a new request should not wait: for a download, or for a server that starts."""
+        spec = self.spec
+        if spec is None or not self.is_loading:
+            return
+        progress = spec.progress
+        if progress.phase == "downloading":
+            percent = 100 * progress.completed // progress.total if progress.total else 0
+            raise Overloaded(
+                f"The model `{self.name}` is being downloaded ({percent} %); retry later.", retry_after=DOWNLOAD_RETRY
+            )
+        if self.is_starting:
+            raise Overloaded(f"The model `{self.name}` is being loaded; retry in a few seconds.", retry_after=5.0)
 
     async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:
         """Wait until the model is loaded. It is not unloaded before this returns."""
@@ -146,10 +219,19 @@ class ModelSlot:
 
     @property
     def has_expired(self) -> bool:
-        spec = self.spec
-        if spec is None or spec.ttl is None or self.is_busy or self.state is not ModelState.LOADED:
+        if self._ttl is None or self.is_busy or self.state is not ModelState.LOADED:
             return False
-        return self._clock() - self.last_used >= spec.ttl
+        return self._clock() - self.last_used >= self._ttl
+
+    @property
+    def expires_in(self) -> float | None:
+        """Seconds until it is unloaded, unless it is used before; None is never."""
+        return None if self._ttl is None else max(0.0, self.last_used + self._ttl - self._clock())
+
+    def keep_for(self, seconds: float | None) -> None:
+        """Set the idle seconds after which it is unloaded, until then; None is never. Only for a model on demand."""
+        assert self.spec is not None
+        self._ttl = seconds
 
     @property
     def failed(self) -> bool:
@@ -199,17 +281,29 @@ class ModelSlot:
     async def load(self) -> None:
         """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
-        try:
+        async with self._fail_on_error():
             model = await anyio.to_thread.run_sync(self.spec.load)
             self.model = replace(model, usage_guard=self)
             await self.start()
-        except (DragomanError, OSError, ValueError) as error:
-            log.exception("%s cannot be loaded", self.name)
-            await self._fail_and_stop()
-            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
         self.summary = ModelSummary.from_model(model)
+        self._ttl = self.spec.ttl
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
+
+    async def download(self) -> None:
+        """Download the model's files, where that is necessary. Raises EngineError, as `load`."""
+        if self.spec is not None and self.spec.download is not None:
+            async with self._fail_on_error():
+                await anyio.to_thread.run_sync(self.spec.download)
+
+    @asynccontextmanager
+    async def _fail_on_error(self) -> AsyncGenerator[None]:
+        try:
+            yield
+        except (DragomanError, OSError, ValueError) as error:
+            log.error("%s cannot be loaded: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            await self._fail_and_stop()
+            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
 
     async def start(self) -> None:
         for engine in self._find_engines():
@@ -241,6 +335,11 @@ class ModelSlot:
         """Stop the failed engine: requests that wait for it fail now."""
         log.error("%s: the engine failed", self.name)
         await self._fail_and_stop()
+
+    def fail_generations(self) -> None:
+        """End the generations that the engine left running when it failed and was stopped."""
+        if self.state is ModelState.FAILED and self.model is not None:
+            self.model.progress.fail_all(EngineError("The model's engine failed."))
 
     async def _fail_and_stop(self) -> None:
         self._mark_failed()

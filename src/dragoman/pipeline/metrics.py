@@ -6,6 +6,7 @@ It runs once per batch of events, not once per token.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -37,11 +38,20 @@ class ModelMetrics:
         """Every model with the current counters of its cores."""
         for model in self._models:
             if model.stats_source is not None:
-                yield model, model.stats_source.stats()
+                yield model, _add_held(model.stats_source.stats(), model.queue.n_held)
                 continue
             stats, health = self._find_stats(model), model.backend.engine.health()
-            stats.running, stats.waiting = health.running, health.waiting
+            stats.running, stats.waiting = health.running, health.waiting + model.queue.n_held
             yield model, [stats]
+
+
+def _add_held(cores: Sequence[EngineStats], n_held: int) -> Sequence[EngineStats]:
+    """The counters of an engine whose requests wait in part in front of it; those are listed with its first core."""
+    if not n_held:
+        return cores
+    first = copy.copy(cores[0])
+    first.waiting += n_held
+    return [first, *cores[1:]]
 
 
 class RequestMetrics:

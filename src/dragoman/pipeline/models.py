@@ -11,12 +11,14 @@ from fnmatch import fnmatchcase
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
 from .engine_calls import contain
-from .lifecycle import ModelSlot, ModelSpec, ModelState
-from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
+from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
+    "LoadProgress",
+    "ModelDetails",
     "ModelSlot",
     "ModelSpec",
     "ModelState",
@@ -60,6 +62,8 @@ class Models:
         self._loads: dict[str, asyncio.Task[None]] = {}
         self.is_closed = False
         """New requests are rejected: the process shuts down."""
+        self.on_start_failure: Callable[[str, BaseException], None] | None = None
+        """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self._poll_tasks: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -110,13 +114,27 @@ class Models:
         if self.is_closed:
             raise Overloaded("The server is shutting down; retry later.")
         if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
-            load_task = self._loads.get(slot.name)
-            if load_task is None:
-                load_task = asyncio.create_task(self._load_slot(slot))
-                self._loads[slot.name] = load_task
-                load_task.add_done_callback(lambda task: self._finish_load(slot.name, task))
+            load_task = self.begin_load(slot)
+            slot.raise_if_loading()
             await slot.wait_until_loaded(load_task)
         return slot.acquire_model()
+
+    def begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
+        """Load a model in the background, unless that has begun already."""
+        load_task = self._loads.get(slot.name)
+        if load_task is None:
+            load_task = asyncio.create_task(self._load_slot(slot))
+            self._loads[slot.name] = load_task
+            slot.is_loading = True
+            load_task.add_done_callback(lambda task: self._finish_load(slot, task))
+        return load_task
+
+    async def unload(self, slot: ModelSlot) -> None:
+        """Unload a model on demand: at once if it is idle, else when its last request has finished."""
+        slot.keep_for(0)
+        async with self._load_lock:
+            if slot.has_expired:
+                await slot.drain_and_unload()
 
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
         """Load an adapter. Raises RequestError where the name is in use, or the engine does not accept the adapter."""
@@ -137,8 +155,12 @@ class Models:
 
     async def start(self) -> None:
         for slot in self._slots:
+            if slot.spec is not None:
+                slot.spec.progress.cancelled.clear()
             if slot.model is not None:
                 await slot.start()
+            elif slot.is_starting:
+                self.begin_load(slot)
         self._poll_tasks = [asyncio.create_task(self._poll_forever(slot)) for slot in self._slots]
 
     def close(self) -> None:
@@ -146,6 +168,10 @@ class Models:
         self.is_closed = True
 
     async def stop(self) -> None:
+        for slot in self._slots:
+            if slot.spec is not None:
+                # A load runs in a thread, which cannot be cancelled from outside.
+                slot.spec.progress.cancelled.set()
         tasks = [*self._poll_tasks, *self._loads.values()]
         for task in tasks:
             task.cancel()
@@ -154,12 +180,18 @@ class Models:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
-        """One health check: stop a failed engine's work and schedule its restart; unload an idle model."""
+        """One health check: stop a failed engine's work and schedule its restart; unload an idle model.
+
+        Generations that a failed engine has not ended by the next check, although it was stopped, are ended here.
+        """
         slot.note_progress()
+        slot.fail_generations()
         if slot.failed:
             await slot.stop_failed()
         if slot.retry_due:
             await slot.restart()
+            if slot.is_starting:
+                self.begin_load(slot)
         if slot.has_expired:
             async with self._load_lock:
                 if slot.has_expired:
@@ -178,6 +210,7 @@ class Models:
                 log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
+        await slot.download()
         async with self._load_lock:
             if slot.state is ModelState.UNLOADED:
                 await self._evict_for(slot)
@@ -197,11 +230,13 @@ class Models:
                 )
             await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
-    def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:
+    def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
         """Retrieve the task's exception, also where no request waits for it any more."""
-        del self._loads[name]
-        if not task.cancelled():
-            task.exception()
+        del self._loads[slot.name]
+        slot.is_loading = False
+        error = None if task.cancelled() else task.exception()
+        if error is not None and slot.is_starting and self.on_start_failure is not None:
+            self.on_start_failure(slot.name, error.__cause__ or error)
 
 
 def is_name_pattern(name: str) -> bool:

@@ -16,14 +16,14 @@ from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
 from ..core.vision import PromptImage
 from ..parsers import registry
-from .admission import CallTerms, check_request, check_text_length, find_prompt_param
+from .admission import CallTerms, check_request, check_text_length, estimate_prompt_tokens, find_prompt_param
 from .choice import ChoicePipeline
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, truncate_prompt
-from .queue_limits import TokenBudget
+from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .stops import StopStage
 from .truncation import build_dropped_warning, build_fitting_prompt
@@ -36,14 +36,13 @@ NO_IDS: frozenset[int] = frozenset()
 class TokenJob:
     """One prompt for an engine of tokens: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
 
-    queue_budget: bounds the tokens that wait for the engine.
     generates_nothing: max_tokens is 0.
     visible_control_ids: control tokens whose text the parsers need.
     applied_edits: as in `Started`.
     """
 
     engine: TokenEngine
-    queue_budget: TokenBudget
+    queue_ticket: QueueTicket
     vocabulary: Vocabulary
     eos: frozenset[int]
     prompt: tuple[int, ...]
@@ -71,6 +70,7 @@ class EventJob:
     """
 
     engine: Engine
+    queue_ticket: QueueTicket
     request: GenerateRequest
     parses_reasoning: bool
     build_choice: ChoiceFactory
@@ -93,6 +93,11 @@ async def prepare_job(
     if isinstance(backend, EmbedderBackend | ScorerBackend):
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
+    if isinstance(backend, TokenBackend):
+        check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
+    if terms.wait_for_start is not None:
+        await terms.wait_for_start()
+    model.queue.check_capacity(terms.queue_owner)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
             _select_tool_format(model, request, warnings, can_enforce=False)
@@ -143,7 +148,16 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
         parser = registry.create_parser(reasoning, tools, context) if reasoning or tools else None
         return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
 
-    return EventJob(engine, _apply_cache_salt(request, capabilities, terms), reasoning is not None, build_choice)
+    ticket = build_ticket(model, request, terms, estimate_prompt_tokens(request))
+    return EventJob(
+        engine, ticket, _apply_cache_salt(request, capabilities, terms), reasoning is not None, build_choice
+    )
+
+
+def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int) -> QueueTicket:
+    # Engines without priorities serve requests in the order of their arrival.
+    priority = request.priority if "priority" in model.capabilities.parameters else 0
+    return QueueTicket(model.queue, terms.queue_owner, tokens, priority, terms.is_background)
 
 
 def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> GenerateRequest:
@@ -178,8 +192,6 @@ class _TokenPreparation:
 
     async def build_job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
-        backend.queue_budget.check_capacity()
-        check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
         fitting_prompt = await build_fitting_prompt(backend, request, self.terms, model.max_model_len)
         encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
         if encoded.n_dropped:
@@ -192,7 +204,7 @@ class _TokenPreparation:
         requests = self._build_requests(encoded, max_tokens, await self._compile_grammar(encoded))
         return TokenJob(
             engine=backend.engine,
-            queue_budget=backend.queue_budget,
+            queue_ticket=build_ticket(model, request, self.terms, len(encoded.ids)),
             vocabulary=backend.vocabulary,
             eos=backend.eos,
             prompt=encoded.ids,

@@ -65,6 +65,9 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
         return EncodedPrompt(tuple(ids), prompt)
     rendered, images = await render_conversation(backend, prompt, terms)
     ids = add_special_tokens(backend, rendered.ids) if request.add_special_tokens else rendered.ids
+    if prompt.preceding_ids:
+        check_ids(backend, prompt.preceding_ids, "context")
+        ids = _join_prompts(backend, prompt.preceding_ids, ids)
     return EncodedPrompt(ids, rendered.text, rendered.tail, rendered.ignored_options, images=images)
 
 
@@ -72,6 +75,14 @@ def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int
     """Add the tokenizer's own special tokens to a rendered chat prompt, as vLLM's `add_special_tokens` does."""
     wrapping = backend.tokenizer.wrapping
     return (*wrapping.prefix, *ids, *wrapping.suffix)
+
+
+def _join_prompts(backend: TokenBackend, preceding_ids: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Put a prompt after an earlier one. The token that begins a text is not repeated."""
+    beginning = backend.tokenizer.wrapping.prefix
+    size = len(beginning)
+    repeats_beginning = bool(size) and preceding_ids[:size] == beginning == ids[:size]
+    return (*preceding_ids, *(ids[size:] if repeats_beginning else ids))
 
 
 def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:

@@ -11,28 +11,38 @@ import numpy as np
 from ..core.embeddings import Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TextPairs, TokenizedPair
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
-from .embedding import MAX_INLINE_CHARS, find_embedder, truncate_ids
-from .engine_calls import EngineCall
+from .admission import check_countable
+from .embedding import MAX_INLINE_CHARS, find_embedder, run_in_turn, truncate_ids
 from .models import ScorerBackend, ServedModel
 
 T = TypeVar("T")
 
 
-async def score_pairs(model: ServedModel, request: TextPairs) -> RelevanceScores:
-    """Score pairs of texts. Raises RequestError where the model does not support the request."""
+async def score_pairs(model: ServedModel, request: TextPairs, *, queue_owner: str = "") -> RelevanceScores:
+    """Score pairs of texts. queue_owner: as in CallTerms.
+
+    Raises:
+        RequestError: the model does not support the request.
+        Overloaded: the queue is full.
+    """
+    model.encoding_queue.check_capacity(queue_owner)
     if isinstance(model.backend, ScorerBackend):
-        return await _score_with_cross_encoder(model.backend, model.name, request)
-    return await _score_with_embeddings(model, request)
+        return await _score_with_cross_encoder(model, model.backend, request, queue_owner)
+    return await _score_with_embeddings(model, request, queue_owner)
 
 
-async def _score_with_cross_encoder(backend: ScorerBackend, name: str, request: TextPairs) -> RelevanceScores:
+async def _score_with_cross_encoder(
+    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_owner: str
+) -> RelevanceScores:
     limit = backend.engine.max_tokens
+    _check_lengths(backend.tokenizer, request, limit)
     pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
-    with EngineCall():
-        return await backend.engine.score(ScoreRequest(name, pairs, request.activation))
+    score_request = ScoreRequest(model.name, pairs, request.activation)
+    tokens = sum(len(pair.ids) for pair in pairs)
+    return await run_in_turn(model, queue_owner, tokens, lambda: backend.engine.score(score_request))
 
 
-async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> RelevanceScores:
+async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_owner: str) -> RelevanceScores:
     """Score by embeddings; each text is embedded once, however many pairs it is in."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
@@ -40,9 +50,10 @@ async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> Rele
             "This model's scores are cosine similarities, which use no activation function.", param="use_activation"
         )
     limit = embedder.embedding_info.max_tokens
+    _check_lengths(tokenizer, request, limit)
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
-    with EngineCall():
-        embeddings = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
+    embed_request = EmbedRequest(model.name, inputs, normalize=True)
+    embeddings = await run_in_turn(model, queue_owner, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
@@ -51,6 +62,21 @@ def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
     vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
     products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
     return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
+
+
+def _check_lengths(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> None:
+    """Reject texts that are certainly too long, before they are tokenised."""
+    sides = (
+        ("query", request.queries, request.max_query_tokens),
+        ("documents", request.documents, request.max_document_tokens),
+    )
+    for name, texts, max_tokens in sides:
+        for index, text in enumerate(texts):
+            if request.truncate is not None or max_tokens is not None:
+                check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=f"{name}[{index}]")
+            elif len(text) > limit * tokenizer.longest_token:
+                at_least = -(-len(text) // tokenizer.longest_token)
+                raise ContextTooLong(limit=limit, prompt=at_least, at_least=True, param=f"{name}[{index}]")
 
 
 def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[tuple[int, ...], ...]:

@@ -12,6 +12,7 @@ from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..core.vision import ImageProcessor
+from ..prompts.infill import InfillTokens, find_infill_tokens
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import TokenizerInfo
@@ -19,7 +20,7 @@ from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .detokenizer import Vocabulary
 from .engine_calls import Progress
-from .queue_limits import TokenBudget
+from .request_queue import RequestQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,6 @@ class TokenBackend:
     embedder: computes embeddings with the same tokens.
     cache: the engine's prefix cache, where it reports one.
     vision: image preprocessing; None for a model without vision.
-    queue_budget: bounds the tokens that wait for the engine.
     """
 
     engine: TokenEngine
@@ -45,7 +45,6 @@ class TokenBackend:
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
     vision: ImageProcessor | None = None
-    queue_budget: TokenBudget = field(default_factory=TokenBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,34 @@ class ScorerBackend:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelDetails:
+    """Facts about a model's files. None where they are not known.
+
+    engine: that runs it.
+    reason: why this engine was chosen.
+    source: the file or directory.
+    revision: the commit of a model of a hub.
+    quantization: of the weights, such as `Q4_K_M` or `awq`.
+    dtype: of most weights.
+    size: of the weights, in bytes.
+    parameters: number of weights.
+    trained_length: the longest context that the model was trained for, in tokens.
+    kv_bytes_per_token: memory that a token takes in the KV cache.
+    """
+
+    engine: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    revision: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    size: int | None = None
+    parameters: int | None = None
+    trained_length: int | None = None
+    kv_bytes_per_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """A served model.
 
@@ -89,6 +116,9 @@ class ServedModel:
     usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
     progress: counters of its generations.
+    details: facts about its files.
+    queue: generations that wait for the engine.
+    encoding_queue: the same for embeddings and scores.
     """
 
     name: str
@@ -110,6 +140,9 @@ class ServedModel:
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
     progress: Progress = field(default_factory=Progress, compare=False)
+    details: ModelDetails = field(default_factory=ModelDetails)
+    queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
+    encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
     marker_ids: frozenset[int] = field(init=False)
     """Control tokens whose text the parsers need; the same set for every request."""
 
@@ -142,6 +175,12 @@ class ServedModel:
         engine = self.backend.engine
         embedder = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
         return (engine,) if embedder is None else (engine, embedder)
+
+    @property
+    def infill_tokens(self) -> InfillTokens | None:
+        """The tokens of fill-in-the-middle prompts; None for a model that was not trained on them."""
+        backend = self.backend
+        return find_infill_tokens(backend.tokenizer.special_tokens) if isinstance(backend, TokenBackend) else None
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -22,6 +22,7 @@ from .detokenizer import TextAssembler
 from .engine_calls import EngineCall, Progress
 from .output_queue import OutputQueue
 from .prepare import TokenJob
+from .request_queue import QueuedRequest
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +45,20 @@ class TokenRun:
         "_job",
         "_n_unfinished",
         "_pending_outputs",
+        "_place",
         "_progress",
         "_prompt_tokens",
         "_queue",
-        "_queue_budget",
         "_queue_was_full",
+        "_ticket",
     )
 
     def __init__(self, job: TokenJob, progress: Progress) -> None:
         self._job: TokenJob | None = job
         self._progress = progress
-        self._engine, self._queue_budget, self._eos = job.engine, job.queue_budget, job.eos
+        self._engine, self._eos = job.engine, job.eos
+        self._ticket = job.queue_ticket
+        self._place: QueuedRequest | None = None
         self._generates_nothing = job.generates_nothing
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
@@ -70,9 +74,10 @@ class TokenRun:
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         progress = self._progress
-        self._queue_budget.acquire(self._prompt_tokens)
-        progress.begin()
+        self._place = place = self._ticket.enqueue()
+        progress.begin(self._fail)
         try:
+            await place.wait_for_turn()
             with EngineCall():
                 self._submit_all()
             while self._n_unfinished:
@@ -88,8 +93,13 @@ class TokenRun:
             yield [Finished(self._build_usage())]
         finally:
             self._abort_unfinished()
-            progress.end()
-            self._release_budget()
+            progress.end(self._fail)
+            place.leave(sum(choice.n_sampled for choice in self._choices))
+            if self._queue_was_full:
+                self._ticket.queue.mark_full()
+
+    def _fail(self, error: EngineError) -> None:
+        self._queue.put(Failed(self._choices[0].id, error.message))
 
     def _submit_all(self) -> None:
         """Submit all sequences. Raises what the engine rejects them with."""
@@ -110,15 +120,6 @@ class TokenRun:
                 except BaseException:
                     # Does not block, so it cannot be cancelled by us. The response has already ended.
                     log.exception("an engine failed to abort %s", choice.id)
-
-    def _release_budget(self) -> None:
-        """Return reserved tokens: to the queue's budget if the prompt has not started, to the engine otherwise."""
-        if self._has_started:
-            self._queue_budget.mark_free()
-        else:
-            self._queue_budget.release(self._prompt_tokens)
-        if self._queue_was_full:
-            self._queue_budget.mark_full()
 
     def _find_choice(self, id: str) -> _Choice:
         return self._choices[0] if self._choices_by_id is None else self._choices_by_id[id]
@@ -159,7 +160,8 @@ class TokenRun:
             return []
         self._has_started = True
         self._cached_tokens = cached
-        self._queue_budget.release(self._prompt_tokens)
+        if self._place is not None:
+            self._place.start()
         edited = () if self._job is None else self._job.applied_edits
         events: list[Event] = [Started(self._prompt_tokens, cached, len(self._choices), edited=edited)]
         if self._pending_outputs is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from ..core.pull import ModelPuller
 from ..dialects.base import ReaderOptions
 from ..http.disconnect import find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
@@ -51,6 +51,7 @@ def create_app(
     media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
+    puller: ModelPuller | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -58,6 +59,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
+    puller: downloads models, for /models/pull and /api/pull; None refuses to.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -65,6 +67,7 @@ def create_app(
         background=None if store is None else BackgroundRuns(store, options.max_background),
         recent_prompts=RecentPrompts() if options.explain else None,
         port_controller=port_controller,
+        puller=puller,
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(
@@ -121,49 +124,6 @@ def _build_application(
     return Application(router, websocket, lifespan, not_started if requires_lifespan else None)
 
 
-STARTS_PER_TURN = 4
-
-
-class StartLimiter:
-    """Limits request starts, first come, first served: a burst of requests must not delay tokens of running streams.
-
-    Parsing, rendering and admitting a request costs as much as about thirty tokens.
-
-    starts_per_turn: per iteration of the event loop.
-    """
-
-    def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
-        self._starts_per_turn = self._available = starts_per_turn
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._is_scheduled = False
-
-    async def acquire(self) -> None:
-        """Wait for an iteration with capacity; returns immediately if this one has some."""
-        loop = asyncio.get_running_loop()
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            loop.call_soon(self._on_loop_turn, loop)
-        # Those that wait already go first.
-        if self._available and not self._waiters:
-            self._available -= 1
-            return
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    def _on_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._available = self._starts_per_turn
-        while self._waiters and self._available:
-            waiter = self._waiters.popleft()
-            if not waiter.done():  # a cancelled waiter is done
-                waiter.set_result(None)
-                self._available -= 1
-        # An idle server schedules nothing: after a turn without a start it stops.
-        self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
-        if self._is_scheduled:
-            loop.call_soon(self._on_loop_turn, loop)
-
-
 class Application:
     """An ASGI application.
 
@@ -180,7 +140,6 @@ class Application:
     ) -> None:
         self._router, self._websocket, self._lifespan_factory = router, websocket, lifespan_factory
         self._not_started, self._is_started = not_started, False
-        self._start_limiter = StartLimiter()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
@@ -215,8 +174,6 @@ class Application:
             lifecycle = endpoint.open_request(scope, receive, on_disconnect)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
-            # The request has been opened already, so that its times include the wait.
-            await self._start_limiter.acquire()
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send)
             except ClientGone:

@@ -78,16 +78,20 @@ class HttpRequest:
         # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
         return int(value[:19]) if value.isdecimal() else 0
 
-    async def read_json(self) -> bytes:
+    async def read_json(self, *, allow_untyped: bool = False) -> bytes:
         """Read the JSON body of a POST.
 
         A content type other than JSON is rejected: browsers send `application/json` across origins only after a
         preflight, but other types without one. An empty body needs no content type.
+
+        allow_untyped: a body may have no content type either, as some clients of a dialect send it. Only the check of
+        its `Origin` rejects such a request of a web page.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
-        if not is_json and (media_type or self.content_length or "transfer-encoding" in self.headers):
+        has_body = bool(self.content_length) or "transfer-encoding" in self.headers
+        if not is_json and (media_type or (has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
 

@@ -13,6 +13,7 @@ from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
 from ..dialects.anthropic.files import is_anthropic_request
 from ..dialects.base import Profile
 from ..dialects.errors import render_openai_error
+from ..dialects.ollama import render_ollama_error
 from ..dialects.responses import render_responses_error
 from ..dialects.tgi import map_tgi_status, render_tgi_error
 
@@ -47,6 +48,7 @@ RESPONSES = ErrorEnvelope(
 ANTHROPIC = ErrorEnvelope(
     "Anthropic", lambda error, request_id, _: render_anthropic_error(error, request_id), map_anthropic_status
 )
+OLLAMA = ErrorEnvelope("Ollama", lambda error, _, __: render_ollama_error(error), lambda error: error.status)
 TGI = ErrorEnvelope("TGI", lambda error, _, __: render_tgi_error(error), map_tgi_status)
 BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
 """OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""

@@ -169,6 +169,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
+    model.queue.check_capacity(find_queue_owner(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -182,14 +183,22 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
 
 
 def build_responder(
-    http: HttpRequest, writer: Writer, admitted: AdmittedCall, batches: EventBatches, *, stream: bool
+    http: HttpRequest,
+    writer: Writer,
+    admitted: AdmittedCall,
+    batches: EventBatches,
+    *,
+    stream: bool,
+    content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them."""
+    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
-    headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
+    headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
-    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings)
+    # Only server-sent events have comments, in which a stream can carry its warnings.
+    has_room = not stream or content_type == EVENT_STREAM
+    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
     return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
 
 
@@ -199,8 +208,10 @@ def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
     return timeouts.admitted_headers if admitted.run.is_admitted else timeouts.headers
 
 
-def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
-    return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
+def build_stream_headers(
+    http: HttpRequest, warnings: tuple[str, ...] = (), content_type: tuple[bytes, bytes] = EVENT_STREAM
+) -> RawHeaders:
+    return http.build_headers(content_type, warnings) + NO_BUFFERING_HEADERS
 
 
 async def find_queried_model(http: HttpRequest) -> ServedModel:
@@ -252,12 +263,20 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=context.caller.owner,
+        queue_owner=find_queue_owner(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
         timeout=request_timeout(context),
+        wait_for_start=service.generation.start_limiter.acquire,
     )
+
+
+def find_queue_owner(context: RequestContext) -> str:
+    """The key that shares an engine with others; empty where there is one key at most."""
+    options = context.service.options
+    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""
 
 
 def request_timeout(context: RequestContext) -> float | None:

@@ -12,10 +12,12 @@ from ..core.errors import NotFound, Overloaded
 from ..dialects.body import abbreviate
 from .auth import Access, AccessPolicy
 from .endpoint import Endpoint, Handler, HttpRequest, JsonResponse, Route
-from .envelopes import BY_CLIENT, ErrorEnvelope
+from .envelopes import BY_CLIENT, OLLAMA, ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
 
+PREFIXES: Mapping[str, ErrorEnvelope] = {"/api": OLLAMA, "/api/v1": BY_CLIENT}
+"""The envelopes of unknown paths below these prefixes. `/api/v1` is a wrong base URL of OpenAI's clients."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -58,7 +60,10 @@ class FallbackEndpoint(Endpoint):
         http_metrics: HttpMetrics,
     ) -> None:
         super().__init__(Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, handler)), service, policy, http_metrics)
-        self._envelopes: Mapping[str, ErrorEnvelope] = {route.path: route.envelope for route in routes}
+        self._envelopes: Mapping[str, ErrorEnvelope] = {
+            **PREFIXES,
+            **{route.path: route.envelope for route in routes},
+        }
 
     def find_envelope(self, path: str) -> ErrorEnvelope:
         while path not in self._envelopes:

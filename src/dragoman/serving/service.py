@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -19,6 +21,8 @@ from .crypto import Sealer
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
 from .request_log import RequestLog
+
+STARTS_PER_TURN = 4
 
 
 class ServingOptions(Struct, frozen=True):
@@ -61,6 +65,47 @@ class ServingOptions(Struct, frozen=True):
     progress_timeout: float = 600.0
 
 
+class StartLimiter:
+    """Limits request starts, first come, first served: a burst of requests must not delay tokens of running streams.
+
+    Rendering and admitting a request costs as much as about thirty tokens; rejecting one costs little, so what can
+    reject it (authentication, validation, a full queue) comes first.
+
+    starts_per_turn: per iteration of the event loop.
+    """
+
+    def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
+        self._starts_per_turn = self._available = starts_per_turn
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._is_scheduled = False
+
+    async def acquire(self) -> None:
+        """Wait for an iteration with capacity; returns immediately if this one has some."""
+        loop = asyncio.get_running_loop()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._on_loop_turn, loop)
+        # Those that wait already go first.
+        if self._available and not self._waiters:
+            self._available -= 1
+            return
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _on_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._available = self._starts_per_turn
+        while self._waiters and self._available:
+            waiter = self._waiters.popleft()
+            if not waiter.done():  # a cancelled waiter is done
+                waiter.set_result(None)
+                self._available -= 1
+        # An idle server schedules nothing: after a turn without a start it stops.
+        self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
+        if self._is_scheduled:
+            loop.call_soon(self._on_loop_turn, loop)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationServices:
     """What reads the body of a request and admits its call to the engine, for every dialect.
@@ -68,6 +113,7 @@ class GenerationServices:
     meters: count the calls of each model.
     request_log: None if requests are not logged.
     recent_prompts: remembers prompts to explain; None unless that is enabled.
+    start_limiter: paces what is expensive in admitting a call.
     """
 
     reader_options: ReaderOptions
@@ -77,6 +123,7 @@ class GenerationServices:
     meters: ModelMetrics
     request_log: RequestLog | None = None
     recent_prompts: RecentPrompts | None = None
+    start_limiter: StartLimiter = field(default_factory=StartLimiter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,8 @@ class Responder(ABC):
     async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._response_start = None
         self._status, self._length = status, len(body)
+        # A keepalive whose task has been started must not precede the body.
+        self._is_writing = True
         length = (b"content-length", str(len(body)).encode())
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await self._write(body, more_body=False)

@@ -24,14 +24,18 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny` (the embedded model); a GGUF file; a directory of safetensors, loaded by the "
-            "engine that fits, or by the one named (`transformers:DIRECTORY`, `vllm:DIRECTORY`, "
-            "`mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a simulated vLLM that needs no GPU "
-            "(see --profile); `scripted` or `scripted:FILE`, which replies as directives in the prompt or a "
+            "What to serve: `tiny` (the embedded model); `org/name`, a model of the Hugging Face hub, which is "
+            "downloaded (`org/name:QUANT` for a GGUF file, `org/name@REVISION`); a GGUF file; a directory of "
+            "safetensors. The engine that fits loads it, or the one named (`transformers:MODEL`, `vllm:MODEL`, "
+            "`mlx:MODEL`, `tiny:MODEL`, `encoder:MODEL`, `gguf:MODEL`). Further: `sim`, a simulated vLLM that needs no "
+            "GPU (see --profile); `scripted` or `scripted:FILE`, which replies as directives in the prompt or a "
             "script file specify; `http://HOST:PORT/v1`, another OpenAI-compatible server (comma-separated for "
             "several); or `python:MODULE:FACTORY`, your own engine.",
         ),
     ] = "tiny"
+    revision: Annotated[
+        str | None, Option("Model", "Branch, tag or commit of a model of the hub; `main` by default.")
+    ] = None
     served_model_name: Annotated[
         tuple[str, ...],
         Option(
@@ -278,7 +282,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     max_num_seqs: Annotated[
-        int | None, Option("Scheduling", "Maximum number of sequences running at the same time.", minimum=1)
+        int | None,
+        Option(
+            "Scheduling",
+            "Maximum number of sequences running at the same time; of requests, for an engine that takes them whole.",
+            minimum=1,
+        ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
@@ -485,7 +494,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     lora_modules: Annotated[
-        tuple[str, ...], Option("Model", "LoRA adapter to serve. Repeatable.", metavar="NAME=PATH")
+        tuple[str, ...],
+        Option("Model", "LoRA adapter to serve: a directory or `org/name`. Repeatable.", metavar="NAME=PATH"),
     ] = ()
     config: Annotated[
         str | None,

@@ -18,12 +18,12 @@ _PARSING_ENGINES = (*_SCHEDULING_ENGINES, "upstream")
 
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULING_ENGINES: (
-        "chat_template trust_request_chat_template max_num_seqs max_num_batched_tokens enable_prefix_caching "
-        "max_queued_tokens worker_timeout worker_memory"
+        "chat_template trust_request_chat_template max_num_batched_tokens enable_prefix_caching worker_timeout "
+        "worker_memory"
     ),
     _PARSING_ENGINES: "tool_call_parser reasoning_parser override_generation_config",
     (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens",
-    (*_SCHEDULING_ENGINES, "encoder"): "max_queued_requests",
+    (*_PARSING_ENGINES, "scripted"): "max_num_seqs",
     (*_BATCHING_ENGINES, "llamacpp"): "step_timeout",
     _BATCHING_ENGINES: "kv_offloading_dir kv_offloading_bytes",
     ("transformers", "mlx", "llamacpp", "vllm"): "dtype",
@@ -48,7 +48,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
 }
 SUPPORTED_BY = {name: engines for engines, names in _BY_ENGINES.items() for name in names.split()}
 """The engines that support a setting, where not all do."""
-ENGINES = frozenset(engine for engines in _BY_ENGINES for engine in engines)
+ENGINES = frozenset(engine for engines in _BY_ENGINES for engine in engines) | {"encoder"}
 """Engines whose supported settings are known. Third-party engines may support any."""
 
 

@@ -21,7 +21,11 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     ] = None
     tokenizer: Annotated[
         str | None,
-        Option("Simulator", "Tokenizer for token counts: a model directory or a tokenizer.json.", metavar="PATH"),
+        Option(
+            "Simulator",
+            "Tokenizer for token counts: a model directory, a tokenizer.json, or a model of the hub (`org/name`).",
+            metavar="PATH",
+        ),
     ] = None
     time_scale: Annotated[
         float, Option("Simulator", "Speed of simulated time: 10 is ten times as fast.", minimum=0.001, metavar="FACTOR")

@@ -22,9 +22,9 @@ from dragoman.dialects.anthropic.content_blocks import (
     VISIBLE_TYPES,
 )
 from dragoman.dialects.anthropic.parameters import MESSAGES
-from dragoman.dialects.anthropic.tool_input import INVALID_JSON_KEY
 from dragoman.dialects.anthropic.wire import AnthropicWireTool, BlockSource, ToolChange, WireContentBlock
 from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.tool_input import INVALID_JSON_KEY
 
 from ...pictures import PIXEL_URL
 

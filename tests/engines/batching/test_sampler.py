@@ -210,12 +210,12 @@ LARGE = 40_000
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 9.0])
 @pytest.mark.parametrize(
-    ("top_k", "top_p"), [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-6), (50, 1.0), (50, 0.8), (9000, 0.7)]
+    ("top_k", "top_p"), [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-9), (50, 1.0), (50, 0.8), (9000, 0.7)]
 )
 def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int, top_p: float, spread: float) -> None:
     """Sixteenths again, so that many tokens are equally good."""
     rng = np.random.default_rng(int(spread * 10) + top_k)
-    logits = (rng.normal(size=LARGE) * spread * 16).round().astype(np.float32) / 16
+    logits = ((rng.normal(size=LARGE) * spread * 16).round() / 16).astype(np.float32)
     sampling = Sampling(temperature=0.5, top_k=top_k, top_p=top_p)
     order = sorted(range(LARGE), key=lambda id: (-logits[id], id))
     if top_k:
@@ -229,7 +229,7 @@ def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int,
         asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
         made = SamplingState(asked, LARGE, always(chance))
         (token,) = sample(logits[None], [made], [None])
-        expected = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+        expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
         # What float32 cannot tell from the boundary moves it by so many tokens.
         most = int(near.sum()) if top_p < 1 else 0
         assert token in kept[max(expected - most, 0) : expected + most + 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dragoman.engines.simulator.planner import (
-    Candidate,
+    FleetOption,
     Objective,
     PlanError,
     build_candidates,
@@ -31,7 +31,7 @@ def workload() -> list[WorkloadRequest]:
 
 
 @pytest.fixture(scope="module")
-def candidates() -> list[Candidate]:
+def candidates() -> list[FleetOption]:
     found, refused = build_candidates(
         [(name, find_gpu(name), price) for name, price in (("l4", 0.7), ("l40s", 0.9), ("rtx4090", 0.4))],
         [load_model_shape("meta-llama/Llama-3.1-8B")],
@@ -45,7 +45,7 @@ def candidates() -> list[Candidate]:
     return found
 
 
-def brute_force(candidates: list[Candidate], workload: list[WorkloadRequest], most: int) -> float:
+def brute_force(candidates: list[FleetOption], workload: list[WorkloadRequest], most: int) -> float:
     """The least cost per hour over every configuration and number of replicas."""
     costs: list[float] = []
     for candidate in candidates:
@@ -56,7 +56,7 @@ def brute_force(candidates: list[Candidate], workload: list[WorkloadRequest], mo
     return min(costs)
 
 
-def test_the_answer_is_that_of_trying_everything(candidates: list[Candidate], workload: list[WorkloadRequest]) -> None:
+def test_the_answer_is_that_of_trying_everything(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     assert result.best is not None
     assert result.best.cost_per_hour == pytest.approx(brute_force(candidates, workload, 8))
@@ -64,12 +64,12 @@ def test_the_answer_is_that_of_trying_everything(candidates: list[Candidate], wo
     assert any(not fleet.units for fleet in result.fleets), "every configuration is enough: nothing was refused"
 
 
-def test_several_processes_find_the_same(candidates: list[Candidate], workload: list[WorkloadRequest]) -> None:
+def test_several_processes_find_the_same(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
     few = candidates[:6]
     assert plan(few, workload, OBJECTIVES, max_devices=4, processes=2) == plan(few, workload, OBJECTIVES, max_devices=4)
 
 
-def test_the_pareto_front_is_beaten_by_no_fleet(candidates: list[Candidate], workload: list[WorkloadRequest]) -> None:
+def test_the_pareto_front_is_beaten_by_no_fleet(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     points = [
         (fleet.cost_per_hour, OBJECTIVES[0].read(fleet.report))
@@ -86,7 +86,7 @@ def test_the_pareto_front_is_beaten_by_no_fleet(candidates: list[Candidate], wor
     assert result.best.candidate.description in text
 
 
-def test_a_question_without_an_answer_says_why(candidates: list[Candidate], workload: list[WorkloadRequest]) -> None:
+def test_a_question_without_an_answer_says_why(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
     impossible = parse_objectives("p50 itl < 1us")
     result = plan(candidates[:2], workload, impossible, max_devices=2)
     assert result.best is None

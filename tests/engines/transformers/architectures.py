@@ -111,7 +111,16 @@ def _rope(kind: str, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **more}}
 
 
-OPTIONAL = ("head_dim", "sliding_window", "q_lora_rank", "num_key_value_heads", "pad_token_id", "n_routed_experts")
+OPTIONAL = (
+    "head_dim",
+    "moe_intermediate_size",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "num_key_value_heads",
+    "pad_token_id",
+    "q_lora_rank",
+    "sliding_window",
+)
 """Fields of SMALL that are set also where an architecture's default is nothing."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 8},
@@ -193,10 +202,11 @@ def configure(name: str) -> Any:
 
 
 def _can_set(config: Any, field: str) -> bool:
-    own = getattr(type(config), field, None)
+    kind = config.__class__
+    own = getattr(kind, field, None)
     is_derived = isinstance(own, property) and own.fset is None
     # Setting it would set the other, which is derived.
-    is_derived |= field == "layer_types" and isinstance(getattr(type(config), "layers_block_type", None), property)
+    is_derived |= field == "layer_types" and isinstance(getattr(kind, "layers_block_type", None), property)
     return not is_derived and _default(config, field) is not LookupError
 
 

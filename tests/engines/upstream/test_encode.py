@@ -187,7 +187,7 @@ CONTINUED = TemplateOptions(continue_final_message=True)
     ("request_", "kind", "param"),
     [
         (GenerateRequest("m", talk(), return_prompt=True), "openai", "return_token_ids"),
-        (GenerateRequest("m", (1, 2), return_prompt=True), "vllm", "return_token_ids"),
+        (GenerateRequest("m", (1, 2), return_prompt=True), "sglang", "return_token_ids"),
         (
             GenerateRequest("m", talk(), limits=GenerationLimits(include_stop=True)),
             "openai",

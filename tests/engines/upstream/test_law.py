@@ -76,6 +76,8 @@ ASKED = {
     "completions of two prompts": completions(prompt=["Once", "Twice"], n=2),
     "completions of ids": completions(prompt=[40, 41, 42]),
     "completions with logprobs": completions(logprobs=2, return_token_ids=True),
+    "completions of ids, with ids": completions(prompt=[300, 301, 302], return_token_ids=True),
+    "completions of ids, echoed": completions(prompt=[300, 301, 302], echo=True),
     "completions with an echo": completions(echo=True),
     "responses": responses(),
     "messages": messages(),

@@ -13,8 +13,8 @@ from ...core.message import File, Image, InlineMedia, Part, Text, ToolCall, Tool
 from ...core.message import MediaSource as CoreSource
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
+from ..tool_input import INVALID_JSON_KEY
 from .thinking_blocks import ThinkingBlockReader
-from .tool_input import INVALID_JSON_KEY
 from .wire import BlockSource, WireContentBlock
 
 T = TypeVar("T")

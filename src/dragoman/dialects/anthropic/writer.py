@@ -40,9 +40,9 @@ from ..json_encoding import (
     escape_line_breaks,
     replace_surrogates,
 )
+from ..tool_input import ToolInputStreamer
 from .context_management import render_applied_edits
 from .errors import render_anthropic_error
-from .tool_input import ToolInputStreamer
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'

@@ -158,7 +158,7 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
         prompt=conversation,
         choices=body.read_choice_count(options),
         sampling=body.build_sampling(),
-        limits=body.read_limits(options, _read_max_tokens(body)),
+        limits=body.read_limits(options, *_read_max_tokens(body)),
         constraint=constraint,
         constraint_param=constraint_param,
         logprobs=_read_logprobs(body),
@@ -172,12 +172,13 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
     )
 
 
-def _read_max_tokens(body: ChatBody) -> int | None:
+def _read_max_tokens(body: ChatBody) -> tuple[int | None, str]:
+    """The limit, and the field that holds it."""
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if max_tokens == 0:
         raise invalid_value(name, "expected -1 or an integer >= 1")
-    return None if max_tokens == -1 else max_tokens
+    return None if max_tokens == -1 else max_tokens, name
 
 
 def _read_logprobs(body: ChatBody) -> int | None:

@@ -21,6 +21,10 @@ class ModelCard(Struct, frozen=True):
     state: loaded, unloaded, ...
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
+    engine, quantization, revision: None if unknown.
+    size: bytes of the weights. parameters: their number.
+    trained_length: the longest context that the model was trained for. vocab_size: number of tokens.
+    progress: bytes that have been downloaded, and of all; None if nothing is being downloaded.
     """
 
     id: str
@@ -33,14 +37,52 @@ class ModelCard(Struct, frozen=True):
     state: str | None = None
     aliases: tuple[str, ...] = ()
     capabilities: tuple[str, ...] | None = None
+    engine: str | None = None
+    quantization: str | None = None
+    revision: str | None = None
+    size: int | None = None
+    parameters: int | None = None
+    trained_length: int | None = None
+    vocab_size: int | None = None
+    progress: tuple[int, int] | None = None
 
 
-class _DragomanFields(Struct, frozen=True):
-    """This server's own fields, in an object of their own so that the top level has only one non-standard field."""
+class _Progress(Struct, frozen=True):
+    """A download, in bytes."""
+
+    completed: int
+    total: int
+
+
+class _DragomanFields(Struct, frozen=True, omit_defaults=True):
+    """This server's own fields, in an object of their own."""
 
     state: str
     aliases: tuple[str, ...]
     capabilities: tuple[str, ...] | None
+    engine: str | None = None
+    quantization: str | None = None
+    size: int | None = None
+    parameters: int | None = None
+    revision: str | None = None
+    progress: _Progress | None = None
+
+
+class _Meta(Struct, frozen=True, omit_defaults=True):
+    """llama.cpp's `meta`. Field names are its own."""
+
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+    n_vocab: int | None = None
+    n_params: int | None = None
+    size: int | None = None
+
+
+class _Architecture(Struct, frozen=True):
+    """OpenRouter's and llama.cpp's `architecture`."""
+
+    input_modalities: tuple[str, ...]
+    output_modalities: tuple[str, ...]
 
 
 class _Permission(Struct, frozen=True):
@@ -61,7 +103,11 @@ class _Permission(Struct, frozen=True):
 
 
 class _Model(Struct, frozen=True, omit_defaults=True):
-    """One model with OpenAI's fields, then Anthropic's, then vLLM's."""
+    """One model with OpenAI's fields, then Anthropic's, then vLLM's.
+
+    The context length has a name in each family of clients: `context_length` is OpenRouter's and LM Studio's,
+    `context_window` is Groq's and Codex's, `meta.n_ctx` is llama.cpp's.
+    """
 
     id: str
     object: str
@@ -74,6 +120,11 @@ class _Model(Struct, frozen=True, omit_defaults=True):
     max_input_tokens: int | None
     max_tokens: int | None
     max_model_len: int | None
+    context_length: int | None = None
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    architecture: _Architecture | None = None
+    meta: _Meta | None = None
     root: str | msgspec.UnsetType | None = msgspec.UNSET
     parent: str | msgspec.UnsetType | None = msgspec.UNSET
     permission: tuple[_Permission, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -113,9 +164,40 @@ def _build_model(card: ModelCard, profile: Profile) -> _Model:
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,
-        dragoman=msgspec.UNSET if card.state is None else _DragomanFields(card.state, card.aliases, card.capabilities),
+        context_length=card.max_model_len,
+        context_window=card.max_model_len,
+        max_output_tokens=None if not _generates(card) else card.max_model_len,
+        architecture=None if card.capabilities is None else _build_architecture(card.capabilities),
+        meta=None
+        if card.max_model_len is None
+        else _Meta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
+        dragoman=msgspec.UNSET if card.state is None else _build_own_fields(card, card.state),
     )
     if profile is Profile.OPENAI:
         return model
     permission = _Permission(f"modelperm-{card.id}", card.created)
     return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
+
+
+def _generates(card: ModelCard) -> bool:
+    return card.capabilities is not None and "generation" in card.capabilities
+
+
+def _build_architecture(capabilities: Sequence[str]) -> _Architecture:
+    inputs = ("text", "image") if "images" in capabilities else ("text",)
+    outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
+    return _Architecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))
+
+
+def _build_own_fields(card: ModelCard, state: str) -> _DragomanFields:
+    return _DragomanFields(
+        state,
+        card.aliases,
+        card.capabilities,
+        card.engine,
+        card.quantization,
+        card.size,
+        card.parameters,
+        card.revision,
+        None if card.progress is None else _Progress(*card.progress),
+    )

@@ -266,7 +266,9 @@ def _build_request(
         prompt=conversation,
         sampling=body.build_sampling(),
         limits=body.build_limits(
-            None if max_tokens == -1 else max_tokens, read_stop_strings(body.stop, options.max_stop)
+            None if max_tokens == -1 else max_tokens,
+            read_stop_strings(body.stop, options.max_stop),
+            "max_output_tokens",
         ),
         constraint=constraint,
         constraint_param=constraint_param,

@@ -44,8 +44,8 @@ def hash_root(cache_salt: str, adapter: int = 0, *, is_long: bool = False) -> by
     is_long: the keys have the model's long RoPE factors, see `Model.rope_window`.
     """
     salt = cache_salt.encode("utf-8", "surrogatepass")
-    key = adapter.to_bytes(8, "big") + (b"long" if is_long else b"")
-    return blake2b(salt, digest_size=16, key=key).digest()
+    suffix = b"long" if is_long else b""
+    return blake2b(salt, digest_size=16, key=adapter.to_bytes(8, "big") + suffix).digest()
 
 
 def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False) -> Iterator[bytes]:

@@ -140,6 +140,11 @@ class BatchingEngine:
         return self._capabilities
 
     @property
+    def num_kv_tokens(self) -> int:
+        """Capacity of the KV cache, in tokens."""
+        return self._config.num_kv_tokens
+
+    @property
     def max_model_len(self) -> int:
         return self._config.max_model_len
 

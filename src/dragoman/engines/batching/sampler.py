@@ -64,9 +64,9 @@ def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
     return logits
 
 
-def _replace_non_finite(logits: Floats) -> np.float32:
+def _replace_non_finite(logits: Floats) -> float:
     """Replace non-finite logits in place: NaN is impossible, +inf is certain. Returns the best."""
-    best = logits.max()
+    best = float(logits.max())
     if np.isfinite(best):
         return best
     logits[np.isnan(logits)] = -np.inf
@@ -74,13 +74,13 @@ def _replace_non_finite(logits: Floats) -> np.float32:
     if certain.any():
         logits[:] = -np.inf
         logits[certain] = 0
-    return logits.max()
+    return float(logits.max())
 
 
-def _draw(logits: Floats, best: np.float32, state: SamplingState) -> int:
+def _draw(logits: Floats, best: float, state: SamplingState) -> int:
     """Draw a token from the distribution of one row, which is overwritten. best: its largest logit."""
     sampling, uniform = state.sampling, state.rng() if state.rng else 0.0
-    logits -= best
+    logits -= np.float32(best)
     with np.errstate(over="ignore"):
         logits /= np.float32(sampling.temperature)
     if sampling.min_p > 0:
@@ -90,9 +90,9 @@ def _draw(logits: Floats, best: np.float32, state: SamplingState) -> int:
         ids = _find_top_k(logits, sampling.top_k)
     if sampling.top_p < 1:
         ids = _find_top_p(logits, sampling.top_p) if ids is None else ids[_find_top_p(logits[ids], sampling.top_p)]
-    cumulative = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
+    cumulative: NDArray[np.float64] = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
     # The product is less than the total for every double below 1, so some token is always possible.
-    index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    index = int(np.searchsorted(cumulative, uniform * float(cumulative[-1]), side="right"))
     return index if ids is None else int(ids[index])
 
 
@@ -115,12 +115,12 @@ def _find_top_p(logits: Floats, share: float) -> Ints:
     masses = np.exp(logits)
     needed = share * float(masses.sum(dtype=np.float64))
     excess = float(masses.sum(dtype=np.float64)) - needed
-    ids = np.flatnonzero(masses > excess / len(masses))
+    ids = np.flatnonzero(masses >= excess / len(masses))
     masses, size = masses[ids], len(masses)
     while len(ids) < _WORTHWHILE * size:
         size = len(ids)
-        kept = masses > (float(masses.sum(dtype=np.float64)) - needed) / size
-        ids, masses = ids[kept], masses[kept]
+        possible = masses >= (float(masses.sum(dtype=np.float64)) - needed) / size
+        ids, masses = ids[possible], masses[possible]
     last, count = _find_last(masses, needed)
     better, ties = masses > last, np.flatnonzero(masses == last)
     better[ties[: count - int(better.sum())]] = True

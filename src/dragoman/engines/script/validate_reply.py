@@ -31,20 +31,24 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
     if isinstance(request.prompt, Conversation):
         _check_calls(calls, request.prompt)
     elif calls:
-        raise Unsupported(f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.")
+        raise Unsupported(
+            f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.", param="prompt"
+        )
     has_refusal = any(isinstance(part, Refuse) for part in reply)
     if request.constraint is not None and not calls and not has_refusal:
         text = "".join(join_pieces(part.text) for part in reply if isinstance(part, Say))
         match request.constraint:
             case JsonObject():
-                _check_json(text, '{"type": "object"}', "The scripted text")
+                _check_json(text, '{"type": "object"}', "The scripted text", "response_format")
             case JsonSchema(schema):
-                _check_json(text, schema, "The scripted text")
+                _check_json(text, schema, "The scripted text", "response_format")
             case StringChoices(options):
                 if text not in options:
-                    raise Unsupported("The scripted text is none of the choices that the request allows.")
+                    message = "The scripted text is none of the choices that the request allows."
+                    raise Unsupported(message, param="response_format")
             case _:
-                raise Unsupported("Scripted replies do not support regular expressions and grammars.")
+                message = "Scripted replies do not support regular expressions and grammars."
+                raise Unsupported(message, param="response_format")
 
 
 def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
@@ -63,10 +67,10 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
             raise Unsupported(f"The script calls {call.name!r}, which tool_choice does not allow.", param="tool_choice")
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
-            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}")
+            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}", "tools")
         elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
             schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
-            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}")
+            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
             f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
@@ -74,8 +78,8 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
         )
 
 
-def _check_json(text: str, schema: str, label: str) -> None:
+def _check_json(text: str, schema: str, label: str, param: str) -> None:
     try:
         check_schema(text, schema)
     except SchemaError as error:
-        raise Unsupported(f"{label} cannot be returned as requested: {error}.") from None
+        raise Unsupported(f"{label} cannot be returned as requested: {error}.", param=param) from None

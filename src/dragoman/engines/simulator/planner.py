@@ -53,7 +53,7 @@ class Objective(Struct, frozen=True):
         return f"{self.statistic} {self.metric} < {self.limit * 1000:g} ms"
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class FleetOption(Struct, frozen=True, kw_only=True):
     """One configuration of a replica.
 
     price: of one device, per hour.
@@ -98,7 +98,7 @@ class PlannedFleet(Struct, frozen=True):
     joules_per_token: at full board power; None without a figure for the device.
     """
 
-    candidate: Candidate
+    candidate: FleetOption
     units: int
     devices: int
     cost_per_hour: float
@@ -161,12 +161,12 @@ def build_candidates(
     max_num_seqs: Iterable[int],
     max_num_batched_tokens: Iterable[int],
     splits: Iterable[tuple[int, int]] = ((0, 1),),
-) -> tuple[list[Candidate], list[str]]:
+) -> tuple[list[FleetOption], list[str]]:
     """All combinations that exist, and the reasons why others do not (too little memory, indivisible layers).
 
     gpus: name, figures and price per hour. splits: prefill and decode replicas of a unit.
     """
-    candidates: list[Candidate] = []
+    candidates: list[FleetOption] = []
     refused: list[str] = []
     sizes, budgets, layouts = tuple(max_num_seqs), tuple(max_num_batched_tokens), tuple(splits)
     devices = tuple(tensor_parallel)
@@ -184,7 +184,7 @@ def build_candidates(
                             profile.engine, max_num_seqs=seqs, max_num_batched_tokens=budget
                         )
                         candidates += [
-                            Candidate(
+                            FleetOption(
                                 gpu=name,
                                 profile=msgspec.structs.replace(profile, engine=engine),
                                 devices=tensor,
@@ -199,7 +199,7 @@ def build_candidates(
 
 
 def plan(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[FleetOption],
     workload: Sequence[WorkloadRequest],
     objectives: tuple[Objective, ...],
     *,
@@ -238,7 +238,7 @@ def _rank(fleet: PlannedFleet) -> tuple[bool, float, int, str]:
 
 
 def _search(
-    candidate: Candidate,
+    candidate: FleetOption,
     workload: Sequence[WorkloadRequest],
     objectives: tuple[Objective, ...],
     max_devices: int,
@@ -270,7 +270,7 @@ def _search(
     return _evaluate(candidate, high, reports[high]), len(reports)
 
 
-def _evaluate(candidate: Candidate, units: int, report: Report) -> PlannedFleet:
+def _evaluate(candidate: FleetOption, units: int, report: Report) -> PlannedFleet:
     devices = units * candidate.devices_per_unit
     per_hour = devices * candidate.price
     watts = candidate.profile.hardware.watts
@@ -285,7 +285,7 @@ def _evaluate(candidate: Candidate, units: int, report: Report) -> PlannedFleet:
     )
 
 
-def _fail(candidate: Candidate, reason: str, report: Report | None = None) -> PlannedFleet:
+def _fail(candidate: FleetOption, reason: str, report: Report | None = None) -> PlannedFleet:
     return PlannedFleet(candidate, 0, 0, float("inf"), float("inf"), None, report, reason)
 
 
@@ -298,7 +298,7 @@ def _share_workload(encoded: bytes) -> None:
 
 
 def _search_shared(
-    candidate: Candidate, objectives: tuple[Objective, ...], max_devices: int, routing: Routing
+    candidate: FleetOption, objectives: tuple[Objective, ...], max_devices: int, routing: Routing
 ) -> tuple[PlannedFleet, int]:
     return _search(candidate, _shared_workload, objectives, max_devices, routing)
 

@@ -7,13 +7,14 @@ A sequence that outgrows the window is computed again with long factors, as in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ...core.errors import EngineError
 from ..batching import Chunk
 from .backend import Network, Tensor, torch
+from .position_limits import find_rope_parameters
 
 _ROPE_TYPE = "longrope"
 
@@ -36,12 +37,10 @@ class LongRope:
 
         Raises: EngineError if layers differ.
         """
-        parameters: Mapping[str, Any] = getattr(self._config, "rope_parameters", None) or {}
-        candidates = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-        windows = {
-            candidate["original_max_position_embeddings"]
-            for candidate in candidates
-            if candidate.get("rope_type") == _ROPE_TYPE
+        windows: set[int] = {
+            parameters["original_max_position_embeddings"]
+            for parameters in find_rope_parameters(self._config)
+            if parameters.get("rope_type") == _ROPE_TYPE
         }
         if len(windows) > 1:
             raise EngineError(f"its layers have different windows of longrope: {sorted(windows)}")
@@ -72,7 +71,7 @@ class LongRope:
             # A position beyond the window makes the library choose long factors; its row is dropped.
             beyond = torch.full_like(positions[..., :1], self.window)
             embeddings = forward(states, torch.cat([positions, beyond], dim=-1), **options)
-            parts.append((self._long_rows, _map_tensors(embeddings, lambda embedding: embedding[..., :-1, :])))
+            parts.append((self._long_rows, _drop_last(embeddings)))
         order = torch.cat([rows for rows, _ in parts]).argsort().to(position_ids.device)
         if isinstance(parts[0][1], tuple):
             columns = zip(*(embeddings for _, embeddings in parts), strict=True)
@@ -80,5 +79,8 @@ class LongRope:
         return torch.cat([embeddings for _, embeddings in parts], dim=-2)[..., order, :]
 
 
-def _map_tensors(tensors: Any, change: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
-    return tuple(change(tensor) for tensor in tensors) if isinstance(tensors, tuple) else change(tensors)
+def _drop_last(embeddings: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
+    """Drop the last row."""
+    if type(embeddings) is tuple:
+        return tuple(map(_drop_last, cast("tuple[Tensor, ...]", embeddings)))
+    return embeddings[..., :-1, :]

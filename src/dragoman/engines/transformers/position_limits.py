@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from .backend import Network
 
@@ -40,7 +40,7 @@ def reduce_limits(network: Network) -> Generator[None]:
     windows = [
         (parameters, parameters[_ROPE_WINDOW])
         for holder in holders
-        for parameters in _find_rope_parameters(holder)
+        for parameters in find_rope_parameters(holder)
         if parameters.get(_ROPE_WINDOW, 0) > _ATTRIBUTES[_ROPE_WINDOW]
     ]
     for parameters, _ in windows:
@@ -58,7 +58,8 @@ def reduce_limits(network: Network) -> Generator[None]:
 
 def _forget_long_frequencies(network: Network) -> None:
     for module in network.modules():
-        for name in [name for name in vars(module) if name.endswith(_LONG_FREQUENCIES)]:
+        names = [str(name) for name in cast("dict[str, Any]", vars(module))]
+        for name in (name for name in names if name.endswith(_LONG_FREQUENCIES)):
             delattr(module, name)
 
 
@@ -71,8 +72,9 @@ def _find_holders(network: Network) -> Iterator[Any]:
             yield module.config
 
 
-def _find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
-    parameters = getattr(holder, "rope_parameters", None)
+def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
+    """Find the RoPE parameters of a configuration: of all layers, and of each type of layer."""
+    parameters: dict[str, Any] | None = getattr(holder, "rope_parameters", None)
     if isinstance(parameters, dict):
         yield parameters
         yield from (value for value in parameters.values() if isinstance(value, dict))

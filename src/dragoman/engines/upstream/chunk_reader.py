@@ -92,10 +92,13 @@ class _ChoiceReader:
 
 
 class ChunkReader:
-    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection."""
+    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
 
-    def __init__(self, request: GenerateRequest, new_id: Callable[[], str]) -> None:
-        self._request = request
+    prompt_text: the text of a prompt of token ids.
+    """
+
+    def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
+        self._request, self._prompt_text = request, prompt_text
         choices = max(request.choices, request.best_of or 0)
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
@@ -142,8 +145,9 @@ class ChunkReader:
 
     def _build_prompt_tokens(self, ids: Sequence[int], text: str | None) -> PromptTokens:
         prompt = self._request.prompt
-        prompt_text = prompt if isinstance(prompt, str) else text or ""
-        return PromptTokens(0, prompt_text, tuple(Token(id, "") for id in ids))
+        prompt_text = prompt if isinstance(prompt, str) else self._prompt_text or text or ""
+        prompt_ids = prompt if isinstance(prompt, tuple) else ids
+        return PromptTokens(0, prompt_text, tuple(Token(id, "") for id in prompt_ids))
 
     def _count_cached(self) -> int | None:
         details = self._usage.prompt_tokens_details

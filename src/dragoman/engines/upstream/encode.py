@@ -29,10 +29,15 @@ Fields = Iterator[tuple[str, Any]]
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """A request to POST. path: relative to the base URL."""
+    """A request to POST.
+
+    path: relative to the base URL.
+    is_versioned: the path is below the API's version, `/v1`.
+    """
 
     path: str
     body: bytes
+    is_versioned: bool = True
 
 
 class UpstreamDefaults(Struct, frozen=True):
@@ -61,8 +66,13 @@ def encode_request(
         raise RequestError("The request holds text that is not valid Unicode.") from None
 
 
+def encode_detokenize_request(model: str, prompt: tuple[int, ...]) -> UpstreamRequest:
+    """Encode a request for the text of a prompt, in vLLM's format."""
+    return UpstreamRequest("/detokenize", msgspec.json.encode({"model": model, "tokens": prompt}), is_versioned=False)
+
+
 def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
-    if request.return_prompt and not (kind.returns_token_ids and not isinstance(request.prompt, tuple)):
+    if request.return_prompt and not kind.returns_token_ids:
         raise Unsupported(
             "The upstream does not return the tokens of this prompt (echo, return_token_ids).",
             param="return_token_ids",

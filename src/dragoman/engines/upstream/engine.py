@@ -22,12 +22,12 @@ from ...core.events import Event
 from ...core.request import GenerateRequest
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
-from .encode import UpstreamDefaults, UpstreamRequest, encode_request
+from .encode import UpstreamDefaults, UpstreamRequest, encode_detokenize_request, encode_request
 from .errors import parse_error
 from .pool import Upstream, UpstreamPool, build_prefix
 from .server_kinds import ServerKind
 from .sse import SseDecoder
-from .wire import UpstreamChunk
+from .wire import DetokenizeResponse, UpstreamChunk
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +127,14 @@ class UpstreamEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         config = self._config
         upstream_request = encode_request(request, config.kind, config.model, config.defaults)
-        reader = ChunkReader(request, self._new_id)
+        prefix, prompt_text = build_prefix(request.prompt), None
+        if request.return_prompt and isinstance(request.prompt, tuple):
+            detokenize_request = encode_detokenize_request(config.model, request.prompt)
+            async with self._open_response(detokenize_request, prefix) as response:
+                prompt_text = _decode_prompt(await self._wait_for(_read_limited(response, MAX_JSON_BODY)))
+        reader = ChunkReader(request, self._new_id, prompt_text)
         async with (
-            self._open_response(upstream_request, build_prefix(request.prompt)) as response,
+            self._open_response(upstream_request, prefix) as response,
             aclosing(self._read_chunks(response)) as chunks,
         ):
             async for chunk in chunks:
@@ -174,8 +179,9 @@ class UpstreamEngine:
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {"content-type": "application/json", "accept": "text/event-stream", **build_auth_headers(upstream)}
+        base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
         request = client.build_request(
-            "POST", upstream.url + upstream_request.path, content=upstream_request.body, headers=headers
+            "POST", base_url + upstream_request.path, content=upstream_request.body, headers=headers
         )
         self._pool.running[index] += 1
         try:
@@ -256,6 +262,14 @@ class UpstreamEngine:
         if is_up != self._pool.is_up(index):
             log.warning("%s is %s", upstream.url, "up" if is_up else "down")
         self._pool.set_up(index, up=is_up)
+
+
+def _decode_prompt(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=DetokenizeResponse).prompt
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("an upstream's text of a prompt cannot be parsed: %s", error)
+        raise EngineError("The upstream sent an invalid response.") from None
 
 
 async def _read_limited(response: httpx2.Response, max_bytes: int) -> bytes:

@@ -39,6 +39,9 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
     503: Overloaded,
     504: EngineTimeout,
 }
+_SERVER_ERRORS = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+_SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
+"""Codes of server errors that clients act on; another one may be anything."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) ")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
@@ -58,9 +61,11 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     if status >= 500:
         # Its words are for its operator, who is this server's, and not for the client.
         log.warning("upstream error (HTTP %d): %s", status, message or "no message")
-        message = ""
+        message = _SERVER_ERRORS.get(status, "")
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
+    if status >= 500 and code not in _SERVER_CODES:
+        code = None
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
     if 400 <= status < 500 and (too_long := _parse_context_error(message, code, error.param)):

@@ -103,6 +103,12 @@ class UpstreamChunk(Struct, frozen=True):
         return None if text in ("", "null") else text
 
 
+class DetokenizeResponse(Struct, frozen=True):
+    """The text of token ids, in vLLM's format."""
+
+    prompt: str
+
+
 class UpstreamErrorBody(Struct, frozen=True):
     """The body of an error response: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
 
@@ -11,16 +11,20 @@ from ...core.errors import NotFound
 from ...dialects.base import Header
 from ...dialects.embeddings import read_embeddings, render_embeddings
 from ...pipeline.embedding import embed
+from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
-from ..generate import WarningSource, collect_warnings, read_call
+from ..generate import WarningSource, collect_warnings, find_queue_owner, read_call, request_timeout
 from ..streaming import Responder
 
 LARGE_RESPONSE = 4096
 """Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
+
+
+T = TypeVar("T")
 
 
 def build_routes() -> Sequence[Route]:
@@ -41,9 +45,9 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        # An embedding is one computation without events, so only this can stop it.
-        result = await cancel_on_disconnect(
-            http.on_disconnect, embed(model, call.texts, call.dimensions, call.normalize)
+        owner = find_queue_owner(http)
+        result = await run_computation(
+            http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_owner=owner)
         )
     header, profile = build_header(http, "embd-", model), http.service.options.profile
 
@@ -73,6 +77,18 @@ async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, t
 def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
     service = http.service
     return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.generation.fingerprint)
+
+
+async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
+    """Run an embedding or scoring until its deadline, or until the client disconnects: it has no events to stop at."""
+    try:
+        timeout = request_timeout(http)
+        model.encoding_queue.check_capacity(find_queue_owner(http))
+        await http.service.generation.start_limiter.acquire()
+    except BaseException:
+        work.close()
+        raise
+    return await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
 
 
 async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:

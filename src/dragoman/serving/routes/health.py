@@ -31,6 +31,8 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     limit = http.service.options.progress_timeout
     # An engine can hang without dying: requests run, and no event comes.
     for slot in http.service.models.slots:
+        if slot.is_starting:
+            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": f"the model is {slot.status}"}), 503)
         if slot.stalled_for > limit:
             running = 0 if slot.model is None else slot.model.progress.running
             reason = f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...dialects.models import ModelCard, render_model, render_model_list
-from ...pipeline.models import ModelSlot, ServedModel, is_name_pattern
+from ...pipeline.models import ModelDetails, ModelSlot, ServedModel, is_name_pattern
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import BY_CLIENT
@@ -40,6 +40,7 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Capabilities are known only once the model has been loaded."""
     model, summary = slot.model, slot.summary
+    details = ModelDetails() if summary is None else summary.details
     return ModelCard(
         id=name,
         created=slot.created,
@@ -47,9 +48,17 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         root=slot.name if model is None else _find_root(model, name),
         parent=None if name == slot.name else slot.name,
         max_model_len=None if summary is None else summary.max_model_len,
-        state=slot.state.value,
+        state=slot.status,
         aliases=slot.aliases,
         capabilities=None if summary is None else summary.capabilities,
+        engine=details.engine,
+        quantization=details.quantization,
+        revision=slot.revision,
+        size=details.size,
+        parameters=details.parameters,
+        trained_length=details.trained_length,
+        vocab_size=None if summary is None else summary.vocab_size,
+        progress=slot.download_progress,
     )
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
 from ...pipeline.scoring import score_pairs
 from ..auth import Access
-from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
-from ..generate import read_call
+from ..generate import find_queue_owner, read_call
 from ..streaming import Responder
-from .embeddings import build_header, find_model, render_in_thread_if_large
+from .embeddings import build_header, find_model, render_in_thread_if_large, run_computation
 
 
 def build_routes() -> Sequence[Route]:
@@ -27,7 +26,7 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     documents = call.texts.documents if call.return_documents else None
     header = build_header(http, "rerank-", model)
 
@@ -42,6 +41,6 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
     profile = http.service.options.profile
     return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)

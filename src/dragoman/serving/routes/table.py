@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...core.pull import ModelPuller
 from ...pipeline.metrics import ModelMetrics
 from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
@@ -26,8 +27,11 @@ from . import (
     message_batches,
     messages,
     metrics,
+    model_admin,
     models,
     moderations,
+    ollama,
+    ollama_models,
     scoring,
     sglang,
     tgi,
@@ -48,6 +52,7 @@ class Features:
     new_batches, new_message_batches: set when one has been stored.
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
+    puller: None where models cannot be downloaded.
     """
 
     background: BackgroundRuns | None = None
@@ -56,6 +61,7 @@ class Features:
     new_message_batches: asyncio.Event = field(default_factory=asyncio.Event)
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
+    puller: ModelPuller | None = None
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -74,6 +80,7 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "scoring": scoring.build_routes(),
         "moderations": moderations.build_routes(),
         "models": models.build_routes(),
+        "model_admin": model_admin.build_routes(features.puller),
         "files": files.build_routes(),
         "batches": batches.build_routes(features.new_batches),
         "explain": explain.build_routes(features.recent_prompts),
@@ -81,6 +88,8 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "health": health.build_routes(),
         "metrics": metrics.build_routes(meters, http_metrics),
         "generate": generate.build_routes(),
+        "ollama": ollama.build_routes(),
+        "ollama_models": ollama_models.build_routes(features.puller),
         "tgi": tgi.build_routes(),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),

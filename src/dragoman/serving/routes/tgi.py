@@ -18,6 +18,7 @@ Dragoman {__version__}, an inference API server.
 
 OpenAI's clients      base_url = this address, followed by /v1
 Anthropic's clients   base_url = this address
+Ollama's clients      OLLAMA_HOST = this address
 its models            GET /v1/models
 its state             GET /health
 """
@@ -39,8 +40,14 @@ def build_routes() -> Sequence[Route]:
     )
 
 
-async def show_index(_: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(INDEX_TEXT.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+OLLAMA_GREETING = "Ollama is running"
+"""What Ollama answers on `/`. Its clients, which all name themselves `ollama...`, look for it."""
+
+
+async def show_index(http: HttpRequest) -> JsonResponse | Responder:
+    is_ollama_client = http.headers.get("user-agent", "").lower().startswith("ollama")
+    text = OLLAMA_GREETING if is_ollama_client else INDEX_TEXT
+    return JsonResponse(text.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
 
 
 async def show_info(http: HttpRequest) -> JsonResponse | Responder:

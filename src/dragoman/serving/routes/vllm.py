@@ -36,8 +36,10 @@ class _Load(Struct, frozen=True):
 
 async def show_load(http: HttpRequest) -> JsonResponse | Responder:
     """Return the number of waiting and running requests of all models."""
-    states = [engine.health() for model in http.service.models for engine in model.engines]
-    return JsonResponse(msgspec.json.encode(_Load(sum(state.waiting + state.running for state in states))))
+    models = list(http.service.models)
+    states = [engine.health() for model in models for engine in model.engines]
+    n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
+    return JsonResponse(msgspec.json.encode(_Load(n_held + sum(state.waiting + state.running for state in states))))
 
 
 async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:

@@ -173,7 +173,7 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
         # Not `read_json`: weights have their own limit.
-        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes)
+        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
         weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:
         request = await decode_body(http, _Update)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.dialects.anthropic.tool_input import MAX_DEPTH, ToolInputStreamer
+from dragoman.dialects.tool_input import MAX_DEPTH, ToolInputStreamer
 
 
 def pieces(*texts: str, cut: bool = False) -> tuple[list[str], str]:

@@ -1,4 +1,4 @@
-"""Streams a call's arguments as the `input` of a tool_use block. Knows no events.
+"""Streams the arguments of a call as a JSON object, whatever the model wrote. Knows no events.
 
 The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
 JSON. The output is therefore always a prefix of a JSON object, whatever the model wrote: an input that is not valid
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..json_encoding import encode_string
+from .json_encoding import encode_string
 
 INVALID_JSON_KEY = "INVALID_JSON"
 """The key for arguments that are invalid JSON, from Anthropic's documentation."""

@@ -1,0 +1,115 @@
+"""`dragoman pull`, `models` and `rm`: the models of the hub on this machine."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from ..core.errors import EngineError
+from ..hub import (
+    DownloadPlan,
+    HubError,
+    LocalModel,
+    download,
+    format_bytes,
+    list_local_models,
+    parse_reference,
+    remove_local_model,
+)
+from ..settings import load_keywords, state_directory
+from .options import print_warning, report_errors
+
+
+def pull(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="`org/name`, `org/name:QUANT` or `org/name@REVISION`.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit; `main` by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Download a model, or its newest version, without serving it."""
+    with report_errors():
+        from ..launch.download_progress import DownloadDisplay  # noqa: PLC0415 - it brings the whole server
+        from ..launch.hub_models import find_reference, prepare_pull  # noqa: PLC0415 - as above
+
+        found = find_reference(model, revision)
+        if found is None:
+            raise HubError(f"{model} is not a model of the hub; write `org/name`, or `hf:NAME` for one without `org/`")
+        prepared = prepare_pull(load_keywords({}), *found)
+        plan = prepared.plan
+        if not prepared.choice.engine:
+            print_warning(prepared.choice.reason)
+        display = DownloadDisplay(prepared.name, print_line=typer.echo)
+        with display:
+            download(plan, display.update)
+        typer.echo(_describe_plan(prepared.name, plan))
+        typer.echo(f"Serve it: dragoman serve {found[0]}")
+
+
+def _describe_plan(name: str, plan: DownloadPlan) -> str:
+    return f"{name}: {format_bytes(plan.size)} in {plan.target}, revision {plan.revision} (commit {plan.commit})"
+
+
+def list_models() -> None:
+    """List the models of the hub on this machine."""
+    with report_errors():
+        rows = [("MODEL", "SIZE", "ENGINE", "CONTEXT", "LAST USE", "REVISION")]
+        rows += [_build_row(model) for model in list_local_models(state_directory(os.environ))]
+        if len(rows) == 1:
+            typer.echo("No models. Download one: dragoman pull org/name")
+            return
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _build_row(model: LocalModel) -> tuple[str, ...]:
+    engine, context = _find_engine(model), _find_context(model)
+    used = "" if model.usage is None else datetime.fromtimestamp(model.usage.used_at).strftime("%Y-%m-%d %H:%M")
+    revision = model.commit[:12] if model.revision == model.commit else f"{model.revision} ({model.commit[:12]})"
+    return model.name, format_bytes(model.size), engine, "" if context is None else str(context), used, revision
+
+
+def _find_engine(model: LocalModel) -> str:
+    """The engine that served the model, or else the one that would; empty if none is installed."""
+    if model.usage is not None and model.usage.engine is not None:
+        return model.usage.engine
+    if model.file is not None:
+        return "llamacpp"
+    from ..launch.engine_detection import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
+
+    try:
+        return choose_directory_engine(model.directory).engine
+    except (OSError, ValueError):
+        return ""
+
+
+class _Config(msgspec.Struct):
+    max_position_embeddings: int | None = None
+
+
+def _find_context(model: LocalModel) -> int | None:
+    """The context length in tokens: as last served, or else the longest that the model supports."""
+    if model.usage is not None and model.usage.max_model_len is not None:
+        return model.usage.max_model_len
+    try:
+        if model.file is not None:
+            from ..engines.llamacpp.gguf import read_metadata  # noqa: PLC0415 - numpy takes long to import
+
+            metadata = read_metadata(model.directory / model.file)
+            return metadata.get_number(metadata.build_architecture_key("context_length"))
+        return msgspec.json.decode((model.directory / "config.json").read_bytes(), type=_Config).max_position_embeddings
+    except (OSError, msgspec.DecodeError, EngineError):
+        return None
+
+
+def remove(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="`org/name`, or `org/name:QUANT` for one GGUF file.")],
+) -> None:
+    """Remove a model of the hub from this machine."""
+    with report_errors():
+        freed = remove_local_model(parse_reference(model.removeprefix("hf:")))
+        typer.echo(f"Removed {model}: {format_bytes(freed)} are free again")

@@ -1,0 +1,160 @@
+"""The wire grammar of Ollama's /api/chat and /api/generate, to check any server.
+
+the stream:  chunk*  last        a JSON object on each line; `done` is true in the last alone, which has the counts
+
+A chunk of a chat has a `message`, one of a completion a `response`. A tool call is whole. An error is a line that ends
+the stream. Blank space may precede a line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .checks import (
+    Json,
+    Violation,
+    require,
+    require_array,
+    require_count,
+    require_object,
+    require_objects,
+    require_string,
+)
+
+REASONS = ("stop", "length", "load", "unload")
+COUNTS = (
+    "total_duration",
+    "load_duration",
+    "prompt_eval_count",
+    "prompt_eval_duration",
+    "eval_count",
+    "eval_duration",
+)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+
+
+def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
+    """Check a stream, and return all chunks; none if it failed. Raises Violation."""
+    chunks, n_calls, has_failed = list[Json](), 0, False
+    for line in _split_lines(data):
+        require(not has_failed, "a line after an error")
+        has_failed = "error" in line
+        if has_failed:
+            check_error(line)
+            continue
+        require(not chunks or not chunks[-1]["done"], "a line after the last one")
+        _check_chunk(line, is_chat)
+        require(not chunks or line["model"] == chunks[0]["model"], "the model changes")
+        n_calls = _check_calls(line, is_chat, n_calls)
+        require(line["done"] or _has_content(line, is_chat), "a chunk says nothing")
+        chunks.append(line)
+    if has_failed:
+        return []
+    require(chunks and chunks[-1]["done"], "it never finished")
+    return chunks
+
+
+def check_object(answer: Json, *, is_chat: bool) -> None:
+    """Check a full answer, or the answer to a request that loads or unloads a model. Raises Violation."""
+    _check_chunk(answer, is_chat)
+    require(answer["done"], "it is not done")
+    _check_calls(answer, is_chat, 0)
+
+
+def check_error(body: Json) -> None:
+    """Check an error body. Raises Violation."""
+    require(require_string(body.get("error"), "error") != "", "error is empty")
+
+
+def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
+    """The full answer that the chunks of a stream add up to, as a client reads them."""
+    parts = [chunk["message"] if is_chat else chunk for chunk in chunks]
+    texts = {
+        name: "".join(part.get(name, "") for part in parts)
+        for name in ("content" if is_chat else "response", "thinking")
+    }
+    folded: Json = {name: text for name, text in texts.items() if text or name != "thinking"}
+    calls = [call for part in parts for call in part.get("tool_calls", ())]
+    if calls:
+        folded["tool_calls"] = calls
+    logprobs = [entry for chunk in chunks for entry in chunk.get("logprobs", ())]
+    answer = {**chunks[-1], **({"message": {"role": "assistant", **folded}} if is_chat else folded)}
+    return {**answer, "logprobs": logprobs} if logprobs else answer
+
+
+def _split_lines(data: bytes) -> list[Json]:
+    text = data.decode()
+    require(not text or text.endswith("\n"), "the stream ends inside a line")
+    return [_parse_line(line) for line in text.split("\n")[:-1]]
+
+
+def _parse_line(line: str) -> Json:
+    # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
+    require(len(line.splitlines()) == 1, f"a line that is none, or several: {line[:40]!r}")
+    try:
+        return require_object(json.loads(line, parse_constant=_reject_constant), "the line")
+    except ValueError as error:
+        raise Violation(f"not JSON: {error}: {line[:40]!r}") from None
+
+
+def _reject_constant(name: str) -> float:
+    raise Violation(f"{name} is not JSON")
+
+
+def _check_chunk(chunk: Json, is_chat: bool) -> None:
+    require(require_string(chunk.get("model"), "model") != "", "model is empty")
+    time = require_string(chunk.get("created_at"), "created_at")
+    require(_TIME.fullmatch(time), f"created_at is {time!r}")
+    require(isinstance(chunk.get("done"), bool), f"done is {chunk.get('done')!r}")
+    part = _get_part(chunk, is_chat)
+    if is_chat:
+        require(part.get("role") == "assistant", f"the role is {part.get('role')!r}")
+    require_string(part.get("content" if is_chat else "response"), "the text")
+    if "thinking" in part:
+        require(require_string(part["thinking"], "thinking") != "", "thinking is empty")
+    for entry in require_objects(chunk.get("logprobs", []), "logprobs"):
+        _check_logprob(entry)
+        for alternative in require_objects(entry.get("top_logprobs", []), "top_logprobs"):
+            _check_logprob(alternative)
+    if not chunk["done"]:
+        early = [name for name in ("done_reason", "context", *COUNTS) if name in chunk]
+        require(not early, f"{early} before the end")
+        return
+    reason = chunk.get("done_reason")
+    require(reason in REASONS, f"done_reason is {reason!r}")
+    if reason in ("stop", "length"):
+        for name in COUNTS:
+            # Ollama leaves out what is zero.
+            require_count(chunk.get(name, 0), name)
+    for id in require_array(chunk.get("context", []), "context"):
+        require_count(id, "context")
+
+
+def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
+    """Check the calls of a chunk. n_calls: those before it. Returns it with these."""
+    for call in require_objects(_get_part(chunk, is_chat).get("tool_calls", []), "tool_calls"):
+        function = require_object(call.get("function"), "function")
+        require(require_string(function.get("name"), "the name of a function") != "", "a function has no name")
+        require_object(function.get("arguments"), "arguments")
+        require(function.get("index", n_calls) == n_calls, f"index is {function.get('index')!r}, expected {n_calls}")
+        n_calls += 1
+    return n_calls
+
+
+def _has_content(chunk: Json, is_chat: bool) -> bool:
+    part = _get_part(chunk, is_chat)
+    names = ("content" if is_chat else "response", "thinking", "tool_calls")
+    return any(part.get(name) for name in names) or "logprobs" in chunk
+
+
+def _get_part(chunk: Json, is_chat: bool) -> Json:
+    return require_object(chunk.get("message"), "message") if is_chat else chunk
+
+
+def _check_logprob(entry: Json) -> None:
+    require_string(entry.get("token"), "token")
+    logprob = entry.get("logprob")
+    require(isinstance(logprob, int | float) and logprob <= 0, f"logprob is {logprob!r}")
+    for byte in require_array(entry.get("bytes", []), "bytes"):
+        require(isinstance(byte, int) and 0 <= byte < 256, f"{byte!r} is no byte")

@@ -1,0 +1,216 @@
+"""Ollama's model routes: /api/tags, /api/show, /api/ps and /api/pull. Knows no engine.
+
+Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found with or without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.pull import PullProgress
+from ...core.request import Sampling
+from ..base import ReaderOptions
+from ..body import BodySchema, ParsedBody
+from ..fields import resolve_model
+from ..json_encoding import encode_string, escape_line_breaks
+from .parameters import OLLAMA_MODEL
+from .wire import OllamaModelBody
+from .writer import format_time
+
+LATEST = ":latest"
+UNKNOWN_ARCHITECTURE = "unknown"
+_MODEL = BodySchema(OllamaModelBody)
+
+
+class NamedModel(Struct, frozen=True):
+    """A body that names a model. warnings, unknown: as in `GenerationCall`."""
+
+    model: str
+    stream: bool = True
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
+    """Parse a body of /api/show or /api/pull. Raises RequestError."""
+    parsed = ParsedBody(data)
+    body = parsed.decode(_MODEL)
+    warnings, unknown = OLLAMA_MODEL.classify_body(parsed, _MODEL)
+    return NamedModel(
+        resolve_model(body.model or body.name, options), body.stream is not False, tuple(warnings), unknown
+    )
+
+
+class OllamaModelCard(Struct, frozen=True):
+    """What is known of a model.
+
+    name: a name or an alias. root: the model behind it.
+    created: Unix seconds. size: bytes in memory; 0 if unknown.
+    max_model_len, capabilities: None if the model has not been loaded yet.
+    architecture, parameter_size, quantization, format: empty if unknown.
+    template: the source of its chat template.
+    """
+
+    name: str
+    root: str
+    created: int
+    size: int = 0
+    max_model_len: int | None = None
+    capabilities: tuple[str, ...] | None = None
+    embedding_length: int | None = None
+    architecture: str = ""
+    parameter_size: str = ""
+    quantization: str = ""
+    format: str = ""
+    template: str = ""
+    sampling: Sampling = Sampling()
+
+    @property
+    def digest(self) -> str:
+        """Of the model's name: there is no manifest. Clients use it as a key."""
+        return hashlib.sha256(self.root.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class RunningModel(Struct, frozen=True):
+    """A loaded model. expires_at: Unix seconds at which it is unloaded unless it is used before."""
+
+    card: OllamaModelCard
+    expires_at: float
+
+
+class _Details(Struct, frozen=True):
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class _ListedModel(Struct, frozen=True):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: _Details
+
+
+class _ProcessModel(Struct, frozen=True):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: _Details
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class _Show(Struct, frozen=True, omit_defaults=True):
+    """The response of /api/show. Ollama leaves out what is unknown."""
+
+    details: _Details
+    model_info: dict[str, str | int]
+    modified_at: str
+    parameters: str = ""
+    template: str = ""
+    capabilities: tuple[str, ...] | None = None
+
+
+def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
+    """The response of /api/tags."""
+    models = [
+        _ListedModel(
+            name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
+        )
+        for card in cards
+    ]
+    return msgspec.json.encode({"models": models})
+
+
+def render_running_models(models: Sequence[RunningModel]) -> bytes:
+    """The response of /api/ps, the model that stays longest first."""
+    entries = [
+        _ProcessModel(
+            name := add_tag(model.card.name),
+            name,
+            model.card.size,
+            model.card.digest,
+            _build_details(model.card),
+            format_time(model.expires_at),
+            0,
+            model.card.max_model_len or 0,
+        )
+        for model in sorted(models, key=lambda model: -model.expires_at)
+    ]
+    return msgspec.json.encode({"models": entries})
+
+
+def render_show(card: OllamaModelCard) -> bytes:
+    """The response of /api/show."""
+    architecture = card.architecture or UNKNOWN_ARCHITECTURE
+    info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
+    if card.max_model_len is not None:
+        info[f"{architecture}.context_length"] = card.max_model_len
+    if card.embedding_length is not None:
+        info[f"{architecture}.embedding_length"] = card.embedding_length
+    show = _Show(
+        _build_details(card),
+        info,
+        format_time(card.created),
+        _render_parameters(card.sampling),
+        card.template,
+        card.capabilities,
+    )
+    return escape_line_breaks(msgspec.json.encode(show))
+
+
+def add_tag(name: str) -> str:
+    """The name with a tag, as Ollama's clients expect it in lists."""
+    return name if ":" in name.rpartition("/")[2] else name + LATEST
+
+
+def render_load_status(model: str, now: float, reason: str, *, is_chat: bool) -> bytes:
+    """The response to a request without a prompt. reason: `load` or `unload`."""
+    message = b'"message":{"role":"assistant","content":""}' if is_chat else b'"response":""'
+    return b'{"model":%s,"created_at":"%s",%s,"done":true,"done_reason":"%s"}' % (
+        encode_string(model),
+        format_time(now).encode(),
+        message,
+        reason.encode(),
+    )
+
+
+def render_pull_progress(progress: PullProgress) -> bytes:
+    return escape_line_breaks(msgspec.json.encode(progress)) + b"\n"
+
+
+def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
+    """What Ollama reports for a model that is there already."""
+    digest, size = f"sha256:{card.digest}", card.size
+    layer = (PullProgress(f"pulling {card.digest[:12]}", digest, size, size),) if size else ()
+    statuses = ("verifying sha256 digest", "writing manifest", "success")
+    return (PullProgress("pulling manifest"), *layer, *map(PullProgress, statuses))
+
+
+def _build_details(card: OllamaModelCard) -> _Details:
+    families = [card.architecture] if card.architecture else []
+    return _Details("", card.format, card.architecture, families, card.parameter_size, card.quantization)
+
+
+def _render_parameters(sampling: Sampling) -> str:
+    """The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any."""
+    neutral = Sampling()
+    values = (
+        ("temperature", sampling.temperature, neutral.temperature),
+        ("top_k", sampling.top_k, neutral.top_k),
+        ("top_p", sampling.top_p, neutral.top_p),
+        ("min_p", sampling.min_p, neutral.min_p),
+        ("repeat_penalty", sampling.repetition_penalty, neutral.repetition_penalty),
+    )
+    return "\n".join(f"{name:<30} {value:g}" for name, value, default in values if value != default)

@@ -1,0 +1,255 @@
+"""Parses the bodies of /api/chat and /api/generate to an OllamaCall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Raw, Struct
+
+from ...core.errors import RequestError
+from ...core.message import Message, Role, Text, ToolCall
+from ...core.request import (
+    Constraint,
+    Conversation,
+    GenerateRequest,
+    GenerationLimits,
+    JsonObject,
+    JsonSchema,
+    Prompt,
+    ReasoningOptions,
+    SamplingOptions,
+    TemplateOptions,
+)
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param, read_json_value
+from ..constraints import read_schema
+from ..fields import read_stop_strings, resolve_model
+from ..parameter_table import read_part
+from .duration import read_keep_alive
+from .errors import OLLAMA_NAMES
+from .messages import read_images, read_messages, read_tools
+from .parameters import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_OPTIONS
+from .wire import OLLAMA_NESTED, Integer, OllamaChatBody, OllamaFields, OllamaGenerateBody, OllamaOptions
+from .writer import OllamaRenderOptions, OllamaTimings, OllamaWriter
+
+ID_PREFIX = "ollama-"
+THINK_LEVELS = ("low", "medium", "high")
+_CHAT, _GENERATE = BodySchema(OllamaChatBody, OLLAMA_NESTED), BodySchema(OllamaGenerateBody)
+_OPTIONS = BodySchema(OllamaOptions)
+
+
+class OllamaCall(Struct, frozen=True):
+    """A parsed body of /api/chat or /api/generate.
+
+    has_prompt: false if there is nothing to answer: the call loads the model, or unloads it.
+    keep_alive: idle seconds after which the model is unloaded; infinity is never, None is the server's setting.
+    num_ctx: the context that the client expects.
+    suffix: the text after the answer, whose prompt is a plain text then.
+    """
+
+    call: GenerationCall
+    has_prompt: bool
+    keep_alive: float | None = None
+    num_ctx: int | None = None
+    suffix: str | None = None
+
+    @property
+    def model(self) -> str:
+        return self.call.requests[0].model
+
+
+class AnswerClock(Struct, frozen=True):
+    """The sources of an answer's times.
+
+    now: Unix seconds.
+    measure: the durations, once the answer is complete.
+    """
+
+    now: Callable[[], float]
+    measure: Callable[[], OllamaTimings]
+
+
+def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock) -> OllamaCall:
+    """Parse a body of /api/chat. Raises RequestError, and nothing else."""
+    parsed = ParsedBody(data)
+    body = parsed.decode(_CHAT)
+    reader = _CallReader(body, options, clock, OLLAMA_CHAT.classify_body(parsed, _CHAT))
+    messages = read_messages(body.messages or ())
+    is_prefilled = _is_prefilled(messages)
+    prompt = Conversation(
+        messages,
+        read_tools(body.tools),
+        reasoning=_read_think(body.think),
+        template=TemplateOptions(add_generation_prompt=not is_prefilled, continue_final_message=is_prefilled),
+        drop_oldest=bool(body.truncate),
+    )
+    return reader.build_call(prompt, is_chat=True, has_prompt=bool(messages))
+
+
+def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerClock) -> OllamaCall:
+    """Parse a body of /api/generate. Raises RequestError, and nothing else."""
+    parsed = ParsedBody(data)
+    body = parsed.decode(_GENERATE)
+    reader = _CallReader(body, options, clock, OLLAMA_GENERATE.classify_body(parsed, _GENERATE))
+    _check_combinations(body)
+    text = body.prompt or ""
+    prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
+    return reader.build_call(
+        prompt, is_chat=False, has_prompt=bool(text), returns_context=not body.raw, suffix=body.suffix or None
+    )
+
+
+def _is_prefilled(messages: tuple[Message, ...]) -> bool:
+    """Whether the answer continues the last message, as most of Ollama's templates have it."""
+    if not messages or messages[-1].role is not Role.ASSISTANT:
+        return False
+    parts = messages[-1].parts
+    return bool(parts) and isinstance(parts[-1], Text) and not any(isinstance(part, ToolCall) for part in parts)
+
+
+def _check_combinations(body: OllamaGenerateBody) -> None:
+    fields = {"system": body.system, "template": body.template, "context": body.context, "images": body.images}
+    conflicting = next((name for name, value in fields.items() if value), None)
+    if body.raw and conflicting is not None:
+        raise RequestError("raw mode does not support template, system, context, or images", param=conflicting)
+    if body.suffix and (body.raw or conflicting is not None or body.think):
+        raise RequestError(
+            "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
+        )
+
+
+def _build_conversation(body: OllamaGenerateBody, text: str) -> Conversation:
+    system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
+    user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
+    return Conversation(
+        (*system, user),
+        reasoning=_read_think(body.think),
+        template=TemplateOptions(template=body.template or None),
+        drop_oldest=bool(body.truncate),
+        preceding_ids=tuple(body.context or ()),
+    )
+
+
+class _CallReader:
+    """Reads the fields that both bodies share. classified: the warnings and the unknown names of the body."""
+
+    def __init__(
+        self,
+        body: OllamaFields,
+        options: ReaderOptions,
+        clock: AnswerClock,
+        classified: tuple[list[str], tuple[str, ...]],
+    ) -> None:
+        self._body, self._options, self._clock = body, options, clock
+        warnings, unknown = classified
+        with prefix_param("options"):
+            wire_options, option_warnings, unknown_options = read_part(
+                bytes(body.options), _OPTIONS, OLLAMA_OPTIONS, "options"
+            )
+            self._sampling, self._limits = _read_sampling(wire_options), _read_limits(wire_options, options)
+            self._num_ctx = _read_integer(wire_options.num_ctx, "num_ctx")
+        self._warnings = (*warnings, *(f"options.{warning}" for warning in option_warnings))
+        self._unknown = (*unknown, *unknown_options)
+
+    def build_call(
+        self,
+        prompt: Prompt,
+        *,
+        is_chat: bool,
+        has_prompt: bool,
+        returns_context: bool = False,
+        suffix: str | None = None,
+    ) -> OllamaCall:
+        body = self._body
+        model = resolve_model(body.model, self._options)
+        logprobs, constraint = _read_logprobs(body), _read_format(body.format)
+        request = GenerateRequest(
+            model=model,
+            prompt=prompt,
+            sampling=self._sampling,
+            limits=self._limits,
+            constraint=constraint,
+            constraint_param="format",
+            logprobs=logprobs,
+            return_prompt=returns_context,
+            # A chat template writes its special tokens itself.
+            add_special_tokens=isinstance(prompt, str),
+        )
+        render_options = OllamaRenderOptions(
+            model, self._clock.now, self._clock.measure, is_chat, logprobs, returns_context
+        )
+
+        def writer(_: Header) -> OllamaWriter:
+            return OllamaWriter(render_options)
+
+        warnings = self._warnings
+        if body.think is not None and not isinstance(prompt, Conversation):
+            warnings = (*warnings, "think is ignored: a raw prompt determines whether the model thinks")
+        call = GenerationCall(
+            (request,),
+            body.stream is not False,
+            ID_PREFIX,
+            writer,
+            warnings,
+            self._unknown,
+            field_names=OLLAMA_NAMES,
+        )
+        return OllamaCall(call, has_prompt, read_keep_alive(body.keep_alive), self._num_ctx, suffix)
+
+
+def _read_think(think: bool | str | None) -> ReasoningOptions:
+    if isinstance(think, str):
+        return ReasoningOptions(True, check_one_of(think, THINK_LEVELS, "think"))
+    return ReasoningOptions(think)
+
+
+def _read_logprobs(body: OllamaFields) -> int | None:
+    if body.top_logprobs and not body.logprobs:
+        raise invalid_value("top_logprobs", "it needs 'logprobs' to be true")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _read_format(raw: Raw) -> Constraint | None:
+    match read_json_value(raw, "format"):
+        case None | "":
+            return None
+        case "json":
+            return JsonObject()
+        case dict():
+            schema = read_schema(raw, "format")
+            assert schema is not None, "it is an object"
+            return JsonSchema(schema, strict=False)
+        case _:
+            raise invalid_value("format", "expected 'json' or a JSON Schema")
+
+
+def _read_sampling(options: OllamaOptions) -> SamplingOptions:
+    seed, top_k = _read_integer(options.seed, "seed", bits=63), _read_integer(options.top_k, "top_k")
+    return SamplingOptions(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=None if top_k is None else max(top_k, 0),
+        min_p=options.min_p,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        repetition_penalty=options.repeat_penalty,
+        seed=None if seed == -1 else seed,
+    )
+
+
+def _read_limits(options: OllamaOptions, reader_options: ReaderOptions) -> GenerationLimits:
+    num_predict = _read_integer(options.num_predict, "num_predict")
+    if num_predict is not None and num_predict < -2:
+        raise invalid_value("num_predict", "expected -2, -1 or an integer >= 0")
+    return GenerationLimits(
+        max_tokens=num_predict if num_predict is not None and num_predict > 0 else None,
+        stop=read_stop_strings(options.stop, reader_options.max_stop),
+    )
+
+
+def _read_integer(value: Integer | None, param: str, *, bits: int = 31) -> int | None:
+    if value is None:
+        return None
+    if value != value // 1 or not -(2**bits) <= value <= 2**bits - 1:
+        raise invalid_value(param, f"expected an integer of {bits + 1} bits")
+    return int(value)

@@ -1,0 +1,258 @@
+"""Downloads into the shared Hugging Face cache: resumed after a crash, checked against the checksums of the hub.
+
+`huggingface_hub` starts an interrupted file again from its first byte (since version 1), and checks only its size.
+Large files are therefore downloaded here, with ranges, and verified; small files and links by `huggingface_hub`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from io import BufferedRandom
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from .errors import HubError, translate_errors
+from .repository import fetch_small_file, find_storage
+from .selection import DownloadPlan, RepositoryFile
+
+CHUNK_BYTES = 1 << 20
+MAX_WORKERS = 4
+"""Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many annoy its rate limit."""
+MAX_ATTEMPTS = 5
+"""Consecutive attempts without a single byte, after which a download fails."""
+RETRY_SECONDS = 1.0
+TIMEOUT_SECONDS = 30.0
+"""Time without a byte after which a connection counts as lost."""
+
+
+class DownloadCancelled(Exception):
+    """The download was cancelled. It can be resumed."""
+
+
+class DownloadEvent(Struct, frozen=True):
+    """Progress of a download.
+
+    status: what happens: `downloading`, `verifying` or `success`.
+    file: the path of the file; None for the whole.
+    digest: its SHA-256, where the hub has one.
+    completed, total: bytes of this file.
+    all_completed, all_total: bytes of all files.
+    """
+
+    status: str
+    all_completed: int
+    all_total: int
+    file: str | None = None
+    digest: str | None = None
+    completed: int = 0
+    total: int = 0
+
+
+OnEvent = Callable[[DownloadEvent], None]
+"""Called from the threads of the download, one call at a time."""
+
+
+class Digest(Protocol):
+    """A hash of hashlib, which has no public type."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class _Download:
+    """One download: its progress, its cancellation, its HTTP client."""
+
+    def __init__(self, plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event, retry_seconds: float) -> None:
+        self._plan, self._on_event, self._cancelled, self._retry_seconds = plan, on_event, cancelled, retry_seconds
+        self._storage = find_storage(plan.repository)
+        self._completed = {file.path: 0 for file in plan.files}
+        self._lock = threading.Lock()
+        import httpx2  # noqa: PLC0415 - servers without models of the hub do not need it
+
+        utils: Any = import_module("huggingface_hub.utils")
+        headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
+        # A redirect to another host, such as the CDN's, loses the token: httpx2 removes it.
+        self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True)
+
+    def run(self, missing: Sequence[RepositoryFile]) -> None:
+        is_missing = {file.path for file in missing}
+        for file in self._plan.files:
+            if file.path not in is_missing:
+                self._completed[file.path] = file.size
+        self._check_free_space(missing)
+        self._report("downloading")
+        with self._client, ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="download") as pool:
+            futures = [pool.submit(self._fetch, file) for file in missing]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                self._cancelled.set()
+                raise
+        # In order: the weights are linked last, so that a directory that has them has everything.
+        for file in missing:
+            if file.sha256 is not None:
+                fetch_small_file(self._plan.repository, self._plan.commit, file.path)
+        self._write_reference()
+        self._report("success")
+
+    def _check_free_space(self, missing: Sequence[RepositoryFile]) -> None:
+        partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
+        required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if required > free:
+            raise HubError(
+                f"{self._plan.repository} needs {format_bytes(required)} more and {existing} has {format_bytes(free)} "
+                "free; free space, or set HF_HUB_CACHE to a directory on another disk"
+            )
+
+    def _find_blob(self, file: RepositoryFile) -> Path:
+        return self._storage / "blobs" / (file.sha256 or f"none-{file.path.replace('/', '-')}")
+
+    def _find_partial(self, file: RepositoryFile) -> Path:
+        return self._find_blob(file).with_name(f"{self._find_blob(file).name}.dragoman.incomplete")
+
+    def _fetch(self, file: RepositoryFile) -> None:
+        self._raise_if_cancelled()
+        if file.sha256 is None:
+            fetch_small_file(self._plan.repository, self._plan.commit, file.path)
+        else:
+            self._fetch_large(file, file.sha256)
+        self._report("downloading", file, file.size)
+
+    def _fetch_large(self, file: RepositoryFile, sha256: str) -> None:
+        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415 - takes a fifth of a second
+
+        blob, partial = self._find_blob(file), self._find_partial(file)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        # The lock of huggingface_hub: another program waits instead of downloading the same file.
+        lock = self._storage.parent / ".locks" / self._storage.name / f"{blob.name}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(lock):
+            if not blob.exists():
+                with translate_errors(self._plan.repository):
+                    self._fetch_verified(file, sha256, partial)
+                partial.replace(blob)
+
+    def _fetch_verified(self, file: RepositoryFile, sha256: str, partial: Path) -> None:
+        from httpx2 import TransportError  # noqa: PLC0415 - as above
+
+        digest: Digest = hashlib.sha256()
+        partial.touch()
+        with partial.open("r+b") as output:
+            while chunk := output.read(CHUNK_BYTES):
+                digest.update(chunk)
+            if output.tell() > file.size:
+                digest = _restart(output)
+            self._report("downloading", file, output.tell())
+            failures = 0
+            while output.tell() < file.size:
+                before = output.tell()
+                try:
+                    digest = self._fetch_rest(file, output, digest)
+                except TransportError:
+                    failures = 0 if output.tell() > before else failures + 1
+                    if failures >= MAX_ATTEMPTS:
+                        raise
+                    self._cancelled.wait(self._retry_seconds * failures)
+        self._report("verifying", file, file.size)
+        if digest.hexdigest() != sha256:
+            partial.unlink()
+            raise HubError(
+                f"{file.path} of {self._plan.repository} arrived damaged (its SHA-256 is not that of the hub) and was "
+                "removed; run the command again to download it again"
+            )
+
+    def _fetch_rest(self, file: RepositoryFile, output: BufferedRandom, digest: Digest) -> Digest:
+        """Append what is missing; return the digest of the whole. Ends early where the connection closes early."""
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415 - takes a fifth of a second
+
+        start = output.tell()
+        url = hf_hub_url(self._plan.repository, file.path, revision=self._plan.commit)
+        headers = {"range": f"bytes={start}-"} if start else {}
+        with self._client.stream("GET", url, headers=headers) as response:
+            if response.status_code not in (200, 206):
+                raise HubError(
+                    f"the hub returned status {response.status_code} for {file.path} of {self._plan.repository}; run "
+                    "the command again to continue the download"
+                )
+            if start and response.status_code == 200:
+                # The server ignored the range.
+                digest = _restart(output)
+            for chunk in response.iter_bytes():
+                self._raise_if_cancelled()
+                output.write(chunk)
+                output.flush()
+                digest.update(chunk)
+                self._report("downloading", file, output.tell())
+        return digest
+
+    def _write_reference(self) -> None:
+        """Record the commit of a branch or a tag, only after everything is there."""
+        if self._plan.revision == self._plan.commit:
+            return
+        reference = self._storage / "refs" / self._plan.revision
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
+        draft.write_text(self._plan.commit, encoding="ascii")
+        draft.replace(reference)
+
+    def _report(self, status: str, file: RepositoryFile | None = None, completed: int = 0) -> None:
+        with self._lock:
+            if file is not None:
+                self._completed[file.path] = completed
+            done = sum(self._completed.values())
+            if file is None:
+                self._on_event(DownloadEvent(status, done, self._plan.size))
+            else:
+                self._on_event(
+                    DownloadEvent(status, done, self._plan.size, file.path, file.sha256, completed, file.size)
+                )
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise DownloadCancelled
+
+
+def _restart(output: BufferedRandom) -> Digest:
+    """Empty a file; return the digest of nothing."""
+    output.seek(0)
+    output.truncate()
+    return hashlib.sha256()
+
+
+def download(
+    plan: DownloadPlan,
+    on_event: OnEvent,
+    cancelled: threading.Event | None = None,
+    *,
+    retry_seconds: float = RETRY_SECONDS,
+) -> None:
+    """Download what is missing of a plan. Blocking.
+
+    Raises:
+        HubError: it cannot be downloaded; what has arrived is kept.
+        DownloadCancelled: `cancelled` was set.
+    """
+    missing = plan.find_missing()
+    if missing:
+        _Download(plan, on_event, cancelled or threading.Event(), retry_seconds).run(missing)
+
+
+def format_bytes(count: int) -> str:
+    """`4.2 GB`, in decimal units as the hub's pages have them."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,327 @@
+"""`org/name[:quant][@revision]` and `hf:...`: models of the Hugging Face hub, and of ModelScope.
+
+The engine is chosen from the list of files, before anything but the configuration is downloaded. A model whose files
+are all in the cache is loaded without a request to the hub.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import EngineError
+from ..hub import (
+    DownloadCancelled,
+    DownloadEvent,
+    DownloadPlan,
+    HubError,
+    ModelReference,
+    Repository,
+    RepositoryFile,
+    UsageRecord,
+    download,
+    find_cached_repository,
+    find_gguf_models,
+    format_bytes,
+    looks_like_repository,
+    note_use,
+    open_repository,
+    parse_reference,
+    select_adapter_files,
+    select_gguf_files,
+    select_tokenizer_files,
+    select_weight_files,
+)
+from ..hub.selection import INDEX
+from ..pipeline.adapters import read_adapter
+from ..pipeline.lifecycle import LoadProgress
+from ..pipeline.models import ServedModel
+from ..settings import Settings, state_directory
+from .download_progress import DownloadDisplay
+from .engine_detection import EngineChoice, check_engine_installed, choose_engine
+
+log = logging.getLogger(__name__)
+
+ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
+_PICKLES_AND_CODE = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack", "*.onnx", "*.py"]
+
+
+_Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
+"""Selects files of a repository; its name is for messages."""
+
+
+class PreparedModel(Struct, frozen=True):
+    """A model of a hub whose files and engine are known.
+
+    name: in the API.
+    settings: with the path that the files have after the download instead of the reference.
+    """
+
+    name: str
+    settings: Settings
+    choice: EngineChoice
+    plan: DownloadPlan
+
+
+def find_reference(model: str, revision: str | None = None) -> tuple[ModelReference, str | None] | None:
+    """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
+
+    Raises:
+        HubError: `hf:` precedes something else.
+    """
+    kind, _, rest = model.partition(":")
+    if kind == "hf" and rest:
+        return parse_reference(rest.removeprefix("//"), revision), None
+    engine = "llamacpp" if kind == "gguf" else kind
+    if engine in ENGINES_WITH_REPOSITORY and rest:
+        return (parse_reference(rest, revision), engine) if looks_like_repository(rest) else None
+    return (parse_reference(model, revision), None) if looks_like_repository(model) else None
+
+
+def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
+    """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
+
+    Where no engine is installed, the choice has an empty engine, and the reason says what to install.
+    """
+    return _prepare(settings, reference, engine, open_repository(reference), needs_engine=False)
+
+
+def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
+    """Choose the files and the engine of a model. Blocking; without requests if all files are in the cache.
+
+    engine: that MODEL names; None chooses one.
+
+    Raises:
+        HubError: there is no such model, or nothing of it can be loaded.
+        ValueError: the engine is not installed.
+        EngineError: the engine does not support the model.
+    """
+    cached = find_cached_repository(reference)
+    if cached is not None:
+        try:
+            prepared = _prepare(settings, reference, engine, cached)
+        except HubError:
+            # Incomplete: an interrupted download, or another quantization.
+            prepared = None
+        if prepared is not None and not prepared.plan.find_missing() and _has_tokenizer(prepared.plan):
+            return prepared
+    return _prepare(settings, reference, engine, open_repository(reference))
+
+
+def _has_tokenizer(plan: DownloadPlan) -> bool:
+    return plan.entry is not None or any(file.path == "tokenizer.json" for file in plan.files)
+
+
+def _prepare(
+    settings: Settings,
+    reference: ModelReference,
+    engine: str | None,
+    repository: Repository,
+    *,
+    needs_engine: bool = True,
+) -> PreparedModel:
+    has_safetensors = any(file.path.endswith(".safetensors") for file in repository.files)
+    is_gguf = bool(find_gguf_models(repository.files)) and (reference.quantization is not None or not has_safetensors)
+    if engine == "llamacpp" or (engine is None and is_gguf):
+        choice = EngineChoice("llamacpp", "it is a GGUF file" if engine is None else "MODEL names it")
+        plan = _plan_gguf(settings, reference, repository)
+    else:
+        plan, choice = _plan_safetensors(settings, reference, engine, repository)
+    if choice.engine:
+        try:
+            check_engine_installed(choice.engine, reference.repository)
+        except ValueError as error:
+            choice = EngineChoice("", str(error))
+    if needs_engine and not choice.engine:
+        raise ValueError(choice.reason)
+    changed: dict[str, object] = {
+        "model": f"{choice.engine}:{plan.target}",
+        "served_model_name": settings.served_model_name or (reference.name,),
+        "revision": None,
+    }
+    if plan.projector is not None and settings.mmproj is None:
+        changed["mmproj"] = str(plan.directory / plan.projector)
+    return PreparedModel(reference.name, msgspec.structs.replace(settings, **changed), choice, plan)
+
+
+def _plan_gguf(settings: Settings, reference: ModelReference, repository: Repository) -> DownloadPlan:
+    model, projector = select_gguf_files(reference.repository, repository.files, reference.quantization)
+    if settings.mmproj is not None:
+        projector = None
+    return DownloadPlan(
+        repository.id,
+        repository.revision,
+        repository.commit,
+        repository.directory,
+        # The model last: a directory that has it has everything.
+        (*(() if projector is None else (projector,)), *reversed(model.files)),
+        entry=model.files[0].path,
+        projector=None if projector is None else projector.path,
+    )
+
+
+def _plan_safetensors(
+    settings: Settings, reference: ModelReference, engine: str | None, repository: Repository
+) -> tuple[DownloadPlan, EngineChoice]:
+    if reference.quantization is not None:
+        raise HubError(
+            f"{reference.repository} has no GGUF file to select {reference.quantization} from; serve it as "
+            f"`{reference.repository}`"
+        )
+    files = select_weight_files(
+        reference.repository, repository.files, repository.read(INDEX), code=settings.trust_remote_code
+    )
+    config = repository.read("config.json")
+    if config is None:
+        raise HubError(f"{reference.repository} has no config.json; choose a repository that has one")
+    plan = DownloadPlan(repository.id, repository.revision, repository.commit, repository.directory, files)
+    if engine is not None:
+        choice = EngineChoice(engine, "MODEL names it")
+    else:
+        try:
+            choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
+        except ValueError as error:
+            choice = EngineChoice("", str(error))
+    _check_architecture(choice.engine, repository)
+    return plan, choice
+
+
+def _check_architecture(engine: str, repository: Repository) -> None:
+    """Raises EngineError if a built-in engine does not support the model. The libraries know only while loading."""
+    match engine:
+        case "tiny":
+            from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
+
+            read_config(repository.directory / "config.json")
+        case "encoder":
+            from ..engines.encoder.config import read_config as read_encoder  # noqa: PLC0415 - as above
+
+            for file in repository.files:
+                if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
+                    repository.read(file.path)
+            read_encoder(repository.directory)
+        case _:
+            pass
+
+
+def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
+    """Download what is missing of a model. Blocking.
+
+    Raises:
+        HubError: it cannot be downloaded.
+        EngineError: it was cancelled.
+    """
+    plan, display = prepared.plan, DownloadDisplay(prepared.name)
+
+    def on_event(event: DownloadEvent) -> None:
+        progress.completed, progress.total = event.all_completed, event.all_total
+        display.update(event)
+
+    missing = plan.find_missing()
+    if not missing:
+        return
+    progress.phase, progress.total = "downloading", plan.size
+    size = format_bytes(sum(file.size for file in missing))
+    log.info("%s: downloading %s of revision %s (commit %s)", prepared.name, size, plan.revision, plan.commit)
+    try:
+        with display:
+            download(plan, on_event, progress.cancelled)
+    except DownloadCancelled:
+        raise EngineError(f"the download of {prepared.name} was cancelled; it continues at the next start") from None
+
+
+def build_prepared(
+    prepared: PreparedModel, progress: LoadProgress, build: Callable[[Settings], ServedModel]
+) -> ServedModel:
+    """Build a downloaded model, and record its use. Blocking. build: builds it from settings with a path."""
+    choice, commit = prepared.choice, prepared.plan.commit
+    progress.phase = "loading"
+    log.info("%s: loading commit %s with the engine %s: %s", prepared.name, commit, choice.engine, choice.reason)
+    model = build(prepared.settings)
+    details = dataclasses.replace(model.details, reason=choice.reason, revision=commit, source=prepared.name)
+    model = dataclasses.replace(model, details=details)
+    record = UsageRecord(time.time(), choice.engine, model.max_model_len)
+    note_use(state_directory(os.environ), prepared.name, record)
+    return model
+
+
+def resolve_paths(settings: Settings) -> Settings:
+    """Download the simulator's tokenizer and the adapters that settings name, and replace names by paths. Blocking.
+
+    Raises:
+        HubError: one cannot be downloaded.
+    """
+    changed: dict[str, object] = {}
+    is_simulated = settings.model.partition(":")[0] == "sim"
+    if is_simulated and settings.tokenizer is not None and (found := find_reference(settings.tokenizer)) is not None:
+        changed["tokenizer"] = str(_fetch_part(found[0], select_tokenizer_files))
+    if settings.lora_modules:
+        adapters = [read_adapter(text) for text in settings.lora_modules]
+        changed["lora_modules"] = tuple(
+            text
+            if (found := find_reference(adapter.path)) is None
+            else f"{adapter.name}={_fetch_part(found[0], select_adapter_files)}"
+            for text, adapter in zip(settings.lora_modules, adapters, strict=True)
+        )
+    if settings.model.startswith("modelscope:"):
+        changed["model"] = _download_from_modelscope(settings.model.removeprefix("modelscope:"), settings.revision)
+        changed["served_model_name"] = settings.served_model_name or (settings.model.removeprefix("modelscope:"),)
+        changed["revision"] = None
+    return msgspec.structs.replace(settings, **changed) if changed else settings
+
+
+def _fetch_part(reference: ModelReference, select: _Select) -> Path:
+    """Download some files of a repository; return their directory. No request if they are in the cache."""
+    cached = find_cached_repository(reference)
+    if cached is not None:
+        try:
+            plan = _plan_part(reference, cached, select)
+        except HubError:
+            plan = None
+        if plan is not None and not plan.find_missing():
+            return plan.directory
+    plan = _plan_part(reference, open_repository(reference), select)
+    display = DownloadDisplay(reference.repository)
+    with display:
+        download(plan, display.update)
+    log.info("%s: downloaded revision %s (commit %s)", reference.repository, plan.revision, plan.commit)
+    return plan.directory
+
+
+def _plan_part(
+    reference: ModelReference,
+    repository: Repository,
+    select: _Select,
+) -> DownloadPlan:
+    return DownloadPlan(
+        repository.id,
+        repository.revision,
+        repository.commit,
+        repository.directory,
+        select(reference.repository, repository.files),
+    )
+
+
+def _download_from_modelscope(text: str, revision: str | None) -> str:
+    """Download a model with ModelScope's own package into its own cache; return the directory.
+
+    Raises:
+        HubError: the package is not installed.
+    """
+    reference = parse_reference(text, revision)
+    if find_spec("modelscope") is None:
+        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
+    modelscope: Any = import_module("modelscope")
+    return modelscope.snapshot_download(
+        reference.repository, revision=reference.revision, ignore_file_pattern=_PICKLES_AND_CODE
+    )

@@ -1,0 +1,287 @@
+"""The queue in front of a model's engine: bounds what waits, and shares the engine fairly between API keys.
+
+A queue without bounds holds hours of work and any amount of memory. A first-come-first-served queue is filled by one
+client that sends more than the engine can do, and everybody else is rejected. So each key has a queue of its own here:
+
+- Order: the key that has received the least service is next. Service is measured in tokens, as in "Fairness in Serving
+  Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
+- Bounds: a request that finds the queue full replaces the last request of the key with the most waiting requests (or
+  tokens), if its own key has fewer; otherwise it is rejected.
+
+Requests without an owner share one queue in order of arrival. Knows no engine and no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from dataclasses import dataclass
+from enum import Enum
+
+from ..core.errors import Overloaded, QueueFull
+
+DEFAULT_MAX_REQUESTS = 2048
+DEFAULT_MAX_TOKENS = 32 * 1024 * 1024
+FAST_REJECTIONS = 50
+"""Rejections after which one request is passed to the engine again."""
+MIN_WINDOW = 16
+"""Requests of owners that may wait in the engine's own first-come-first-served queue, if fewer are running. Enough to
+fill a step of the engine; each of them delays the next key's turn."""
+COMPLETION_WEIGHT = 2
+"""Service of one generated token, in prompt tokens."""
+
+
+class _State(Enum):
+    WAITING = "waiting"
+    DISPATCHED = "dispatched"
+    """In the engine's own queue."""
+    RUNNING = "running"
+    LEFT = "left"
+
+
+class QueuedRequest:
+    """One request's place. Created by `RequestQueue.enqueue`; `leave` must follow, whatever happens.
+
+    tokens: of the prompt.
+    """
+
+    __slots__ = ("_queue", "_waiter", "order", "owner", "state", "tokens")
+
+    def __init__(self, queue: RequestQueue, owner: _Owner, tokens: int, order: tuple[bool, int, int]) -> None:
+        self._queue, self.owner, self.tokens, self.order = queue, owner, tokens, order
+        self.state = _State.WAITING
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait_for_turn(self) -> None:
+        """Wait until the request may be passed to the engine. Raises QueueFull where another key took its place."""
+        if self.state is _State.WAITING:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self.state is _State.LEFT:
+            raise QueueFull("The request queue is full, and other keys have fewer requests in it; retry later.")
+
+    def start(self) -> None:
+        """The engine has begun to work on the request."""
+        self._queue.start(self)
+
+    def leave(self, completion_tokens: int = 0) -> None:
+        """The request has ended, in whatever state."""
+        self._queue.leave(self, completion_tokens)
+
+    def wake(self) -> None:
+        """Its state has changed."""
+        if self._waiter is not None and not self._waiter.done():  # A cancelled request's waiter is done.
+            self._waiter.set_result(None)
+
+
+class _Owner:
+    """What one key has waiting, and the service that it has received.
+
+    waiting: not dispatched, in the order of their turns.
+    n_pending, pending_tokens: not running: waiting here or in the engine's own queue.
+    n_present: all requests that have not left.
+    """
+
+    __slots__ = ("n_pending", "n_present", "name", "pending_tokens", "served", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: list[QueuedRequest] = []
+        self.n_pending = self.pending_tokens = self.n_present = self.served = 0
+
+
+class RequestQueue:
+    """The queue of one model.
+
+    max_requests, max_tokens: requests and prompt tokens that may wait; a single prompt of any length may always wait.
+    slots: requests that the engine runs at once; None if that is unknown.
+    limits_concurrency: no more than `slots` are passed to the engine; otherwise it has a queue of its own.
+    """
+
+    def __init__(
+        self,
+        max_requests: int = DEFAULT_MAX_REQUESTS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        *,
+        slots: int | None = None,
+        limits_concurrency: bool = False,
+    ) -> None:
+        self._max_requests, self._max_tokens = max_requests, max_tokens
+        self._slots = slots
+        self._concurrency = slots if limits_concurrency else None
+        self._owners: dict[str, _Owner] = {}
+        self._n_arrived = self._n_dispatched = self._n_running = 0
+        self._fast_rejections = 0
+        self.waiting_tokens = 0
+        """Prompt tokens of the requests that do not run yet."""
+
+    @property
+    def n_held(self) -> int:
+        """Requests that wait here, and that the engine does not know yet."""
+        return sum(len(owner.waiting) for owner in self._owners.values())
+
+    def check_capacity(self, owner_name: str = "") -> None:
+        """Raise Overloaded where a prompt of any length would be rejected. Cheap: call it before rendering."""
+        if self._fast_rejections:
+            self._fast_rejections -= 1
+            raise QueueFull("The request queue is full; retry later.")
+        self._find_victims(owner_name, 1)
+
+    def enqueue(self, owner_name: str, tokens: int, *, priority: int = 0, is_background: bool = False) -> QueuedRequest:
+        """Add a request.
+
+        owner_name: the key that shares fairly with others; empty where all requests share one queue.
+        priority: lower is earlier, among requests of the same owner.
+        is_background: its turn comes after all others.
+
+        Raises:
+            Overloaded: the queue is full, and its owner has no claim to the place of another request.
+        """
+        for victim in self._find_victims(owner_name, tokens):
+            self.leave(victim, 0)
+            victim.wake()
+        owner = self._find_owner(owner_name)
+        self._n_arrived += 1
+        request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
+        insort(owner.waiting, request, key=_get_order)
+        owner.n_present += 1
+        owner.n_pending += 1
+        owner.pending_tokens += tokens
+        self.waiting_tokens += tokens
+        self._dispatch()
+        return request
+
+    def start(self, request: QueuedRequest) -> None:
+        if request.state is _State.DISPATCHED:
+            self._leave_pending(request)
+            request.state = _State.RUNNING
+            self._n_dispatched -= 1
+            self._n_running += 1
+            self._fast_rejections = 0
+            self._dispatch()
+
+    def leave(self, request: QueuedRequest, completion_tokens: int) -> None:
+        owner = request.owner
+        match request.state:
+            case _State.LEFT:
+                return
+            case _State.WAITING:
+                owner.waiting.remove(request)
+                self._leave_pending(request)
+            case _State.DISPATCHED:
+                self._leave_pending(request)
+                self._n_dispatched -= 1
+            case _State.RUNNING:
+                self._n_running -= 1
+        if request.state is not _State.WAITING:
+            self._fast_rejections = 0
+        request.state = _State.LEFT
+        owner.served += COMPLETION_WEIGHT * completion_tokens
+        owner.n_present -= 1
+        self._dispatch()
+        if not any(other.n_present for other in self._owners.values()):
+            # Nobody competes: service that was received before does not count.
+            self._owners.clear()
+
+    def mark_full(self) -> None:
+        """The engine's queue is full: reject the next requests at once, until a request ends or the engine was
+        tried again.
+        """
+        self._fast_rejections = FAST_REJECTIONS
+
+    def _find_owner(self, name: str) -> _Owner:
+        """The owner; one that returns does not keep a claim to the service that it did not use."""
+        owner = self._owners.get(name)
+        if owner is None:
+            owner = self._owners[name] = _Owner(name)
+        if not owner.n_present:
+            present = [other.served for other in self._owners.values() if other.n_present]
+            owner.served = max(owner.served, min(present, default=0))
+        return owner
+
+    def _leave_pending(self, request: QueuedRequest) -> None:
+        request.owner.n_pending -= 1
+        request.owner.pending_tokens -= request.tokens
+        self.waiting_tokens -= request.tokens
+
+    def _dispatch(self) -> None:
+        """Pass requests to the engine, as many as may be there."""
+        while self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency:
+            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn, default=None)
+            if owner is None or (owner.name and self._n_dispatched >= self._compute_window()):
+                return
+            request = owner.waiting.pop(0)
+            request.state = _State.DISPATCHED
+            self._n_dispatched += 1
+            owner.served += max(1, request.tokens)
+            request.wake()
+
+    def _compute_window(self) -> int:
+        """Requests that may wait in the engine's own queue. At most half of all, so that others can be replaced."""
+        return min(max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
+
+    def _find_victims(self, owner_name: str, tokens: int) -> list[QueuedRequest]:
+        """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
+        n_pending = sum(owner.n_pending for owner in self._owners.values())
+        excess_requests = n_pending + 1 - self._compute_max_pending()
+        excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
+        victims: list[QueuedRequest] = []
+        if excess_requests <= 0 and excess_tokens <= 0:
+            return victims
+        own = self._owners.get(owner_name)
+        own_requests, own_tokens = (1, tokens) if own is None else (own.n_pending + 1, own.pending_tokens + tokens)
+        # Of each other owner: requests that can leave, requests and tokens that would remain.
+        others = {
+            owner: [len(owner.waiting), owner.n_pending, owner.pending_tokens]
+            for owner in self._owners.values()
+            if owner is not own
+        }
+        while excess_requests > len(victims) or excess_tokens > 0:
+            unit = 1 if excess_requests > len(victims) else 2
+            greedy = max((owner for owner in others if others[owner][0]), key=lambda o: others[o][unit], default=None)
+            if greedy is None or others[greedy][unit] <= (own_requests, own_tokens)[unit - 1]:
+                raise self._build_error(n_pending, is_tokens=unit == 2)
+            remaining = others[greedy]
+            victim = greedy.waiting[remaining[0] - 1]
+            victims.append(victim)
+            others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]
+            excess_tokens -= victim.tokens
+        return victims
+
+    def _compute_max_pending(self) -> int:
+        """Requests that may be pending: those that wait, and those that start in a free slot."""
+        if self._slots is None:
+            # Every request is pending for an instant.
+            return max(self._max_requests, 1)
+        return self._max_requests + max(0, self._slots - self._n_running)
+
+    def _build_error(self, n_pending: int, *, is_tokens: bool) -> Overloaded:
+        if is_tokens:
+            return Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
+        return QueueFull(f"{n_pending} requests are already queued; retry later.")
+
+
+def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
+    return request.order
+
+
+def _get_turn(owner: _Owner) -> tuple[bool, int, int]:
+    """Requests in the background come last; then the owner that was served least; then the one that came first."""
+    is_background, _, arrival = owner.waiting[0].order
+    return is_background, owner.served, arrival
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTicket:
+    """What a prepared request needs to be enqueued. The fields are those of `RequestQueue.enqueue`."""
+
+    queue: RequestQueue
+    owner_name: str
+    tokens: int
+    priority: int = 0
+    is_background: bool = False
+
+    def enqueue(self) -> QueuedRequest:
+        return self.queue.enqueue(
+            self.owner_name, self.tokens, priority=self.priority, is_background=self.is_background
+        )

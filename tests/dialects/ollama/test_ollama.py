@@ -1,0 +1,410 @@
+"""Bodies of Ollama's routes: what each field becomes, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import DragomanError, EngineError, RequestError, Unsupported
+from dragoman.core.message import Image, InlineMedia, Message, Reasoning, Role, Text, ToolCall, ToolResult
+from dragoman.core.request import (
+    Conversation,
+    GenerateRequest,
+    GenerationLimits,
+    JsonObject,
+    JsonSchema,
+    ReasoningOptions,
+    SamplingOptions,
+    TemplateOptions,
+)
+from dragoman.dialects.ollama import (
+    AnswerClock,
+    OllamaCall,
+    OllamaModelCard,
+    OllamaTimings,
+    read_embed,
+    read_embeddings,
+    read_model_reference,
+    read_ollama_chat,
+    read_ollama_generate,
+    render_ollama_error,
+    render_show,
+    render_tags,
+)
+from dragoman.dialects.ollama.duration import read_keep_alive
+from dragoman.dialects.ollama.parameters import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_MODEL,
+    OLLAMA_OPTIONS,
+)
+from dragoman.dialects.ollama.wire import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaModelBody,
+    OllamaOptions,
+)
+from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
+
+from ...pictures import PIXEL
+from ..asking import HELLO, OPTIONS
+
+CLOCK = AnswerClock(lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0))
+USER = Message(Role.USER, (Text("hello"),))
+STRANGE = {"strange": True}
+
+
+def chat(**fields: object) -> OllamaCall:
+    return read_ollama_chat(msgspec.json.encode({"messages": HELLO, **fields}), OPTIONS, clock=CLOCK)
+
+
+def generate(**fields: object) -> OllamaCall:
+    return read_ollama_generate(msgspec.json.encode({"prompt": "hello", **fields}), OPTIONS, clock=CLOCK)
+
+
+def request(**fields: object) -> GenerateRequest:
+    return chat(**fields).call.requests[0]
+
+
+def conversation(*messages: object, **fields: object) -> Conversation:
+    prompt = request(messages=messages or HELLO, **fields).prompt
+    assert isinstance(prompt, Conversation)
+    return prompt
+
+
+def refusal(read: Any = chat, /, **fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        read(**fields)
+    return caught.value
+
+
+def test_a_chat_alone_leaves_everything_to_the_server():
+    told = chat()
+    assert told.call.requests == (
+        GenerateRequest("tiny", Conversation((USER,)), constraint_param="format", add_special_tokens=False),
+    )
+    assert (told.call.stream, told.has_prompt, told.keep_alive, told.num_ctx) == (True, True, None, None)
+    nothing = dict.fromkeys(set(OllamaChatBody.__struct_fields__) - {"messages"})
+    assert chat(**nothing).call.requests == told.call.requests
+    assert chat(options=dict.fromkeys(OllamaOptions.__struct_fields__)).call.requests == told.call.requests
+    assert chat(format="", tools=[], options={}).call.requests == told.call.requests
+
+
+def test_a_prompt_is_a_conversation_unless_it_is_raw():
+    told = generate(system="Be brief.", context=[5, 6], think=False, truncate=True).call.requests[0]
+    assert told.prompt == Conversation(
+        (Message(Role.SYSTEM, (Text("Be brief."),)), USER),
+        reasoning=ReasoningOptions(False),
+        drop_oldest=True,
+        preceding_ids=(5, 6),
+    )
+    assert (told.return_prompt, told.add_special_tokens) == (True, False)
+    raw = generate(raw=True).call.requests[0]
+    assert (raw.prompt, raw.return_prompt, raw.add_special_tokens) == ("hello", False, True)
+    infill = generate(suffix="end")
+    assert (infill.call.requests[0].prompt, infill.suffix) == ("hello", "end")
+
+
+def test_options_are_the_sampling_and_the_limits():
+    options = {
+        "temperature": 1.5,
+        "top_k": 0,
+        "top_p": 0.5,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "seed": 7.0,
+        "num_predict": 9,
+        "stop": ["END"],
+        "num_ctx": 2048,
+    }
+    told = chat(options=options)
+    assert told.call.requests[0].sampling == SamplingOptions(1.5, 0.5, 0, 0.1, 0.5, -0.5, 1.1, 7)
+    assert told.call.requests[0].limits == GenerationLimits(max_tokens=9, stop=("END",))
+    assert told.num_ctx == 2048
+
+
+@pytest.mark.parametrize("unlimited", [-1, -2, 0, None])
+def test_some_numbers_of_tokens_are_no_limit(unlimited: int | None):
+    assert request(options={"num_predict": unlimited, "seed": -1, "stop": "END"}) == request(options={"stop": ["END"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"num_predict": -3}, "options.num_predict"),
+        ({"num_predict": 1.5}, "options.num_predict"),
+        ({"num_ctx": 2**40}, "options.num_ctx"),
+        ({"num_ctx": 1e300}, "options.num_ctx"),
+        ({"seed": 2**63}, "options.seed"),
+        ({"temperature": -1}, "options.temperature"),
+        ({"repeat_penalty": 0}, "options.repeat_penalty"),
+        ({"stop": [""]}, "options.stop"),
+        ({"top_k": "5"}, "options.top_k"),
+        ([], "options"),
+    ],
+)
+def test_a_wrong_option_is_named(options: object, param: str):
+    assert refusal(options=options).param == param
+
+
+def test_formats_are_constraints():
+    assert request(format="json").constraint == JsonObject()
+    constraint = request(format={"type": "object"}).constraint
+    assert constraint == JsonSchema('{"type":"object"}', strict=False)
+    for wrong in ("yaml", 5, ["json"], True):
+        assert refusal(format=wrong).param == "format"
+
+
+def test_thinking_is_a_switch_or_a_level():
+    assert conversation(think=True).reasoning == ReasoningOptions(True)
+    assert conversation(think="low").reasoning == ReasoningOptions(True, "low")
+    assert refusal(think="much").param == "think"
+    assert generate(raw=True, think=True).call.warnings == (
+        "think is ignored: a raw prompt determines whether the model thinks",
+    )
+
+
+def test_results_find_their_calls_by_id_by_name_and_in_order():
+    def call(name: str, id: str | None = None) -> dict[str, Any]:
+        return {"function": {"name": name, "arguments": {"a": 1}}, **({} if id is None else {"id": id})}
+
+    calls = {"role": "assistant", "thinking": "hm", "tool_calls": [call("f"), call("g"), call("f"), call("h", "mine")]}
+    results = [
+        {"role": "tool", "tool_call_id": "mine", "content": "h1"},
+        {"role": "tool", "tool_name": "g", "content": "g1"},
+        {"role": "tool", "content": "f1"},
+        {"role": "tool", "tool_name": "f", "content": "f2"},
+        {"role": "tool", "tool_name": "stranger", "content": "x"},
+    ]
+    _, called, *answered = conversation(*HELLO, calls, *results).messages
+    assert called.parts[0] == Reasoning("hm")
+    ids = [part.id for part in called.parts if isinstance(part, ToolCall)]
+    assert len(set(ids)) == 4
+    told = [part for message in answered for part in message.parts if isinstance(part, ToolResult)]
+    assert [result.call_id for result in told[:4]] == [ids[3], ids[1], ids[0], ids[2]]
+    assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger"]
+
+
+def test_images_come_before_the_text():
+    data = base64.b64encode(PIXEL).decode()
+    (message,) = conversation({"role": "USER", "content": "What?", "images": [data]}).messages
+    assert message == Message(Role.USER, (Image(InlineMedia(PIXEL, "image/png")), Text("What?")))
+    prompt = generate(images=[data]).call.requests[0].prompt
+    assert isinstance(prompt, Conversation)
+    assert isinstance(prompt.messages[0].parts[0], Image)
+    assert refusal(messages=[{"role": "user", "images": ["?"]}]).param == "messages[0].images[0]"
+
+
+def test_an_answer_that_has_begun_is_continued():
+    begun = {"role": "assistant", "content": "The"}
+    assert conversation(*HELLO, begun).template == TemplateOptions(
+        add_generation_prompt=False, continue_final_message=True
+    )
+    called: dict[str, Any] = {**begun, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    assert conversation(*HELLO, called).template == TemplateOptions()
+    assert conversation(*HELLO, {**begun, "content": ""}).template == TemplateOptions()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+         "messages[0].tool_calls[0].function.arguments"),
+        ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools[0]"),
+        ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"function": {"name": "f"}}] * 2}, "tools"),
+        ({"tools": [{"function": {"name": "f", "parameters": "none"}}]}, "tools[0].function.parameters"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"keep_alive": "soon"}, "keep_alive"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str):
+    assert refusal(**fields).param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"raw": True, "system": "a"}, "system"),
+        ({"raw": True, "context": [1]}, "context"),
+        ({"raw": True, "template": "a"}, "template"),
+        ({"raw": True, "images": ["a"]}, "images"),
+        ({"suffix": "a", "raw": True}, "suffix"),
+        ({"suffix": "a", "system": "a"}, "suffix"),
+        ({"suffix": "a", "think": True}, "suffix"),
+    ],
+)
+def test_some_fields_exclude_each_other(fields: dict[str, Any], param: str):
+    assert refusal(generate, **fields).param == param
+
+
+def test_without_a_prompt_there_is_nothing_to_answer():
+    assert not chat(messages=[]).has_prompt
+    assert not chat(messages=None).has_prompt
+    assert not generate(prompt="", keep_alive=0).has_prompt
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        (0, 0.0),
+        (1.5, 1.5),
+        (-1, math.inf),
+        ("0", 0.0),
+        ("300", 300.0),
+        ("-1", math.inf),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("-1m", math.inf),
+        ("1.5s", 1.5),
+        (".5h", 1800.0),
+        ("250ms", 0.25),
+        ("+2µs", 2e-6),
+    ],
+)
+def test_how_long_a_model_stays_is_seconds_or_a_duration(value: float | str | None, seconds: float | None):
+    assert read_keep_alive(value) == (seconds if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("text", ["", "m", "5", "5 m", "5d", "1h-30m", "٣s", "1" * 80 + "s"])
+def test_what_is_no_duration_is_refused(text: str):
+    if text == "5":
+        assert read_keep_alive(text) == 5.0
+        return
+    with pytest.raises(RequestError, match="keep_alive"):
+        read_keep_alive(text)
+
+
+def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
+    told = read_embed(b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}', OPTIONS)
+    assert (told.texts.inputs, told.texts.truncate, told.dimensions, told.normalize) == (("a", "b"), -1, None, True)
+    assert (told.keep_alive, told.warnings, told.unknown) == (300.0, (), ())
+    assert read_embed(b'{"input": "a", "truncate": false}', OPTIONS).texts.truncate is None
+    old = read_embeddings(b'{"prompt": "a"}', OPTIONS)
+    assert (old.texts.inputs, old.texts.truncate, old.normalize) == (("a",), None, None)
+    for wrong in (b'{"input": ["a", ""]}', b'{"input": 5}', json.dumps({"input": ["a"] * 3000}).encode()):
+        with pytest.raises(RequestError):
+            read_embed(wrong, OPTIONS)
+
+
+def test_a_model_is_named_in_either_field():
+    assert read_model_reference(b'{"name": "a"}', OPTIONS).model == "a"
+    assert read_model_reference(b'{"name": "a", "model": "b", "stream": false}', OPTIONS).model == "b"
+
+
+def test_errors_are_a_message_that_names_the_field():
+    def told(error: DragomanError) -> object:
+        return json.loads(render_ollama_error(error))["error"]
+
+    assert told(EngineError("no")) == "no"
+    assert told(Unsupported("no regex", param="response_format")) == "format: no regex"
+    assert told(RequestError("format is wrong", param="format")) == "format is wrong"
+    assert told(RequestError("\ud800\u2028", param="a")) == "a: ?\u2028"
+    assert len(render_ollama_error(RequestError("a" * 10_000))) < 2_100
+
+
+def test_lists_have_tags_and_unknown_facts_are_left_out():
+    plain, tagged = OllamaModelCard("org/a", "org/a", 0), OllamaModelCard("b:8b", "org/a", 0)
+    told = json.loads(render_tags([plain, tagged]))["models"]
+    assert [model["name"] for model in told] == ["org/a:latest", "b:8b"]
+    assert told[0]["digest"] == told[1]["digest"]
+    shown = json.loads(render_show(plain))
+    assert shown["model_info"] == {"general.architecture": "unknown", "general.basename": "org/a"}
+    assert not {"capabilities", "template", "parameters"} & shown.keys()
+    known = OllamaModelCard("a", "a", 0, max_model_len=8, architecture="llama", quantization="Q4_K_M", format="gguf")
+    shown = json.loads(render_show(known))
+    assert shown["model_info"]["llama.context_length"] == 8
+    assert (shown["details"]["families"], shown["details"]["quantization_level"]) == (["llama"], "Q4_K_M")
+
+
+Fields = dict[str, object]
+TABLES: dict[str, tuple[ParameterTable, type[msgspec.Struct], Callable[[Fields], Any]]] = {
+    "chat": (OLLAMA_CHAT, OllamaChatBody, lambda fields: chat(**fields).call),
+    "generate": (OLLAMA_GENERATE, OllamaGenerateBody, lambda fields: generate(**fields).call),
+    "options": (OLLAMA_OPTIONS, OllamaOptions, lambda fields: chat(options=fields).call),
+    "embed": (OLLAMA_EMBED, OllamaEmbedBody, lambda fields: read_embed(msgspec.json.encode(fields), OPTIONS)),
+    "embeddings": (
+        OLLAMA_EMBEDDINGS,
+        OllamaEmbeddingsBody,
+        lambda fields: read_embeddings(msgspec.json.encode(fields), OPTIONS),
+    ),
+    "model": (
+        OLLAMA_MODEL,
+        OllamaModelBody,
+        lambda fields: read_model_reference(msgspec.json.encode(fields), OPTIONS),
+    ),
+}
+OTHERS = [
+    (name, row) for name, (table, _, _) in TABLES.items() for row in table.rows
+    if row.status is not SupportStatus.HONOURED
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_honoured_is_what_is_read(name: str):
+    table, wire, _ = TABLES[name]
+    honoured = {row.name for row in table.rows if row.status is SupportStatus.HONOURED}
+    # The options of embeddings are validated to be of no effect, so that they are a field.
+    accepted = {"options"} if name.startswith("embed") else set[str]()
+    assert honoured | accepted == set(wire.__struct_fields__)
+
+
+@pytest.mark.parametrize(("name", "row"), OTHERS, ids=lambda value: getattr(value, "name", value))
+def test_a_row_says_what_happens(name: str, row: ParameterSupport):
+    if (name, row.name) in (("embed", "options"), ("embeddings", "options")):
+        return
+    read, path = TABLES[name][2], "options." if name == "options" else ""
+    for harmless in (None, *row.harmless):
+        assert read({row.name: harmless}).warnings == ()
+    match row.status:
+        case SupportStatus.REFUSED:
+            error = refusal(partial(read, {row.name: STRANGE}))
+            assert (type(error), error.param) == (Unsupported, path + row.name)
+        case SupportStatus.WARNED:
+            (warning,) = read({row.name: STRANGE}).warnings
+            assert warning.startswith(f"{path}{row.name}: ")
+        case _:
+            assert read({row.name: STRANGE}).warnings == ()
+            assert read({row.name: STRANGE}).unknown == ()
+
+
+def test_unknown_fields_are_named():
+    assert chat(foo=1, options={"bar": 1}).call.unknown == ("foo", "options.bar")
+
+
+# From Ollama's api/types.go (0.12.11), and the options that older clients still send.
+OLLAMA_FIELDS = {
+    "chat": "model messages stream format keep_alive tools options think truncate shift logprobs top_logprobs",
+    "generate": "model prompt suffix system template context stream raw format keep_alive images options think truncate"
+    " shift logprobs top_logprobs width height steps",
+    "options": "num_keep seed num_predict top_k top_p min_p typical_p repeat_last_n temperature repeat_penalty"
+    " presence_penalty frequency_penalty stop num_ctx num_batch num_gpu main_gpu use_mmap num_thread numa low_vram"
+    " f16_kv logits_all vocab_only use_mlock tfs_z mirostat mirostat_tau mirostat_eta penalize_newline"
+    " embedding_only num_gqa rope_frequency_base rope_frequency_scale",
+    "embed": "model input keep_alive truncate dimensions options",
+    "embeddings": "model prompt keep_alive options",
+    "model": "model name system template verbose options insecure username password stream",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_field_of_ollama_is_known(name: str):
+    known = {row.name for row in TABLES[name][0].rows}
+    assert set(OLLAMA_FIELDS[name].split()) - known == set()

@@ -1,0 +1,50 @@
+"""What an upstream says of its own failures stays in the log; what it says of a request reaches the client."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from dragoman.core.errors import EngineError, EngineTimeout, Overloaded, RequestError
+from dragoman.engines.upstream.errors import build_stream_error, parse_error
+from dragoman.engines.upstream.wire import WireError
+
+INTERNAL = "Traceback: /srv/vllm/engine.py failed on 10.0.0.7:5000, key sk-secret"
+
+
+def body(message: str, **fields: object) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "t", "param": None, "code": None, **fields}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(500, EngineError), (502, Overloaded), (503, Overloaded), (504, EngineTimeout)]
+)
+def test_the_message_of_a_server_error_is_logged_and_not_passed_on(
+    status: int, kind: type[EngineError], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        error = parse_error(status, body(INTERNAL, code="/srv/vllm"), None)
+    assert type(error) is kind
+    assert "srv" not in error.message + str(error.code)
+    assert "10.0.0.7" not in error.message
+    assert "/srv/vllm/engine.py" in caplog.text
+
+
+@pytest.mark.parametrize("error", [INTERNAL, WireError(INTERNAL), WireError(INTERNAL, code=500)])
+def test_neither_is_that_of_an_error_within_a_stream(error: str | WireError) -> None:
+    built = build_stream_error(error)
+    assert isinstance(built, EngineError)
+    assert "srv" not in built.message
+
+
+def test_a_code_that_clients_act_on_is_kept() -> None:
+    error = parse_error(503, body("full", code="overloaded"), "7")
+    assert (error.code, error.retry_after) == ("overloaded", 7.0)
+
+
+def test_what_is_the_requests_fault_is_told_in_the_upstreams_words() -> None:
+    error = parse_error(400, body("`temperature` must be at most 2.", param="temperature"), None)
+    assert type(error) is RequestError
+    assert (error.message, error.param) == ("`temperature` must be at most 2.", "temperature")

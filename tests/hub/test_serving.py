@@ -1,0 +1,219 @@
+"""A server whose model comes from the hub: it listens while the model is downloaded, and starts again without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.launch import build_models, build_serving_options
+from dragoman.pipeline.models import Models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError, load_settings
+from tests.hub.shapes import ENCODER, LORA, SHARDED, SINGLE
+from tests.hub.stub import HubStub
+
+ASK: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+    "max_tokens": 12,
+    "temperature": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(_: str) -> None: ...
+
+    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+
+
+@asynccontextmanager
+async def serve(settings: Settings) -> AsyncGenerator[tuple[httpx2.AsyncClient, Models]]:
+    models = build_models(settings, SystemClock())
+    transport = httpx2.ASGITransport(create_app(models, options=build_serving_options(settings)))
+    await models.start()
+    try:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client, models
+    finally:
+        await models.stop()
+
+
+async def wait_until_loaded(models: Models) -> None:
+    await models.begin_load(models.slots[0])
+
+
+@pytest.mark.usefixtures("cache")
+async def test_a_server_answers_while_its_model_is_downloaded(hub: HubStub):
+    hub.stall_after = 5_000
+    async with serve(Settings(model=SINGLE)) as (client, models):
+        assert await asyncio.to_thread(hub.stalled.wait, 60)
+        listed = (await client.get("/v1/models")).json()["data"][0]
+        assert (listed["id"], listed["dragoman"]["state"]) == (SINGLE, "downloading")
+        assert listed["dragoman"]["revision"] == hub.repositories[SINGLE].commit
+        progress = listed["dragoman"]["progress"]
+        assert 0 <= progress["completed"] < progress["total"]
+        assert progress["total"] > len(hub.repositories[SINGLE].files["model.safetensors"])
+        refused = await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+        assert f"The model `{SINGLE}` is being downloaded (" in refused.json()["error"]["message"]
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["reason"]) == (503, "the model is downloading")
+        assert (await client.get("/livez")).status_code == 200
+        hub.released.set()
+        await wait_until_loaded(models)
+        assert (await client.get("/readyz")).status_code == 200
+        reply = (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).json()
+        assert (reply["model"], reply["choices"][0]["message"]["content"]) == (SINGLE, "The capital of Japan is Tokyo.")
+        # Unloaded later, it is loaded by the next request, which waits.
+        await models.unload(models.slots[0])
+        assert models.slots[0].status == "unloaded"
+        assert (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).status_code == 200
+
+
+@pytest.mark.usefixtures("cache")
+async def test_the_list_has_what_clients_ask_about_a_model(hub: HubStub):
+    async with serve(Settings(model=SHARDED, max_model_len=512)) as (client, models):
+        await wait_until_loaded(models)
+        listed = (await client.get("/v1/models")).json()["data"][0]
+    names = ("context_length", "context_window", "max_model_len", "max_input_tokens", "max_output_tokens")
+    assert {listed[name] for name in names} == {512}
+    weights = sum(len(data) for path, data in hub.repositories[SHARDED].files.items() if path.endswith(".safetensors"))
+    meta = {"n_ctx": 512, "n_ctx_train": 32768, "n_vocab": 2048, "n_params": 1967808, "size": weights}
+    assert {name: listed["meta"][name] for name in meta} == meta
+    assert listed["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text", "embeddings"]}
+    own = listed["dragoman"]
+    assert (own["engine"], own["revision"]) == ("tiny", hub.repositories[SHARDED].commit)
+    assert (own["size"], own["parameters"], own["state"]) == (weights, 1967808, "loaded")
+
+
+@pytest.mark.usefixtures("cache")
+async def test_an_encoder_is_served_by_name():
+    async with serve(Settings(model=ENCODER)) as (client, models):
+        await wait_until_loaded(models)
+        answer = await client.post("/v1/embeddings", json={"model": ENCODER, "input": "the cat sat"})
+        assert len(answer.json()["data"][0]["embedding"]) == 32
+        listed = (await client.get("/v1/models")).json()["data"][0]
+        assert listed["architecture"]["output_modalities"] == ["embeddings"]
+        assert "max_output_tokens" not in listed
+
+
+@pytest.mark.usefixtures("cache")
+async def test_models_of_a_settings_file_are_named_and_loaded_on_demand(hub: HubStub):
+    entries = '{"a": "tiny", "b": {"model": "org/single", "ttl": 60}}'
+    async with serve(load_settings({"models": entries}, {})) as (client, models):
+        assert hub.count("GET /cdn/") == 0
+        refused = await client.post("/v1/chat/completions", json={"model": "b", **ASK})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
+        await models.begin_load(models.slots[1])
+        answer = await client.post("/v1/chat/completions", json={"model": "b", **ASK})
+        assert answer.json()["model"] == "b"
+
+
+def test_a_wrong_model_of_several_is_found_at_the_start(cache: Path):
+    with pytest.raises(SettingsError, match="models: b: cannot serve org/absent: org/absent does not exist at "):
+        build_models(load_settings({"models": '{"a": "tiny", "b": "org/absent"}'}, {}), SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        (
+            "Qwen3ForCausalLM",
+            r"Qwen3ForCausalLM needs an engine that is not installed: pip install '\.\[transformers\]'",
+        ),
+        ("FancyModel", "architecture 'FancyModel' is not supported by the encoder engine"),
+    ],
+)
+def test_what_no_engine_can_load_is_named_before_the_download(
+    hub: HubStub, cache: Path, architecture: str, message: str
+):
+    files = hub.repositories[ENCODER].files
+    files["config.json"] = files["config.json"].replace(b"BertModel", architecture.encode())
+    with pytest.raises(SettingsError, match=message):
+        build_models(Settings(model=ENCODER), SystemClock())
+    assert hub.count("GET /cdn/") == 0
+
+
+def test_a_missing_extra_is_named_before_the_download(hub: HubStub, cache: Path):
+    with pytest.raises(SettingsError, match=r"needs the engine llamacpp, which is not installed: pip install '\.\[lla"):
+        build_models(Settings(model="org/small-GGUF"), SystemClock())
+    with pytest.raises(SettingsError, match="`modelscope:` needs the package modelscope, which is not installed"):
+        build_models(Settings(model="modelscope:org/name"), SystemClock())
+    assert hub.count("GET /cdn/") == 0
+
+
+@pytest.mark.usefixtures("cache")
+async def test_the_simulator_uses_a_tokenizer_and_adapters_of_the_hub(hub: HubStub):
+    adapters = (f"small={LORA}",)
+    settings = Settings(model="sim", tokenizer=SINGLE, lora_modules=adapters, api_profile="vllm")
+    async with serve(settings) as (client, _):
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert (listed[1]["id"], Path(listed[1]["root"]).name) == ("small", hub.repositories[LORA].commit)
+        body = {"prompt": "hello", "add_special_tokens": False}
+        assert (await client.post("/tokenize", json=body)).json()["count"] > 0
+    assert hub.count(r"GET /org/single/resolve/.*\.safetensors") == 0
+    hub.requests.clear()
+    build_models(settings, SystemClock())
+    assert hub.requests == []
+
+
+def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "s")}
+    command = [sys.executable, "-m", "dragoman", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+
+
+def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, tmp_path: Path):
+    model = f"tiny:{SINGLE}"
+    arguments = ("serve", model, "--port", "0", "--store", "none")
+    logs: list[str] = []
+    requests: list[int] = []
+    for _ in range(2):
+        with start(hub, tmp_path, *arguments) as process:
+            assert process.stdout is not None
+            found = re.search(
+                r"Serving org/single on (http://[0-9.:]+) \((down)?loading; requests", process.stdout.readline()
+            )
+            assert found is not None
+            with httpx2.Client(base_url=found[1]) as client:
+                while client.get("/readyz").status_code != 200:
+                    assert process.poll() is None
+                reply = client.post("/v1/chat/completions", json=ASK).json()
+            process.terminate()
+            logs.append(process.communicate(timeout=30)[1])
+        assert reply["choices"][0]["message"]["content"] == "The capital of Japan is Tokyo."
+        requests.append(len(hub.requests))
+    assert requests[0] == requests[1] > 0
+    commit = hub.repositories[SINGLE].commit
+    assert f"of revision main (commit {commit})" in logs[0]
+    assert "1,967,808 parameters" in logs[1]
+    assert f"loading commit {commit} with the engine tiny: MODEL names it" in logs[1]
+    with start(hub, tmp_path, "models") as process:
+        table = process.communicate(timeout=30)[0]
+    assert re.search(rf"org/single +3\.9 MB +tiny +32768 +\d{{4}}-\d\d-\d\d \d\d:\d\d +main \({commit[:12]}\)", table)
+    with start(hub, tmp_path, "rm", SINGLE) as process:
+        removed = process.communicate(timeout=30)[0]
+    assert re.fullmatch(r"Removed org/single: \d\.\d MB are free again\n", removed)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(hub: HubStub, tmp_path: Path):
+    hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
+    with start(hub, tmp_path, "serve", f"tiny:{SINGLE}", "--port", "0", "--store", "none") as process:
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert "Error: cannot serve org/single: model.safetensors of org/single arrived damaged" in errors
+    assert "Traceback" not in errors

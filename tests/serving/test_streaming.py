@@ -1,0 +1,46 @@
+"""A stream that fails before its headers: the error is a whole response, and no keepalive is part of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.types import Message
+
+from dragoman.core.errors import DragomanError, EngineError
+from dragoman.dialects.ollama import LineFraming
+from dragoman.serving.disconnect import never
+from dragoman.serving.keepalive import StreamMonitor, StreamTimeouts
+from dragoman.serving.streaming import RawHeaders, ReplayResponder, ResponseStart
+
+
+def render_error(_: DragomanError) -> tuple[int, RawHeaders, bytes]:
+    return 500, [], b"failed"
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_no_keepalive_precedes_an_error(steps: int):
+    """The keepalive is due while the error is on its way, at whichever step of the loop."""
+
+    async def fail() -> AsyncGenerator[bytes]:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        raise EngineError("failed")
+        yield b""
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        await asyncio.sleep(0)
+        sent.append(message)
+
+    start = ResponseStart([], 0.0, render_error)
+    responder = ReplayResponder(fail(), LineFraming(), start, StreamMonitor(StreamTimeouts()))
+    await responder(never, send)
+    first, *bodies = sent
+    text = b"".join(message["body"] for message in bodies)
+    if first["status"] == 500:
+        assert text == b"failed"
+    else:
+        assert text.lstrip(b" ") == b'{"error":"failed"}\n', "headers that a keepalive has sent are those of a stream"
