@@ -284,6 +284,7 @@ async def test_requests_that_wait_for_their_adapter_are_deferred():
         streams = [asyncio.create_task(sim.chat(model=name, max_tokens=4000, ignore_eos=True)) for name in ("a", "b")]
         scraped = await sim.get("/metrics")
         while not (deferred := read(scraped, "vllm:num_requests_waiting_by_reason", reason="deferred")):
+            await asyncio.sleep(0)  # The scrape alone does not let the other tasks run.
             scraped = await sim.get("/metrics")
         assert deferred == read(scraped, "vllm:num_requests_waiting") == 1
         assert read(scraped, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
