@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Generator
@@ -109,8 +110,18 @@ class Terminal:
     def read_until(self, text: str) -> str:
         seen = b""
         while text.encode() not in seen:
+            ready, _, _ = select.select([self._controller], [], [], 30)
+            assert ready, f"no {text!r} after {seen!r}"
             seen += os.read(self._controller, 1024)
         return seen.decode().replace("\r\n", "\n")
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C until the chat answers: readline loses a signal that comes just before it waits for a key."""
+        for _ in range(60):
+            self.process.send_signal(signal.SIGINT)
+            if select.select([self._controller], [], [], 0.5)[0]:
+                return
+        raise AssertionError("the chat does not answer to SIGINT")
 
     def type(self, text: str) -> None:
         os.write(self._controller, text.encode())
@@ -128,7 +139,7 @@ def test_a_terminal_has_a_prompt_and_dim_reasoning_and_ctrl_c_keeps_the_chat(url
     terminal.type("[[think Hm.]] [[say Five.]]\n")
     shown = terminal.read_until("\n> ")
     assert "\x1b[2mThinking: Hm.\x1b[0m\nFive.\n" in shown.replace("\x1b[0m\x1b[2m", "")
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.interrupt()
     assert "Ctrl-D or /exit ends the chat" in terminal.read_until("> ")
     assert terminal.close() == 0
 

@@ -81,7 +81,7 @@ ENGINES: dict[str, Callable[[], AbstractAsyncContextManager[Models]]] = {
     "scripted": lambda: started(scripted()),
 }
 REJECTED = {
-    "upstream": {"token ids", "count"},
+    "upstream": {"count"},
     "plug-in with grammars": {"logprobs"},
     "plug-in": {"logprobs", "tool_choice", "response_format"},
     "documented plug-in": {"logprobs", "tool_choice", "tools auto", "response_format", "token ids", "count"},

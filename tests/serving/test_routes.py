@@ -12,7 +12,7 @@ from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.endpoint import Route
-from dragoman.serving.envelopes import ANTHROPIC, BY_CLIENT, OPENAI, RESPONSES, TGI
+from dragoman.serving.envelopes import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions
@@ -28,7 +28,7 @@ def build_table() -> dict[str, tuple[Route, ...]]:
 
 TABLE = build_table()
 ROUTES = [route for routes in TABLE.values() for route in routes]
-ENVELOPES = (OPENAI, RESPONSES, ANTHROPIC, TGI, BY_CLIENT)
+ENVELOPES = (OPENAI, RESPONSES, ANTHROPIC, OLLAMA, TGI, BY_CLIENT)
 FROM_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 USER = {"authorization": "Bearer user"}
 ADMIN = {"authorization": "Bearer root"}
@@ -46,7 +46,7 @@ async def send(server: House, method: str, path: str, *headers: dict[str, str]) 
 
 
 def fill(path: str) -> str:
-    for pattern in ("{model:path}", "{id}", "{item}", "{file}", "{batch}"):
+    for pattern in ("{model:path}", "{id}", "{item}", "{file}", "{batch}", "{digest}"):
         path = path.replace(pattern, "x")
     assert "{" not in path
     return path
@@ -60,6 +60,8 @@ def find_format(answer: httpx2.Response) -> str:
             return "Anthropic"
         case {"error": str(), "error_type": str()}:
             return "TGI"
+        case {"error": str()} if len(body) == 1:
+            return "Ollama"
         case {"error": {"message": str(), "type": str(), "param": _, "code": _}}:
             return "OpenAI"
         case _:
@@ -69,6 +71,7 @@ def find_format(answer: httpx2.Response) -> str:
 FORMATS = {
     **{envelope.name: "OpenAI" for envelope in (OPENAI, RESPONSES, BY_CLIENT)},
     ANTHROPIC.name: "Anthropic",
+    OLLAMA.name: "Ollama",
     TGI.name: "TGI",
 }
 
@@ -88,7 +91,13 @@ def test_a_path_is_declared_once():
 
 
 def test_the_dialects_own_paths_have_the_dialects_envelope():
-    below = {"/v1/messages": ANTHROPIC, "/v1/responses": RESPONSES, "/v1/chat": OPENAI, "/v1/conversations": OPENAI}
+    below = {
+        "/v1/messages": ANTHROPIC,
+        "/v1/responses": RESPONSES,
+        "/v1/chat": OPENAI,
+        "/v1/conversations": OPENAI,
+        "/api/": OLLAMA,
+    }
     for prefix, envelope in below.items():
         chosen = [route for route in ROUTES if route.path.startswith(prefix)]
         assert chosen

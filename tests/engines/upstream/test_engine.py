@@ -125,7 +125,8 @@ async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog:
     async with serving(lambda _: httpx2.Response(status, json=told)) as it:
         with pytest.raises(DragomanError) as found:
             await said(it)
-    assert found.value.message == f"The upstream failed (HTTP {status})."
+    own_words = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+    assert found.value.message == own_words.get(status, f"The upstream failed (HTTP {status}).")
     assert "boom secret" in caplog.text
 
 
