@@ -309,3 +309,19 @@ def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         scheduler(**wrong)
+
+
+@pytest.mark.parametrize(("tokens", "is_held"), [(1, False), (2, True)])
+def test_only_a_request_that_got_all_its_tokens_keeps_its_blocks(tokens: int, is_held: bool) -> None:
+    scheduler = SimulatedScheduler(SimulatedSchedulerConfig(num_gpu_blocks=10, enable_prefix_caching=False))
+    producer = sequence("producer", [1] * 20, 2)
+    producer.keeps_blocks = True
+    scheduler.add(producer)
+    for _ in range(tokens):
+        sampled, _ = scheduler.update(scheduler.schedule())
+        assert sampled == [producer]
+        sample(producer)
+    scheduler.finish(producer)
+    assert (scheduler.pool.num_free < scheduler.pool.size) is is_held
+    scheduler.release(producer)
+    assert scheduler.pool.num_free == scheduler.pool.size

@@ -173,12 +173,15 @@ class SimulatedScheduler:
         self._waiting.add(sequence)
 
     def finish(self, sequence: SimulatedSequence) -> None:
-        """Finish or abort a sequence: remove it at once and free its blocks, unless it has got a token and keeps them.
-        Idempotent."""
+        """Finish or abort a sequence: remove it at once and free its blocks. Idempotent.
+
+        A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
+        (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
+        """
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
-                if not sequence.keeps_blocks or not sequence.num_output_tokens:
+                if not sequence.keeps_blocks or sequence.num_output_tokens < sequence.max_tokens:
                     self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
                 self._waiting.remove(sequence)
