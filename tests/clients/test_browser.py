@@ -97,7 +97,7 @@ def test_another_page_learns_nothing(said: dict[str, Said]) -> None:
     assert said["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
 
 
-PASSED = re.compile(r"INFO dragoman\.access: \S+ (\S+) (\S+) (\d+) ")
+PASSED = re.compile(r"INFO dragoman\.access: \S+ \S+ (\S+) (\S+) (\d+) ")
 
 
 def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class CompletionsWriter(ChunkWriter):
         "_counter",
         "_is_plain",
         "_is_vllm",
+        "_lists_all_tokens",
         "_options",
         "_wants_tokens",
     )
@@ -95,6 +96,9 @@ class CompletionsWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
+        # Clients that score texts (lm-eval) send `echo` with one token to generate, and drop the last entry, even if
+        # that token is the end of the text.
+        self._lists_all_tokens = self._is_vllm or options.echo
         self._wants_tokens = options.token_ids or options.logprobs is not None
         self._is_plain = not (self._wants_tokens or options.continuous_usage)
         self._choices_per_prompt = 1
@@ -172,7 +176,7 @@ class CompletionsWriter(ChunkWriter):
             return
         state = self._get_state(choice)
         state.pending_tokens.extend(tokens)
-        if self._is_vllm:
+        if self._lists_all_tokens:
             state.scored.extend(tokens)
         elif text is not None:
             state.scored.extend(state.content.feed(text, tokens))
@@ -208,8 +212,8 @@ class CompletionsWriter(ChunkWriter):
         )  # fmt: skip
 
     def _scored(self, choice: Choice) -> Sequence[Token]:
-        """The tokens that `logprobs` lists: all of them in vLLM's profile, else those of the text."""
-        if self._is_vllm:
+        """The tokens that `logprobs` lists: all in vLLM's profile and behind an echo, else those of the text."""
+        if self._lists_all_tokens:
             return choice.tokens
         texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
         return content_tokens("".join(part.text for part in texts), [token for part in texts for token in part.tokens])
