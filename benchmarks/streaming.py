@@ -77,7 +77,7 @@ def bare(tokens: int, tick: float) -> App:
 
 
 def dragoman(tokens: int, tick: float) -> App:
-    from dragoman.constraints.grammar_compiler import Compiler
+    from dragoman.constraints.bounded import BoundedCompiler
     from dragoman.core.engine import (
         Capabilities,
         Ended,
@@ -139,7 +139,7 @@ def dragoman(tokens: int, tick: float) -> App:
         Metronome(),
         tokenizer,
         Vocabulary(tokenizer),
-        Compiler(tokenizer, [2]),
+        BoundedCompiler(tokenizer, [2]),
         frozenset({2}),
         Renderer(template, tokenizer),
     )
