@@ -74,7 +74,7 @@ class DefectProxy:
             await asyncio.Event().wait()
             raise AssertionError
 
-        extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name != EXTENSION}
+        extensions: dict[str, Any] = scope.get("extensions") or {}
 
         def never(_: Callable[[], object] | None, /) -> None:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..conformance import anthropic, chat, completions, ollama, responses, shared_shapes
 from ..conformance.checks import Violation, require, require_object, require_string
@@ -320,6 +320,13 @@ def _read_message_usage(answer: Answer, usage: Json | None) -> None:
 def check_openai_error(body: Json) -> None:
     """OpenAI's envelope. Raises Violation."""
     shared_shapes.check_error(body.get("error"))
+
+
+def check_error_basics(body: Json) -> None:
+    """What every API's error has: a message, in `error` or, with Ollama, as `error`. Raises Violation."""
+    error: Any = body.get("error")
+    message: object = cast(Json, error).get("message") if isinstance(error, dict) else error
+    require(isinstance(message, str) and message, f"the body is no error of this API: {str(body)[:200]}")
 
 
 def check_ollama_error(body: Json) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import MESSAGES, parse_sse, read_message
+from ..dialects import MESSAGES, check_error_basics, parse_sse, read_message
 from ..registry import Area, Json, Level
 from ..session import Session
 from .chat import TIME, WEATHER, check_call
@@ -337,7 +337,7 @@ def add_rejected() -> None:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**MESSAGES.ask(s.model, "Hello", 16), **fields})
             require(exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
-            MESSAGES.check_error(exchange.json())
+            check_error_basics(exchange.json())
 
         return run
 
