@@ -154,7 +154,8 @@ class ServedModel:
             return frozenset()
         special = self.backend.tokenizer.special_tokens
         markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
-        return frozenset(special[marker] for marker in markers if marker in special)
+        # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
+        return frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
 
     def find_response_name(self, requested: str) -> str:
         """The model name in responses: an adapter's own name; the model's name for an alias."""
