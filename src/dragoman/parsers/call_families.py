@@ -46,13 +46,22 @@ _DEEPSEEK_TEMPLATE = CallTemplate(
 )
 _QWEN_CODER = XmlTagSyntax(">", "<parameter=", ((">", None),), "</parameter>", "</function>", value_padding="\n")
 _NAMED_TAGS = XmlTagSyntax('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
-_DSML = XmlTagSyntax(
-    '">',
-    _replace_bars('<|DSML|parameter name="'),
-    (('" string="true">', True), ('" string="false">', False)),
-    _replace_bars("</|DSML|parameter>"),
-    _replace_bars("</|DSML|invoke>"),
-)
+
+
+def _build_dsml_syntax(space: str = "") -> XmlTagSyntax:
+    return XmlTagSyntax(
+        '">',
+        _replace_bars(f'<|DSML|{space}parameter name="'),
+        (('" string="true">', True), ('" string="false">', False)),
+        _replace_bars(f"</|DSML|{space}parameter>"),
+        _replace_bars(f"</|DSML|{space}invoke>"),
+        more_key_end_tags=('">',),
+        has_unmistakable_tags=True,
+        spliced_keys=("arguments", "input"),
+    )
+
+
+_DSML = _build_dsml_syntax()
 _GLM = XmlTagSyntax("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value_tag="<arg_value>")
 _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
@@ -110,7 +119,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
         ),
-        msgspec.structs.replace(_QWEN_CODER, value_padding=""),
+        msgspec.structs.replace(_QWEN_CODER, value_padding="", untyped_is_text=True),
         CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
     ),
     CallFamily(
@@ -156,7 +165,7 @@ CALL_FAMILIES = (
             call_start='<invoke name="',
             leading_text="\n",
         ),
-        _NAMED_TAGS,
+        msgspec.structs.replace(_NAMED_TAGS, untyped_is_text=True),
         CallTemplate("<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"),
         (("<minimax:tool_call>",),),
     ),
@@ -177,7 +186,16 @@ CALL_FAMILIES = (
         ("minicpm5",),
         "MiniCPM 5",
         Delimiters(call_start='<function name="', leading_text="\n"),
-        XmlTagSyntax('">', '<param name="', (('">', None),), "</param>", "</function>", line_break=""),
+        XmlTagSyntax(
+            '">',
+            '<param name="',
+            (('">', None),),
+            "</param>",
+            "</function>",
+            line_break="",
+            has_cdata=True,
+            spliced_keys=("arguments", "properties"),
+        ),
         CallTemplate(call_prefix='<function name="', separator="\n"),
         (('<function name="', '<param name="'),),
     ),
@@ -212,13 +230,7 @@ CALL_FAMILIES = (
             call_start=_replace_bars('<|DSML| invoke name="'),
             leading_text="\n\n",
         ),
-        XmlTagSyntax(
-            '">',
-            _replace_bars('<|DSML| parameter name="'),
-            (('" string="true">', True), ('" string="false">', False)),
-            _replace_bars("</|DSML| parameter>"),
-            _replace_bars("</|DSML| invoke>"),
-        ),
+        _build_dsml_syntax(" "),
         CallTemplate(
             _replace_bars("<|DSML| calls>\n"),
             _replace_bars('<|DSML| invoke name="'),
@@ -260,6 +272,7 @@ CALL_FAMILIES = (
             "</steptml:parameter>",
             "</steptml:invoke>",
             line_break="",
+            untyped_is_text=True,
         ),
         CallTemplate(
             _replace_bars("<|tool_calls_begin|>"),
@@ -309,7 +322,7 @@ CALL_FAMILIES = (
         ("gemma4",),
         "Gemma 4",
         Delimiters(call_start="<|tool_call>", call_end="<tool_call|>"),
-        PythonicSyntax("{", "}", ":", "call:", '<|"|>'),
+        PythonicSyntax("{", "}", ":", "call:", '<|"|>', more_prefixes=(":",)),
         CallTemplate(call_prefix="<|tool_call>", call_suffix="<tool_call|>"),
         (("<|tool_call>call:",),),
     ),
@@ -475,7 +488,11 @@ CALL_FAMILIES = (
     CallFamily(
         ("gigachat3",),
         "GigaChat 3",
-        Delimiters(call_start="function call<|role_sep|>", fillers=("<|message_sep|>",)),
+        Delimiters(
+            section_starts=("function call<|role_sep|>", "<|function_call|>"),
+            fillers=("<|message_sep|>",),
+            leading_text="<|message_sep|>\n\n",
+        ),
         JsonObjectSyntax(),
         CallTemplate(call_prefix="function call<|role_sep|>\n", separator="\n"),
         (("function call<|role_sep|>",), ("function call", "<|role_sep|>")),

@@ -25,8 +25,9 @@ from .enforced_arguments import (
 )
 from .json_text import ReadStatus
 from .json_values import encode
-from .pythonic_value import PythonicValueReader, StringSyntax
-from .tool_parameters import Parameter, read_enforceable_parameters
+from .multi_pattern import MarkerScanner
+from .pythonic_value import NO_MARKERS, PythonicValueReader, StringSyntax
+from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
 
 
 class PythonicSyntax(Struct, frozen=True):
@@ -35,6 +36,7 @@ class PythonicSyntax(Struct, frozen=True):
     open_bracket, close_bracket: around the arguments.
     assign: between an argument's name and its value.
     prefix: precedes every name.
+    more_prefixes: also read before a name, but not enforced.
     string_marker: delimits strings without escapes, besides quotes; with one, names in nested objects are unquoted, and
     strings may be.
     """
@@ -44,6 +46,7 @@ class PythonicSyntax(Struct, frozen=True):
     assign: str = "="
     prefix: str = ""
     string_marker: str = ""
+    more_prefixes: tuple[str, ...] = ()
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledPythonicSyntax:  # noqa: ARG002
         return CompiledPythonicSyntax(self)
@@ -116,9 +119,12 @@ class PythonicReader:
         self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
             PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
         )
-        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix,))
+        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix, *compiled.syntax.more_prefixes))
         self._name = NameReader()
         self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
+        self._parameters = ToolParameters((), allows_additional=True)
+        self._argument = ""  # The name of the current argument.
+        self._name_scanner = MarkerScanner(NO_MARKERS)
         self._value = PythonicValueReader(compiled.string_syntax)
         self._chunks: list[str] = []
         self.name = ""
@@ -150,6 +156,8 @@ class PythonicReader:
         self.has_begun, self.is_undeclared = tool is not None, tool is None
         self.is_custom = isinstance(tool, CustomTool)
         self._writer = build_argument_writer(is_custom=self.is_custom)
+        if tool is not None and self._syntax.string_marker:
+            self._parameters = read_parameters(tool)
         self._state = PythonicReader._parse_argument_start
         return pos + 1, ReadStatus.MORE
 
@@ -158,22 +166,43 @@ class PythonicReader:
             return pos + 1, ReadStatus.MORE
         if text[pos] == self._syntax.close_bracket:
             return self._finish_call(pos)
-        self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
+        if self._syntax.string_marker and text[pos] == self._syntax.string_marker[0]:
+            self._prefix_matcher = PrefixMatcher((self._syntax.string_marker,))
+            self._state = PythonicReader._parse_name_marker
+        else:
+            self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
         return pos, ReadStatus.MORE
 
     def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, is_complete = self._name.read(text, pos)
         if is_complete:
-            self._state = PythonicReader._parse_value_start
+            self._argument, self._state = self._name.name, PythonicReader._parse_value_start
         return pos, ReadStatus.INVALID if is_complete and not self._name.name else ReadStatus.MORE
+
+    def _parse_name_marker(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        patterns = self._compiled.string_syntax.marker_patterns
+        if result is PrefixResult.MATCHED and patterns is not None:
+            self._argument, self._name_scanner = "", MarkerScanner(patterns)
+            self._state = PythonicReader._parse_marked_name
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _parse_marked_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, chunk = self._name_scanner.read(text, pos)
+        self._argument += chunk
+        if self._name_scanner.marker:
+            self._state = PythonicReader._parse_value_start
+        return pos, ReadStatus.MORE
 
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
         if text[pos] != self._syntax.assign:
             return pos, ReadStatus.INVALID
-        self._append_text(self._writer.begin_argument(self._name.name))
-        self._value, self._state = PythonicValueReader(self._compiled.string_syntax), PythonicReader._parse_value
+        self._append_text(self._writer.begin_argument(self._argument))
+        is_text = self._parameters.find_types(self._argument) == ("string",)
+        self._value = PythonicValueReader(self._compiled.string_syntax, words_are_text=is_text)
+        self._state = PythonicReader._parse_value
         return pos + 1, ReadStatus.MORE
 
     def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:

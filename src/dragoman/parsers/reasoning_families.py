@@ -17,6 +17,7 @@ REASONING_FAMILIES = (
         "<|channel>thought\n",
         "<channel|>",
         stripped_suffix="",
+        marker_variants=(("<|channel>", "<channel|>"),),
         fingerprints=(("<|channel>", "<channel|>"),),
     ),
     ReasoningFamily(

@@ -45,8 +45,8 @@ class ThinkFormat:
         self._stripped_suffix = template_suffix if stripped_suffix is None else stripped_suffix
         self._starts_implicitly = starts_implicitly
         self._added = frozenset(added_tokens)
-        self._single_tokens = frozenset({begin_marker, end_marker}) & self._added
         self._end_marks = (end_marker, *(variant for _, variant in marker_variants))
+        self._single_tokens = frozenset((*self._begin_markers, *self._end_marks)) & self._added
         self._end_patterns = cache(self._compile_ends)
 
     @property

@@ -50,6 +50,10 @@ class ToolParameters(Struct, frozen=True):
     properties: tuple[Parameter, ...]
     allows_additional: bool
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self.properties)
+
     def find_types(self, name: str) -> tuple[str, ...]:
         return next((parameter.types for parameter in self.properties if parameter.name == name), ())
 

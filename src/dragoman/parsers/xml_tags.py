@@ -25,9 +25,11 @@ from .enforced_arguments import (
     list_unenforced,
 )
 from .json_text import ReadStatus, ValueReader
-from .json_values import coerce, encode, guess, match_number
+from .json_values import coerce, decode, encode, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+
+_CDATA_START, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class XmlTagSyntax(Struct, frozen=True):
@@ -42,6 +44,12 @@ class XmlTagSyntax(Struct, frozen=True):
     line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
     the
     two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
+    more_key_end_tags: also read after a name, but not enforced.
+    has_unmistakable_tags: the next tag ends a value that was not ended, also in the middle of a line.
+    untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.
+    has_cdata: values may be enclosed in `<![CDATA[` and `]]>`.
+    spliced_keys: names under which models write the object of all arguments, as vLLM reads it too. They are arguments
+    where the tool declares them.
     """
 
     name_suffix: str
@@ -53,6 +61,11 @@ class XmlTagSyntax(Struct, frozen=True):
     line_break: str = "\n"
     tag_separator: str = ""
     value_padding: str = ""
+    more_key_end_tags: tuple[str, ...] = ()
+    has_unmistakable_tags: bool = False
+    untyped_is_text: bool = False
+    has_cdata: bool = False
+    spliced_keys: tuple[str, ...] = ()
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledXmlTagSyntax:
         return CompiledXmlTagSyntax(self, outer_markers)
@@ -64,12 +77,14 @@ class CompiledXmlTagSyntax:
     def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
         self.syntax = syntax
         self.outer_markers = outer_markers
-        self.key_end_tags = dict(syntax.key_end_tags)
+        self.key_end_tags = dict(syntax.key_end_tags) | dict.fromkeys(syntax.more_key_end_tags)
         self.key_patterns = AhoCorasick(list(self.key_end_tags))
         next_tags = ("\n" + syntax.key_tag, "\n" + syntax.end_tag)
-        self.value_patterns = AhoCorasick(
-            [syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag, *next_tags]
-        )
+        if syntax.has_unmistakable_tags:
+            next_tags = (*next_tags, syntax.key_tag, syntax.end_tag)
+        value_ends = (syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag)
+        self.value_patterns = AhoCorasick([*value_ends, *next_tags])
+        self.cdata_patterns = AhoCorasick([_CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
 
     @property
@@ -168,6 +183,9 @@ class XmlTagReader:
         self._scanner = MarkerScanner(compiled.key_patterns)
         self._key: list[str] = []
         self._types: tuple[str, ...] = ()
+        self._spliced_key = ""  # The name of the object of all arguments, while that is read.
+        self._cdata_read = 0
+        self._after_cdata_start = self._state
         self._value = ValueReader()
         self._chunks: list[str] = []
         self._parameters = ToolParameters((), allows_additional=True)
@@ -242,8 +260,17 @@ class XmlTagReader:
         if not self._scanner.marker:
             return pos, ReadStatus.MORE
         key, is_text = "".join(self._key).strip(), self._compiled.key_end_tags[self._scanner.marker]
-        self._append_text(self._writer.begin_argument(key))
-        self._types = ("string",) if is_text else self._parameters.find_types(key)
+        self._types = self._parameters.find_types(key)
+        # A mark of the model counts where the schema allows a string; the client checks arguments by the schema.
+        if (is_text and (not self._types or "string" in self._types)) or (
+            not self._types and self._syntax.untyped_is_text
+        ):
+            self._types = ("string",)
+        self._spliced_key = key if self._is_spliced(key) else ""
+        if self._spliced_key:
+            self._types = ()
+        else:
+            self._append_text(self._writer.begin_argument(key))
         if self._syntax.value_tag:
             self._state, self._prefix_matcher = (
                 XmlTagReader._parse_value_start,
@@ -252,6 +279,11 @@ class XmlTagReader:
         else:
             self._begin_value()
         return pos, ReadStatus.MORE
+
+    def _is_spliced(self, key: str) -> bool:
+        """Whether this argument is the object of all arguments: it is not declared, and others are."""
+        declared = self._parameters.names
+        return key in self._syntax.spliced_keys and bool(declared) and key not in declared
 
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, result = self._prefix_matcher.read(text, pos)
@@ -263,6 +295,25 @@ class XmlTagReader:
         self._scanner = MarkerScanner(self._compiled.value_patterns)
         self._may_skip_newline = bool(self._syntax.value_padding)
         self._chunks.clear()
+        self._begin_typed_value()
+        if self._syntax.has_cdata:
+            self._cdata_read, self._after_cdata_start = 0, self._state
+            self._state = XmlTagReader._parse_cdata_start
+
+    def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read as much of the start of a CDATA section as there is; what is none is the value."""
+        while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
+            pos, self._cdata_read = pos + 1, self._cdata_read + 1
+            if self._cdata_read == len(_CDATA_START):
+                self._scanner, self._state = MarkerScanner(self._compiled.cdata_patterns), self._after_cdata_start
+                return pos, ReadStatus.MORE
+        if pos < len(text):
+            self._state, at = self._after_cdata_start, 0
+            while at < self._cdata_read:  # No state ends within this text, which holds no tag.
+                at, _ = self._state(self, _CDATA_START[: self._cdata_read], at)
+        return pos, ReadStatus.MORE
+
+    def _begin_typed_value(self) -> None:
         if self._types == ("string",):
             self._state = XmlTagReader._parse_string
             self._append_text(self._writer.begin_string())
@@ -314,6 +365,8 @@ class XmlTagReader:
 
     def _append_typed_value(self, raw: str) -> None:
         """Append a complete value: converted to a type of the schema if possible, else as a string."""
+        if self._spliced_key and self._splice(raw):
+            return
         digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:
@@ -323,10 +376,23 @@ class XmlTagReader:
         else:
             self._append_text(self._writer.write_json(encode(value)))
 
+    def _splice(self, raw: str) -> bool:
+        """Append the arguments that are one object; without an object, begin the argument that it is then."""
+        try:
+            arguments = decode(raw)
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict) or not arguments.keys() <= self._parameters.names:
+            self._append_text(self._writer.begin_argument(self._spliced_key))
+            return False
+        for key, value in arguments.items():
+            self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
+        return True
+
     def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
         if not self._scanner.marker:
             return pos, ReadStatus.MORE
-        marker = self._scanner.marker.removeprefix("\n")
+        marker = self._scanner.marker.removeprefix(_CDATA_END).removeprefix("\n")
         self._expect_argument()
         return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
 
@@ -355,6 +421,8 @@ class XmlTagReader:
         if self.is_complete:
             return
         pending = self._scanner.flush()
+        if self._state is XmlTagReader._parse_cdata_start:
+            pending, self._state = _CDATA_START[: self._cdata_read], self._after_cdata_start
         if self._state is XmlTagReader._parse_string:
             self._append_text(self._writer.write_text(pending))
         elif self._state in (XmlTagReader._parse_value, XmlTagReader._parse_json_end):
