@@ -6,9 +6,11 @@ Every value is converted to JSON: True, true, 'a' and (1, 2) as in Python. Nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
+from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
 from .argument_writer import ArgumentWriter, build_argument_writer
@@ -20,14 +22,21 @@ from .enforced_arguments import (
     build_free_text,
     build_one_of,
     check_free_of_markers,
+    check_keywords,
     expand_alternatives,
     join_arguments,
+    join_items,
+    read_bounds,
 )
 from .json_text import ReadStatus
-from .json_values import encode
+from .json_values import Json, encode
 from .multi_pattern import MarkerScanner
 from .pythonic_value import NO_MARKERS, PythonicValueReader, StringSyntax
 from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
+_MAX_DEPTH = 4
+"""Of lists and objects as a family writes them; deeper ones are JSON. A schema may refer to itself."""
 
 
 class PythonicSyntax(Struct, frozen=True):
@@ -81,28 +90,70 @@ class CompiledPythonicSyntax:
             any_argument = FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
             arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
         return (
-            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket),
+            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket, parameters.unenforced),
             *arguments,
             LiteralText(syntax.close_bracket),
         )
 
     def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
-        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign)
-        return head, *build_one_of([self._build_value(schema) for schema in expand_alternatives(parameter.schema)])
+        schemas, unenforced = expand_alternatives(parameter.schema)
+        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign, unenforced)
+        return head, *build_one_of([self._build_value(schema) for schema in schemas])
 
-    def _build_value(self, schema: Schema) -> tuple[SyntaxPiece, ...]:
+    def _build_value(self, schema: Schema, depth: int = 0) -> tuple[SyntaxPiece, ...]:
         string_marker = self.syntax.string_marker
         match schema:
             case {"const": str() as constant} if string_marker:
                 return (LiteralText(string_marker + check_free_of_markers(constant, (string_marker,)) + string_marker),)
             case {"type": "string"} if string_marker:
                 return LiteralText(string_marker), build_free_text(schema, string_marker)
-            case {"type": "boolean"} if not string_marker:
-                return build_one_of([(LiteralText("True"),), (LiteralText("False"),)])
-            case {"type": "null"} if not string_marker:
-                return (LiteralText("None"),)
+            case {"type": "array" | "object"} if string_marker and depth < _MAX_DEPTH:
+                try:
+                    return self._build_nested(schema, depth + 1)
+                except Unsupported:  # JSON is read too, and can be enforced with all its keywords.
+                    return (JsonValue(encode(schema), any=True),)
+            case {"type": "boolean" | "null" as name} if not string_marker:
+                return build_one_of([(LiteralText(word),) for word in _WORDS[name]])
             case _:
                 return (JsonValue(encode(schema), any=True),)
+
+    def _build_nested(self, schema: Schema, depth: int) -> tuple[SyntaxPiece, ...]:
+        """A list or object as the family writes it. Raises Unsupported where that cannot hold all of its schema."""
+        comma = LiteralText(",")
+        if schema["type"] == "array":
+            item = schema.get("items")
+            check_keywords(schema, "items", "minItems", "maxItems")
+            if not isinstance(item, dict):
+                raise Unsupported("The items have no schema.")
+            items = join_items(self._build_part(schema, item, depth), comma, *read_bounds(schema))
+            return LiteralText("["), *items, LiteralText("]")
+        check_keywords(schema, "properties", "required", "additionalProperties")
+        declared, required = schema.get("properties"), schema.get("required", [])
+        if not isinstance(declared, dict) or not declared or schema.get("additionalProperties") is not False:
+            raise Unsupported("The object may have other members.")
+        if not isinstance(required, list) or not set(required) <= declared.keys():
+            raise Unsupported("A member is required that is not declared.")
+        members = [
+            (
+                (LiteralText(check_name(name, ARGUMENT_NAME) + ":"), *self._build_part(schema, part, depth)),
+                name in required,
+            )
+            for name, part in declared.items()
+        ]
+        return LiteralText("{"), *join_arguments(members, comma), LiteralText("}")
+
+    def _build_part(self, whole: Schema, part: Json, depth: int) -> tuple[SyntaxPiece, ...]:
+        """An item or member, all of whose keywords are enforced."""
+        defs: Schema = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
+        schemas, unenforced = expand_alternatives({**defs, **part} if isinstance(part, dict) else {"not": {}})
+        if unenforced or any(
+            alternative.get("type") == "string" and "format" in alternative for alternative in schemas
+        ):
+            raise Unsupported("A keyword can only be enforced in JSON.")
+        for alternative in schemas:
+            if alternative.get("type") == "string":
+                check_keywords(alternative, "pattern", "minLength", "maxLength")
+        return build_one_of([self._build_value(alternative, depth) for alternative in schemas])
 
 
 class PythonicReader:

@@ -120,7 +120,7 @@ class CompiledXmlTagSyntax:
         )
         additional_arguments = (RepeatedPieces(self._build_any_argument()),) if parameters.allows_additional else ()
         return (
-            LiteralText(check_name(tool.name) + syntax.name_suffix + syntax.line_break),
+            LiteralText(check_name(tool.name) + syntax.name_suffix + syntax.line_break, parameters.unenforced),
             *known_arguments,
             *additional_arguments,
             LiteralText(syntax.end_tag),
@@ -128,9 +128,8 @@ class CompiledXmlTagSyntax:
 
     def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
         name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
-        return LiteralText(self.syntax.key_tag + name), *build_one_of(
-            list(self._build_values(expand_alternatives(parameter.schema)))
-        )
+        schemas, unenforced = expand_alternatives(parameter.schema)
+        return LiteralText(self.syntax.key_tag + name, unenforced), *build_one_of(list(self._build_values(schemas)))
 
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
         """How the key may end, and what may follow."""
