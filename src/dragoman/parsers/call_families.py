@@ -48,13 +48,13 @@ _QWEN_CODER = XmlTagSyntax(">", "<parameter=", ((">", None),), "</parameter>", "
 _NAMED_TAGS = XmlTagSyntax('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
 
 
-def _build_dsml_syntax(space: str = "") -> XmlTagSyntax:
+def _build_dsml_syntax(name: str = "DSML", space: str = "") -> XmlTagSyntax:
     return XmlTagSyntax(
         '">',
-        _replace_bars(f'<|DSML|{space}parameter name="'),
+        _replace_bars(f'<|{name}|{space}parameter name="'),
         (('" string="true">', True), ('" string="false">', False)),
-        _replace_bars(f"</|DSML|{space}parameter>"),
-        _replace_bars(f"</|DSML|{space}invoke>"),
+        _replace_bars(f"</|{name}|{space}parameter>"),
+        _replace_bars(f"</|{name}|{space}invoke>"),
         more_key_end_tags=('">',),
         has_unmistakable_tags=True,
         spliced_keys=("arguments", "input"),
@@ -71,21 +71,21 @@ def _build_list_template(start: str, end: str = "") -> CallTemplate:
     return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
 
 
-def _build_dsml_delimiters(section: str) -> Delimiters:
+def _build_dsml_delimiters(section: str, name: str = "DSML") -> Delimiters:
     return Delimiters(
-        section_starts=(_replace_bars(f"<|DSML|{section}>"),),
-        section_end=_replace_bars(f"</|DSML|{section}>"),
-        call_start=_replace_bars('<|DSML|invoke name="'),
+        section_starts=(_replace_bars(f"<|{name}|{section}>"),),
+        section_end=_replace_bars(f"</|{name}|{section}>"),
+        call_start=_replace_bars(f'<|{name}|invoke name="'),
         leading_text="\n\n",
     )
 
 
-def _build_dsml_template(section: str) -> CallTemplate:
+def _build_dsml_template(section: str, name: str = "DSML") -> CallTemplate:
     return CallTemplate(
-        _replace_bars(f"<|DSML|{section}>\n"),
-        _replace_bars('<|DSML|invoke name="'),
+        _replace_bars(f"<|{name}|{section}>\n"),
+        _replace_bars(f'<|{name}|invoke name="'),
         "\n",
-        suffix=_replace_bars(f"</|DSML|{section}>"),
+        suffix=_replace_bars(f"</|{name}|{section}>"),
     )
 
 
@@ -230,7 +230,7 @@ CALL_FAMILIES = (
             call_start=_replace_bars('<|DSML| invoke name="'),
             leading_text="\n\n",
         ),
-        _build_dsml_syntax(" "),
+        _build_dsml_syntax(space=" "),
         CallTemplate(
             _replace_bars("<|DSML| calls>\n"),
             _replace_bars('<|DSML| invoke name="'),
@@ -254,6 +254,14 @@ CALL_FAMILIES = (
         _DSML,
         _build_dsml_template("function_calls"),
         ((_replace_bars("|DSML|"),),),
+    ),
+    CallFamily(
+        ("gigachat35",),
+        "GigaChat 3.5",
+        _build_dsml_delimiters("tool_calls", "GCML"),
+        _build_dsml_syntax("GCML"),
+        _build_dsml_template("tool_calls", "GCML"),
+        ((_replace_bars("|GCML|"),),),
     ),
     CallFamily(
         ("step3",),

@@ -29,6 +29,7 @@ class TemplateFeatures(Struct, frozen=True):
     literals: the texts that it writes or compares with.
     split_separators: what it splits strings at.
     replaces_text: it removes parts of strings.
+    wants_text_arguments: it fails on the arguments of a call unless they are JSON text.
     """
 
     accepts_strings: bool
@@ -41,6 +42,7 @@ class TemplateFeatures(Struct, frozen=True):
     literals: frozenset[str]
     split_separators: frozenset[str]
     replaces_text: bool
+    wants_text_arguments: bool = False
 
     @property
     def supports_thinking(self) -> bool:
@@ -62,11 +64,12 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    wants_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
     return TemplateFeatures(
         accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
         accepts_parts=_shows_needle(render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]),
-        accepts_null_content=_accepts_null_content(render),
+        accepts_null_content=_renders_call(render, '{"a": 1}' if wants_text else {"a": 1}, content=None),
         supports_developer="developer" in constants
         and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
         supports_tools=_shows_needle(render, [_USER], [_build_tool()]),
@@ -75,6 +78,7 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
         literals=frozenset(constants | literals),
         split_separators=frozenset(_find_split_separators(tree)),
         replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter)) or "replace" in fields,
+        wants_text_arguments=wants_text,
     )
 
 
@@ -98,9 +102,10 @@ def _shows_needle(
     return _NEEDLE in text and not any(quote + "text" + quote + ":" in text for quote in "'\"")
 
 
-def _accepts_null_content(render: RenderProbe) -> bool:
-    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {"a": 1}}}
-    assistant: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+def _renders_call(render: RenderProbe, arguments: object, content: str | None = "") -> bool:
+    """Whether a call with its result is rendered, and None nowhere."""
+    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": arguments}}
+    assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
     result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
     try:
         text = render([_USER, assistant, result], [_build_tool()])

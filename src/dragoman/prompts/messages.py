@@ -7,6 +7,7 @@ object.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -190,6 +191,8 @@ class _MessageConverter:
             arguments: Json = {"input": self._visit_string(call.arguments)}
         else:
             arguments = map_strings(_decode_object_or_text(call.arguments or "{}"), self._visit_string)
+        if self._features.wants_text_arguments and not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
         function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}
         return {"id": self._visit_string(call.id), "type": "function", "function": function}
 
