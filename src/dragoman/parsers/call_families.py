@@ -66,6 +66,11 @@ _GLM = XmlTagSyntax("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "<
 _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
 
+def _xtml(token: str, tag: str) -> str:
+    """A tag of Kimi K3."""
+    return f"<|{token}|>{tag}<|sep|>"
+
+
 def _build_list_template(start: str, end: str = "") -> CallTemplate:
     """A JSON list between two markers."""
     return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
@@ -325,6 +330,30 @@ CALL_FAMILIES = (
             suffix="<|tool_calls_section_end|>",
         ),
         (("<|tool_call_argument_begin|>",), ("<|im_middle|>",)),
+    ),
+    CallFamily(
+        ("kimi_k3",),
+        "Kimi K3",
+        Delimiters(
+            section_starts=(_xtml("open", "tools"),),
+            section_end=_xtml("close", "tools"),
+            call_start='<|open|>call tool="',
+        ),
+        XmlTagSyntax(
+            '" index="',
+            '<|open|>argument key="',
+            tuple(
+                (f'" type="{kind}"<|sep|>', kind) for kind in ("string", "number", "boolean", "null", "object", "array")
+            ),
+            _xtml("close", "argument"),
+            _xtml("close", "call"),
+            line_break="",
+            number_suffix='"<|sep|>',
+            has_unmistakable_tags=True,
+            has_escaped_names=True,
+        ),
+        CallTemplate(_xtml("open", "tools"), '<|open|>call tool="', suffix=_xtml("close", "tools")),
+        (("<|open|>", "<|sep|>", "'argument'"),),
     ),
     CallFamily(
         ("gemma4",),

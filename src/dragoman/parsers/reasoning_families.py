@@ -67,6 +67,16 @@ REASONING_FAMILIES = (
         ("kimi",), "Kimi-VL Thinking", "\u25c1think\u25b7", "\u25c1/think\u25b7", fingerprints=(("\u25c1think\u25b7",),)
     ),
     ReasoningFamily(
+        ("kimi_k3",),
+        "Kimi K3",
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        stripped_suffix="",
+        answer_tags=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+        message_end="<|close|>message<|sep|>",
+        fingerprints=(("<|open|>", "<|sep|>", "'think'"),),
+    ),
+    ReasoningFamily(
         ("apertus",),
         "Apertus",
         "<|inner_prefix|>",
