@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
 HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
-TRACE is a file (JSON Lines, in our format or Mooncake's; - is the standard input), or a generated workload: `poisson`,
-`bursts`, or `sessions` (conversations with shared prefixes).
+TRACE is a file (our JSON Lines, a trace of Mooncake, Azure or BurstGPT, ShareGPT's conversations, or the log of a
+benchmark tool; - is the standard input), or a generated workload: `poisson`, `bursts`, or `sessions`
+(conversations with shared prefixes).
 """
 
 
