@@ -23,6 +23,7 @@ from .workload import WorkloadRequest
 class StepLog(Struct):
     """Every step of one replica, in order. Parallel columns; times in seconds.
 
+    expert_tokens: mean over the ranks that share experts; the step's own tokens without such ranks.
     kv_usage, running, waiting: right after the step, when the next one was scheduled.
     """
 
@@ -32,6 +33,7 @@ class StepLog(Struct):
     context: array[float]
     prefill_pairs: array[float]
     sequences: array[float]
+    expert_tokens: array[float]
     kv_usage: array[float]
     running: array[float]
     waiting: array[float]
@@ -230,6 +232,7 @@ class Replay:
         log.context.append(load.context)
         log.prefill_pairs.append(load.prefill_pairs)
         log.sequences.append(load.sequences)
+        log.expert_tokens.append(load.tokens if load.expert_tokens is None else load.expert_tokens)
         log.kv_usage.append(scheduler.pool.usage)
         log.running.append(scheduler.num_running)
         log.waiting.append(scheduler.num_waiting)
