@@ -49,6 +49,7 @@ from ..pipeline.models import ServedModel
 from ..settings import Settings, state_directory
 from .download_progress import DownloadDisplay
 from .engine_detection import EngineChoice, check_engine_installed, choose_engine
+from .local_models import check_architecture
 
 log = logging.getLogger(__name__)
 
@@ -192,26 +193,12 @@ def _plan_safetensors(
             choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
         except ValueError as error:
             choice = EngineChoice("", str(error))
-    _check_architecture(choice.engine, repository)
+    if choice.engine == "encoder":
+        for file in repository.files:
+            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
+                repository.read(file.path)
+    check_architecture(choice.engine, repository.directory)
     return plan, choice
-
-
-def _check_architecture(engine: str, repository: Repository) -> None:
-    """Raises EngineError if a built-in engine does not support the model. The libraries know only while loading."""
-    match engine:
-        case "tiny":
-            from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
-
-            read_config(repository.directory / "config.json")
-        case "encoder":
-            from ..engines.encoder.config import read_config as read_encoder  # noqa: PLC0415 - as above
-
-            for file in repository.files:
-                if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
-                    repository.read(file.path)
-            read_encoder(repository.directory)
-        case _:
-            pass
 
 
 def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
