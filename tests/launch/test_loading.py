@@ -49,7 +49,9 @@ def held(directory: Path) -> Path:
 @contextmanager
 def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Client]]:
     """The process and a client, once it listens."""
-    command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", "0", "--store", "none"]
+    # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
+    options = ("--port", "0", "--store", "none", "--no-access-log")
+    command = [sys.executable, "-m", "dragoman", "serve", *arguments, *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:

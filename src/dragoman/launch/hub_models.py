@@ -33,6 +33,7 @@ from ..hub import (
     find_cached_repository,
     find_gguf_models,
     format_bytes,
+    is_adapter,
     looks_like_repository,
     note_use,
     open_repository,
@@ -92,9 +93,15 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed, the choice has an empty engine, and the reason says what to install.
+    Where no engine is installed, the choice has an empty engine, and the reason says what to install. So has a LoRA
+    adapter, which is served with its base model.
     """
-    return _prepare(settings, reference, engine, open_repository(reference), needs_engine=False)
+    repository = open_repository(reference)
+    if not is_adapter(repository.files):
+        return _prepare(settings, reference, engine, repository, needs_engine=False)
+    reason = f"{reference.repository} is a LoRA adapter: it is served with its base model"
+    plan = _plan_part(reference, repository, select_adapter_files)
+    return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
 
 
 def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
