@@ -38,7 +38,7 @@ from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Store
 from .listener import listen_on_file
-from .models import build_models, warn_unsupported
+from .models import build_models_in_background, format_error, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
 from .puller import HubPuller
@@ -64,7 +64,9 @@ class AssembledServer:
 ModelsBuilder = Callable[[Settings, Clock], Models]
 
 
-def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models) -> int:
+def run(
+    settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models_in_background
+) -> int:
     """Serve until a signal stops it, and return the exit code. Raises SettingsError for what cannot be served.
 
     build: makes what is served out of the settings.
@@ -143,7 +145,7 @@ def assemble_server(
     settings: Settings,
     secret: bytes,
     port_controller: PortController | None = None,
-    build: ModelsBuilder = build_models,
+    build: ModelsBuilder = build_models_in_background,
 ) -> AssembledServer:
     """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
     models = build(settings, SystemClock())
@@ -228,7 +230,7 @@ class Server(uvicorn.Server):
         """Why a model could not be loaded at startup; the server stops then."""
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
-        self.failure = f"cannot serve {name}: {error}"
+        self.failure = f"cannot serve {name}: {format_error(error)}"
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's

@@ -95,11 +95,15 @@ class Models:
         return slot
 
     def _find_adapter_slot(self, name: str) -> ModelSlot | None:
-        """The slot of the model for which an adapter of this name is loaded."""
-        loaded_slots = ((slot, slot.model) for slot in self._slots if slot.model is not None)
-        return next(
-            (slot for slot, model in loaded_slots if model.adapters is not None and name in model.adapters), None
-        )
+        """The slot of the model for which an adapter of this name is loaded, or will be with the model."""
+        for slot in self._slots:
+            if slot.model is not None:
+                names = () if slot.model.adapters is None else (adapter.name for adapter in slot.model.adapters)
+            else:
+                names = () if slot.spec is None else slot.spec.adapters
+            if name in names:
+                return slot
+        return None
 
     def find_loaded(self, name: str) -> ServedModel:
         """Return a loaded model. Raises ModelNotFound, or Overloaded where it is not loaded now."""

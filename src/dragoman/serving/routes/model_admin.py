@@ -138,7 +138,7 @@ async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> Asyn
 async def unload(http: HttpRequest) -> JsonResponse | Responder:
     """Unload a model when its running requests have finished."""
     slot = http.service.models.find_slot((await decode_body(http, _ModelRequest)).model)
-    if slot.spec is None or slot.spec.is_eager:
+    if slot.is_pinned:
         raise Unsupported(f"The model `{slot.name}` is pinned: it stays loaded.", param="model")
     if slot.state is not ModelState.LOADED:
         raise RequestError(f"The model `{slot.name}` is not loaded.", param="model")
