@@ -45,10 +45,9 @@ _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
 
-class ThreadUnsupportedDetails(Struct, frozen=True):
+class ThreadUnsupportedDetails(Struct, frozen=True, tag_field="error_code", tag="thread_unsupported_request"):
     """The details that make the official SDK resend the whole conversation without `thread`."""
 
-    error_code: str = "thread_unsupported_request"
     unsupported: tuple[str, ...] = ("thread",)
 
 
@@ -61,10 +60,8 @@ class ThreadUnsupported(Unsupported):
         super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
 
 
-class ThreadNotFoundDetails(Struct, frozen=True):
+class ThreadNotFoundDetails(Struct, frozen=True, tag_field="error_code", tag="thread_not_found"):
     """The details that make the official SDK resend the whole conversation as a new thread."""
-
-    error_code: str = "thread_not_found"
 
 
 class ThreadNotFound(NotFound):

@@ -128,7 +128,7 @@ class LightllmAnswer(Struct, frozen=True):
     count_output_tokens: int | list[int | None] | None
     finish_reason: str | list[str]
     prompt_tokens: int
-    tokens: list[TgiToken] | list[list[TgiToken]] | UnsetType
+    tokens: Sequence[TgiToken | Sequence[TgiToken]] | UnsetType
 
 
 class _PendingEvent(Struct):
