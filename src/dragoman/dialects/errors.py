@@ -34,15 +34,15 @@ _VLLM_TYPES = {
 }
 
 
-class _OpenAIError(Struct, frozen=True):
+class OpenAIErrorDetail(Struct, frozen=True):
     message: str
     type: str
     param: str | None
     code: str | int | None
 
 
-class _OpenAIErrorEnvelope(Struct, frozen=True):
-    error: _OpenAIError
+class OpenAIErrorBody(Struct, frozen=True):
+    error: OpenAIErrorDetail
 
 
 def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
@@ -55,7 +55,7 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
         message = message[:MAX_MESSAGE] + "..."
     param = None if error.param is None else replace_surrogates(error.param)[:MAX_MESSAGE]
     code = error.code if profile is Profile.OPENAI else error.status
-    body = _OpenAIErrorEnvelope(_OpenAIError(message, _find_type(error.status, profile), param, code))
+    body = OpenAIErrorBody(OpenAIErrorDetail(message, _find_type(error.status, profile), param, code))
     return escape_line_breaks(msgspec.json.encode(body))
 
 

@@ -345,7 +345,9 @@ def build_response(
     http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
 ) -> Responder | CompleteResponse:
     """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
-    if isinstance(result, Responder | CompleteResponse):
+    if isinstance(result, CompleteResponse):
+        return result if with_body else replace(result, body=b"")
+    if isinstance(result, Responder):
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error

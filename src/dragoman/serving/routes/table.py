@@ -39,6 +39,7 @@ from . import (
     vllm,
     weights,
 )
+from .openapi import handlers as openapi
 from .responses import compact, create, input_tokens, stored
 from .responses.background import BackgroundRuns
 from .responses.turn import ConversationLocks
@@ -66,7 +67,7 @@ class Features:
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
     """All routes, by the module that declares them. A path belongs to one module."""
-    return {
+    groups: dict[str, Sequence[Route]] = {
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),
         "responses.create": create.build_routes(features.background, features.conversation_locks),
@@ -97,3 +98,5 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "weights": weights.build_routes(),
         "listener": listener.build_routes(features.port_controller),
     }
+    described = [route for group in groups.values() for route in group]
+    return {**groups, "openapi.handlers": openapi.build_routes(described)}
