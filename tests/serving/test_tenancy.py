@@ -183,7 +183,8 @@ async def test_requests_a_minute_in_every_dialect(path: str) -> None:
 
 async def test_openais_error_and_headers() -> None:
     async with serving({"a": tenant("a", requests_per_minute=3, tokens_per_minute=1000)}) as server:
-        answer: Any = await server.openai("a").chat.completions.with_raw_response.create(**CHAT)
+        client: Any = server.openai("a")
+        answer = await client.chat.completions.with_raw_response.create(**CHAT)
         headers = answer.headers
         assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("3", "2")
         assert headers["x-ratelimit-reset-requests"] == "20s"
