@@ -114,6 +114,29 @@ async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
     assert 2.5 < engine.served["short"] / engine.served["long"] < 3.5
 
 
+async def test_a_key_is_served_in_proportion_to_its_weight() -> None:
+    queue = RequestQueue(400, slots=2)
+    engine = Engine(queue, 2, weights={"heavy": 3})
+    for _ in range(150):
+        await engine.ask("heavy", 10)
+        await engine.ask("light", 10)
+    await engine.begin()
+    for _ in range(120):
+        await engine.end(0)
+    assert 2.5 < engine.served["heavy"] / engine.served["light"] < 3.5
+
+
+async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
+    queue = RequestQueue(12, slots=1, limits_concurrency=True)
+    engine = Engine(queue, 1, weights={"heavy": 2})
+    for _ in range(40):
+        await engine.ask("light")
+        await engine.ask("heavy")
+    waiting = Counter({"heavy": 40, "light": 40}) - engine.refused
+    assert 7 <= waiting["heavy"] <= 9
+    assert 3 <= waiting["light"] <= 5
+
+
 async def test_generated_tokens_count_twice() -> None:
     """Equal prompts; one key's answers are longer by 9 tokens, which count for 18."""
     queue = RequestQueue(400, slots=1, limits_concurrency=True)
