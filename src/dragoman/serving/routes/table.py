@@ -12,6 +12,7 @@ from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
 from ..http_metrics import HttpMetrics
 from ..port_faults import PortController
+from ..tenancy import KeyMetrics
 from . import (
     admin,
     batches,
@@ -36,6 +37,7 @@ from . import (
     sglang,
     tgi,
     tokenize,
+    usage,
     vllm,
     weights,
 )
@@ -63,6 +65,7 @@ class Features:
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
+    key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -87,7 +90,8 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "explain": explain.build_routes(features.recent_prompts),
         "tokenize": tokenize.build_routes(),
         "health": health.build_routes(),
-        "metrics": metrics.build_routes(meters, http_metrics),
+        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics),
+        "usage": usage.build_routes(),
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),
