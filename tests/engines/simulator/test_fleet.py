@@ -15,7 +15,7 @@ from dragoman.engines.simulator.fleet import Fleet, ReplicaGroup
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import build_report
-from dragoman.engines.simulator.routing import ROUTING_POLICIES, Router, Routing
+from dragoman.engines.simulator.routing import ROUTING_POLICIES, ReplicaRouter, Routing
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.synthetic import (
     FixedLength,
@@ -34,7 +34,7 @@ def cores(count: int) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(CONFIG), lambda load: 0.02 + 1e-5 * load.tokens) for _ in range(count)]
 
 
-def routed(workload: Sequence[WorkloadRequest], router: Router, count: int = 4) -> list[int]:
+def routed(workload: Sequence[WorkloadRequest], router: ReplicaRouter, count: int = 4) -> list[int]:
     return [timing.replica for timing in replay(workload, cores(count), router=router).timings]
 
 
@@ -46,7 +46,7 @@ def requests(count: int, seconds: float, *, outputs: int = 20) -> list[WorkloadR
 def test_every_policy_answers_all_requests_and_is_deterministic(policy: Routing) -> None:
     talks = SessionOptions(FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
     workload = generate_sessions(np.random.default_rng(1), count=20, rate=5.0, options=talks)
-    runs = [routed(workload, Router(policy, state_delay=delay, seed=7)) for delay in (0.0, 0.3, 0.3)]
+    runs = [routed(workload, ReplicaRouter(policy, state_delay=delay, seed=7)) for delay in (0.0, 0.3, 0.3)]
     assert len(runs[0]) == 60
     assert runs[1] == runs[2]
     assert set(runs[0]) == {0, 1, 2, 3}
@@ -59,14 +59,14 @@ def test_the_fewest_tokens_are_not_the_fewest_requests() -> None:
         WorkloadRequest("other", 0.02, 16, 100),
         WorkloadRequest("last", 0.03, 16, 100),
     ]
-    assert routed(workload, Router("least-requests"), 2) == [0, 1, 0, 1]
-    assert routed(workload, Router("least-tokens"), 2) == [0, 1, 1, 1]
+    assert routed(workload, ReplicaRouter("least-requests"), 2) == [0, 1, 0, 1]
+    assert routed(workload, ReplicaRouter("least-tokens"), 2) == [0, 1, 1, 1]
 
 
 def test_a_conversation_stays_with_its_replica() -> None:
     talks = SessionOptions(FixedLength(5), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=5.0, options=talks)
-    replicas = routed(workload, Router("session-affinity"))
+    replicas = routed(workload, ReplicaRouter("session-affinity"))
     by_session: dict[str, set[int]] = {}
     for request, replica in zip(workload, replicas, strict=True):
         by_session.setdefault(request.id.partition("-")[0], set()).add(replica)
@@ -76,7 +76,9 @@ def test_a_conversation_stays_with_its_replica() -> None:
     moved = sum(
         a != b
         for a, b in zip(
-            routed(fewer, Router("session-affinity"), 4), routed(fewer, Router("session-affinity"), 5), strict=True
+            routed(fewer, ReplicaRouter("session-affinity"), 4),
+            routed(fewer, ReplicaRouter("session-affinity"), 5),
+            strict=True,
         )
     )
     assert 5 < moved < 40, "a new replica takes about a fifth of the sessions from the others"
@@ -86,12 +88,13 @@ def test_a_router_that_knows_old_loads_sends_herds() -> None:
     """All requests between two looks go to the replica that was idle; two random choices are less wrong."""
     workload = requests(200, 0.01)
     fresh, old = (
-        max(np.bincount(routed(workload[:50], Router("least-requests", state_delay=delay)))) for delay in (0.0, 0.4)
+        max(np.bincount(routed(workload[:50], ReplicaRouter("least-requests", state_delay=delay))))
+        for delay in (0.0, 0.4)
     )
     assert fresh < 20
     assert old > 35
     ttft = {
-        policy: build_report(replay(workload, cores(4), router=Router(policy, state_delay=0.4))).ttft.mean
+        policy: build_report(replay(workload, cores(4), router=ReplicaRouter(policy, state_delay=0.4))).ttft.mean
         for policy in ("least-requests", "power-of-two")
     }
     assert ttft["power-of-two"] < ttft["least-requests"]
@@ -103,17 +106,17 @@ def test_llm_ds_scores_find_prefixes_and_avoid_queues() -> None:
     )
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=2.0, options=talks)
     hits = {
-        policy: build_report(replay(workload, cores(4), router=Router(policy))).cache_hits
+        policy: build_report(replay(workload, cores(4), router=ReplicaRouter(policy))).cache_hits
         for policy in ("llm-d", "round-robin")
     }
     assert hits["llm-d"] > hits["round-robin"] + 0.1
     crowd = requests(100, 0.0, outputs=50)
-    assert max(np.bincount(routed(crowd, Router("llm-d")))) < 40
+    assert max(np.bincount(routed(crowd, ReplicaRouter("llm-d")))) < 40
 
 
 def test_the_delay_must_not_be_negative() -> None:
     with pytest.raises(ValueError, match="delay"):
-        Router(state_delay=-1)
+        ReplicaRouter(state_delay=-1)
 
 
 def test_a_fleet_of_two_profiles_serves_by_both() -> None:
@@ -145,7 +148,7 @@ def wave() -> list[WorkloadRequest]:
 
 def test_replicas_follow_the_load() -> None:
     workload = wave()
-    result = replay_autoscaled(workload, cores(5), SCALER, router=Router("least-requests"))
+    result = replay_autoscaled(workload, cores(5), SCALER, router=ReplicaRouter("least-requests"))
     assert len(result.timings) == len(workload)
     counts = [point.replicas for point in result.replica_counts]
     assert counts[0] == 1
@@ -162,7 +165,7 @@ def test_replicas_follow_the_load() -> None:
 
 
 def test_fewer_replicas_must_have_been_enough_for_the_whole_window() -> None:
-    result = replay_autoscaled(wave(), cores(5), SCALER, router=Router("least-requests"))
+    result = replay_autoscaled(wave(), cores(5), SCALER, router=ReplicaRouter("least-requests"))
     ends = max(each.arrival_s for each in result.timings[:2030])
     peak = max(point.replicas for point in result.replica_counts)
     first_below = next(point.at for point in result.replica_counts if point.at > ends and point.replicas < peak)
@@ -172,8 +175,8 @@ def test_fewer_replicas_must_have_been_enough_for_the_whole_window() -> None:
 def test_scaled_between_equal_bounds_is_a_fixed_fleet() -> None:
     workload = requests(100, 0.1)
     fixed = msgspec.structs.replace(SCALER, min_replicas=3, max_replicas=3)
-    scaled = replay_autoscaled(workload, cores(3), fixed, router=Router())
-    assert scaled.timings == replay(workload, cores(3), router=Router()).timings
+    scaled = replay_autoscaled(workload, cores(3), fixed, router=ReplicaRouter())
+    assert scaled.timings == replay(workload, cores(3), router=ReplicaRouter()).timings
     assert scaled.replica_seconds == pytest.approx(
         3 * (max(each.last_token_s for each in scaled.timings) - scaled.timings[0].arrival_s)
     )

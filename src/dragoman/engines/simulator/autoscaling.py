@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from .engine_core import EngineCore
 from .replay import Replay, ReplayResult, ReplicaCount
-from .routing import ReplicaState, Router
+from .routing import ReplicaState, ReplicaRouter
 from .workload import WorkloadRequest
 
 ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
@@ -57,7 +57,7 @@ def replay_autoscaled(
     cores: Sequence[EngineCore],
     config: AutoscalerConfig,
     *,
-    router: Router,
+    router: ReplicaRouter,
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
@@ -78,7 +78,7 @@ class _AutoscaledReplay(Replay):
         workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
         frontend_seconds: float,
-        router: Router,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
         config: AutoscalerConfig,
     ) -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from .disaggregation import LEASE_SECONDS, BlockLeases, NetworkLink, TransferCost
 from .engine_core import EngineCore, StepOutcome
 from .replay import Replay, ReplayResult, RequestProgress, build_sequence
-from .routing import Router
+from .routing import ReplicaRouter
 from .scheduler import RemoteFetch
 from .sequence import SimulatedSequence as Running
 from .timing import Timing
@@ -45,7 +45,7 @@ def replay_disaggregated(
     cores: Sequence[EngineCore],
     split: DisaggregationConfig,
     *,
-    routers: tuple[Router, Router],
+    routers: tuple[ReplicaRouter, ReplicaRouter],
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
@@ -69,7 +69,7 @@ class _DisaggregatedReplay(Replay):
         workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
         frontend_seconds: float,
-        routers: tuple[Router, Router],
+        routers: tuple[ReplicaRouter, ReplicaRouter],
         tick: Callable[[int], None] | None,
         split: DisaggregationConfig,
     ) -> None:

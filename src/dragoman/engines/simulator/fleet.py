@@ -16,7 +16,7 @@ from .lock_step import replay_in_lock_step
 from .profile import SimulatorProfile
 from .replay import ReplayResult, replay
 from .report import Report, Slo, build_report
-from .routing import Router, Routing
+from .routing import ReplicaRouter, Routing
 from .scheduler import SimulatedScheduler
 from .workload import WorkloadRequest
 
@@ -104,8 +104,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         routers = (self._build_router(), self._build_router())
         return replay_disaggregated(workload, cores, self.split, routers=routers, frontend_seconds=frontend, tick=tick)
 
-    def _build_router(self) -> Router:
-        return Router(self.routing, state_delay=self.state_delay, seed=self.seed)
+    def _build_router(self) -> ReplicaRouter:
+        return ReplicaRouter(self.routing, state_delay=self.state_delay, seed=self.seed)
 
     def _build_cores(self, count: int) -> list[EngineCore]:
         profiles = [self.profile] * count

@@ -14,7 +14,7 @@ import msgspec
 from .engine_core import EngineCore, LaunchedSteps, StepOutcome
 from .latency import StepLoad
 from .replay import Replay, ReplayResult
-from .routing import Router
+from .routing import ReplicaRouter
 from .workload import WorkloadRequest
 
 
@@ -69,7 +69,7 @@ def replay_in_lock_step(
     cores: Sequence[EngineCore],
     ranks: int,
     *,
-    router: Router,
+    router: ReplicaRouter,
     frontend_seconds: float = 0.0,
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
@@ -90,7 +90,7 @@ class _LockStepReplay(Replay):
         cores: Sequence[EngineCore],
         ranks: int,
         frontend_seconds: float,
-        router: Router,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
         super().__init__(workload, cores, frontend_seconds, router, tick)

@@ -1,7 +1,7 @@
 """Replay of a workload on a virtual clock: requests of a trace in, response times out.
 
 The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
-workload; a `Router` assigns requests to them.
+workload; a `ReplicaRouter` assigns requests to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from .engine_core import EngineCore, StepOutcome
 from .hashing import TracedContents
-from .routing import Router
+from .routing import ReplicaRouter
 from .sequence import SimulatedSequence as Running
 from .timing import Timing
 from .workload import WorkloadRequest
@@ -101,7 +101,7 @@ def replay(
     cores: Sequence[EngineCore],
     *,
     frontend_seconds: float = 0.0,
-    router: Router | None = None,
+    router: ReplicaRouter | None = None,
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
@@ -114,7 +114,7 @@ def replay(
 
     Raises: RequestError for a request that can never run.
     """
-    return Replay(workload, cores, frontend_seconds, router or Router(), tick).run(until)
+    return Replay(workload, cores, frontend_seconds, router or ReplicaRouter(), tick).run(until)
 
 
 class RequestProgress:
@@ -149,7 +149,7 @@ class Replay:
         workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
         frontend_seconds: float,
-        router: Router,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
         self._workload, self._cores, self._frontend_seconds, self._router = workload, cores, frontend_seconds, router
@@ -213,7 +213,12 @@ class Replay:
         return replica
 
     def _choose(
-        self, request: WorkloadRequest, sequence: Running, arrival: float, router: Router, replicas: Sequence[int]
+        self,
+        request: WorkloadRequest,
+        sequence: Running,
+        arrival: float,
+        router: ReplicaRouter,
+        replicas: Sequence[int],
     ) -> int:
         session = self._sessions.get(request.id, request.id)
         return router.choose(sequence, self._cores, replicas, session=session, now=arrival)

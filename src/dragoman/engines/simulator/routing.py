@@ -61,7 +61,7 @@ class ReplicaState(Struct, frozen=True):
         return 4 * self.waiting + self.running
 
 
-class Router:
+class ReplicaRouter:
     """Chooses a replica for every request. Replicas have the same block size.
 
     round-robin: one after the other.
