@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from .engine_core import EngineCore
 from .replay import Replay, ReplayResult, ReplicaCount
-from .routing import ReplicaState, ReplicaRouter
+from .routing import ReplicaRouter, ReplicaState
 from .workload import WorkloadRequest
 
 ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
