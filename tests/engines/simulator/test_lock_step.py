@@ -12,7 +12,7 @@ from dragoman.engines.simulator.fitting import Prior, RankLayout, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
 from dragoman.engines.simulator.lock_step import replay_in_lock_step
 from dragoman.engines.simulator.replay import ReplayResult, replay
-from dragoman.engines.simulator.routing import build_round_robin
+from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.workload import WorkloadRequest
@@ -27,7 +27,7 @@ def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
 
 def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
     engines = cores(count, is_async=is_async)
-    result = replay_in_lock_step(workload, engines, ranks, route=build_round_robin())
+    result = replay_in_lock_step(workload, engines, ranks, router=ReplicaRouter())
     assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [(0, 0)] * count
     return result
 
@@ -49,7 +49,7 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
 @pytest.mark.parametrize("is_async", [True, False])
 def test_equal_ranks_are_as_fast_as_independent_ones(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", 0.05 * (index // 2), 100, 5) for index in range(10)]
-    alone = replay(workload, cores(2, is_async=is_async), route=build_round_robin())
+    alone = replay(workload, cores(2, is_async=is_async), router=ReplicaRouter())
     together = served(workload, 2, 2, is_async=is_async)
     assert together.timings == alone.timings
 
@@ -58,7 +58,7 @@ def test_a_long_prompt_holds_up_the_other_rank() -> None:
     """A decoding request of one rank waits for the prompt of the other in every step."""
     decoding = WorkloadRequest("decoding", 0.0, 16, 50)
     prompt = WorkloadRequest("prompt", 0.1, 2000, 1)
-    alone = replay([decoding, prompt], cores(2), route=build_round_robin())
+    alone = replay([decoding, prompt], cores(2), router=ReplicaRouter())
     together = served([decoding, prompt], 2, 2)
     held_up = together.timings[0].latency - alone.timings[0].latency
     assert held_up == pytest.approx(LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1)))
@@ -70,7 +70,7 @@ def test_experts_work_for_the_tokens_of_all_ranks() -> None:
     assert latency.compute_seconds(StepLoad(100, expert_tokens=50)) == pytest.approx(0.015)
     config = SimulatedSchedulerConfig(num_gpu_blocks=1000)
     ranks = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(2)]
-    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, route=build_round_robin())
+    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, router=ReplicaRouter())
     assert result.timings[0].ttft == pytest.approx(0.015), "the other rank's dummy step has no tokens"
 
 

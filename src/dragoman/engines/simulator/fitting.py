@@ -21,7 +21,7 @@ from .latency import LatencyModel, TokenCost
 from .least_squares import Rows, Vector, solve
 from .lock_step import replay_in_lock_step
 from .replay import ReplayResult, replay
-from .routing import build_least_loaded
+from .routing import ReplicaRouter
 from .scheduler import SimulatedScheduler
 from .timing import Timing
 from .windows import BASE, CONTEXT, EXPERTS, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
@@ -114,12 +114,12 @@ def simulate(
     """One server, without noise, whose ranks are chosen as by vLLM. until: stop when all of these requests are
     answered."""
     cores = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(ranks.count)]
-    route = build_least_loaded()
+    router = ReplicaRouter("least-loaded")
     if ranks.lock_step and ranks.count > 1:
         return replay_in_lock_step(
-            workload, cores, ranks.count, route=route, frontend_seconds=frontend_seconds, until=until
+            workload, cores, ranks.count, router=router, frontend_seconds=frontend_seconds, until=until
         )
-    return replay(workload, cores, route=route, frontend_seconds=frontend_seconds, until=until)
+    return replay(workload, cores, router=router, frontend_seconds=frontend_seconds, until=until)
 
 
 def fit(

@@ -14,7 +14,7 @@ import msgspec
 from .engine_core import EngineCore, LaunchedSteps, StepOutcome
 from .latency import StepLoad
 from .replay import Replay, ReplayResult
-from .routing import Route
+from .routing import ReplicaRouter
 from .workload import WorkloadRequest
 
 
@@ -69,7 +69,7 @@ def replay_in_lock_step(
     cores: Sequence[EngineCore],
     ranks: int,
     *,
-    route: Route,
+    router: ReplicaRouter,
     frontend_seconds: float = 0.0,
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
@@ -78,7 +78,7 @@ def replay_in_lock_step(
 
     The logs of all ranks of a server have the load of its slowest one, which its steps' durations are due to.
     """
-    return _LockStepReplay(workload, cores, ranks, frontend_seconds, route, tick).run(until)
+    return _LockStepReplay(workload, cores, ranks, frontend_seconds, router, tick).run(until)
 
 
 class _LockStepReplay(Replay):
@@ -90,10 +90,10 @@ class _LockStepReplay(Replay):
         cores: Sequence[EngineCore],
         ranks: int,
         frontend_seconds: float,
-        route: Route,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
-        super().__init__(workload, cores, frontend_seconds, route, tick)
+        super().__init__(workload, cores, frontend_seconds, router, tick)
         self._ranks = ranks
         self._servers = [LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)]
 

@@ -147,41 +147,41 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
             continue
         begins = next(times)
         total = 0
-        for turn, (asked, answered) in enumerate(turns):
-            inputs = total + asked
-            total = inputs + answered
+        for turn, (input_tokens, output_tokens) in enumerate(turns):
+            inputs = total + input_tokens
+            total = inputs + output_tokens
             requests.append(
                 WorkloadRequest(
                     f"c{index}-t{turn}",
                     float(generator.exponential(options.think_seconds)) if turn else begins,
                     inputs,
-                    answered,
+                    output_tokens,
                     tuple(f"c{index}/{block}" for block in range(total // _BLOCK)),
                     _BLOCK,
                     after=f"c{index}-t{turn - 1}" if turn else None,
                 )
             )
-    kept = requests if options.max_requests is None else requests[: options.max_requests]
-    check_workload(kept)
+    selected = requests if options.max_requests is None else requests[: options.max_requests]
+    check_workload(selected)
     return Trace(
-        kept,
+        selected,
         (
             f"ShareGPT has no times: {options.rate:g} conversations a second, and {options.think_seconds:g} seconds "
             "between turns (--request-rate, --think-time)",
-            f"the first {len(kept)} requests of the file (--num-prompts)",
+            f"the first {len(selected)} requests of the file (--num-prompts)",
             f"ShareGPT has texts: one token is taken as {CHARACTERS_PER_TOKEN:g} characters",
         ),
     )
 
 
 def _list_turns(conversation: _Conversation) -> Iterator[tuple[int, int]]:
-    """Tokens of what was asked and of its answer. A conversation may begin with the assistant."""
-    asked = 0
+    """Tokens of what was said and of its answer. A conversation may begin with the assistant."""
+    input_tokens = 0
     for message in conversation.conversations:
         tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
         if message.sender in {"gpt", "assistant", "chatgpt", "bing", "bard"}:
-            if asked and tokens:
-                yield asked, tokens
-                asked = 0
+            if input_tokens and tokens:
+                yield input_tokens, tokens
+                input_tokens = 0
         else:
-            asked += max(tokens, 1)
+            input_tokens += max(tokens, 1)
