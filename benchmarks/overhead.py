@@ -7,6 +7,9 @@ hold on a busy machine where the figures do not. CPU is user and system time of 
 half of the answer's tokens have added. Linux only: CPU and memory come from /proc.
 """
 
+# pyright: reportUnknownMemberType=false
+# matplotlib's keywords have no types.
+
 from __future__ import annotations
 
 import argparse

@@ -152,6 +152,9 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
         line.failed(error)
         request_log.put(line)
         raise
+    direct = admitted.run.direct
+    if direct is not None:
+        direct.add_observer(lambda batch: line.record(batch, clock.monotonic() - started_at))
     batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
     return replace(admitted, run=replace(admitted.run, batches=batches))
 
@@ -191,7 +194,10 @@ def build_responder(
     stream: bool,
     content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
+    """batches: those of the admitted run, or a wrapper that observes them as its `direct` requires.
+
+    content_type: of a stream.
+    """
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
     headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
@@ -199,7 +205,9 @@ def build_responder(
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
     monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
-    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
+    return GenerationResponder(
+        batches, writer, response_start, monitor, stream=stream, warnings=rendered, run=admitted.run.direct
+    )
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
