@@ -184,6 +184,7 @@ class Client(asyncio.Protocol):
             assert data[9:12] == b"200", data[:400]
         # The first bytes may hold the head alone, or with the event that has no token yet.
         answer.events += data.count(b"data: ")
+        assert b'"error"' not in data, data[-400:]
         if self._load.streamed:
             if answer.events:
                 answer.times.append(now - self._sent)

@@ -1285,8 +1285,8 @@ MUTANTS = (
     Mutant(
         "errors before the first token arrive inside a 200 stream",
         "serving/streaming.py",
-        "        writer, send = self._writer, self._send\n",
-        "        writer, send = self._writer, self._send\n        await self._send_headers()\n",
+        "        send, run = self._send, self._run\n",
+        "        send, run = self._send, self._run\n        await self._send_headers()\n",
         (SERVING,),
     ),
     # What is stored.

@@ -312,7 +312,7 @@ class GenerationResponder(Responder):
 
     async def _stream(self) -> None:
         """Each batch of events becomes one write."""
-        writer, send, run = self._writer, self._send, self._run
+        send, run = self._send, self._run
         if run is not None and self._direct is not None:
             run.attach(self)
         async for batch in self._batches:
@@ -327,7 +327,7 @@ class GenerationResponder(Responder):
             # Release the batch while waiting for the next.
             del batch, chunk
         comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
-        await self._write(comment + writer.end, more_body=False)
+        await self._write(comment + self._writer.end, more_body=False)
 
     async def _collect(self) -> None:
         builder = ReplyBuilder()
