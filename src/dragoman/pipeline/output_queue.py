@@ -65,15 +65,16 @@ class OutputQueue(Generic[T]):
         """Call `receiver` in place of waking the consumer. It takes the items, or wakes the consumer after all."""
         self._rounds, self._receiver = rounds, receiver
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the consumer waits: it has handled all earlier items, and has not been woken."""
-        return self._waiter is not None and not self._waiter.done()
+    def take_awaited(self, kind: type[T]) -> list[T]:
+        """All items since the last call, if the consumer waits for them and the last is of this kind; else none.
 
-    @property
-    def last_item(self) -> T | None:
-        """The item that was put last and has not been taken."""
-        return self._items[-1] if self._items else None
+        A consumer that waits has handled all earlier items.
+        """
+        items, waiter = self._items, self._waiter
+        if waiter is None or waiter.done() or not items or type(items[-1]) is not kind:
+            return []
+        self._items = []
+        return items
 
     def wake(self) -> None:
         """Wake the consumer, whether there are items or not."""

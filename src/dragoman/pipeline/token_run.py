@@ -139,13 +139,17 @@ class TokenRun:
 
     def _deliver_directly(self) -> None:
         queue, receiver = self._queue, self._receiver
-        if not queue.is_awaited or receiver is None:
-            return
-        if type(queue.last_item) is not Sampled or not receiver.is_ready:
+        outputs = queue.take_awaited(Sampled) if receiver is not None and receiver.is_ready else None
+        if not outputs or receiver is None:
             queue.wake()
             return
         try:
-            batch = self._handle_outputs(queue.take_all())
+            first = outputs[0]
+            if len(outputs) == 1 and type(first) is Sampled and self._pending_outputs is None:
+                # The common case, in which `_handle_outputs` does the same in three more calls.
+                batch = self._handle_token(self._find_choice(first.id), first.token, first.logprobs)
+            else:
+                batch = self._handle_outputs(outputs)
             self._progress.events += 1
             if batch:
                 for observe in self._observers:

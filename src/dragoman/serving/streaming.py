@@ -300,7 +300,8 @@ class GenerationResponder(Responder):
 
     def receive(self, batch: list[Event]) -> None:
         """As `BatchReceiver.receive`: the hot path of a server of our own, in which no coroutine is resumed."""
-        chunk = self._render_batch(batch)
+        feed = self._writer.feed
+        chunk = feed(batch[0]) if len(batch) == 1 else self._render_batch(batch)
         if chunk and self._direct is not None:
             self._ticks = 0
             self._direct.write(chunk)
