@@ -54,6 +54,7 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+DIRECT = "tests/serving/test_direct_delivery.py"
 SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
 NAMES, WARNINGS, UNMATCHED = (
     "tests/serving/test_field_names.py",
@@ -1319,8 +1320,8 @@ MUTANTS = (
     Mutant(
         "errors before the first token arrive inside a 200 stream",
         "serving/streaming.py",
-        "        writer, send = self._writer, self._send\n",
-        "        writer, send = self._writer, self._send\n        await self._send_headers()\n",
+        "        send, run = self._send, self._run\n",
+        "        send, run = self._send, self._run\n        await self._send_headers()\n",
         (SERVING,),
     ),
     # What is stored.
@@ -1615,6 +1616,77 @@ MUTANTS = (
         "                self._failure = error\n",
         "                self._failure = EngineError(error.message)\n",
         ("tests/pipeline/test_token_run.py",),
+    ),
+    # Tokens that are written from the engine's delivery, and prompts that are prepared faster.
+    Mutant(
+        "tokens overtake those that wait for a slow reader",
+        "http/exchange.py",
+        "self._framing is not None and not connection.is_write_paused",
+        "self._framing is not None",
+        ("tests/http/test_direct_write.py",),
+    ),
+    Mutant(
+        "a token is written while `send` still waits with the one before it",
+        "serving/streaming.py",
+        "            and not self._is_writing\n",
+        "",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a token is written before the headers",
+        "serving/streaming.py",
+        "            and self._response_start is None\n",
+        "",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a response whose last choice ends at a stop string in the delivery is never ended",
+        "pipeline/token_run.py",
+        "        if not self._n_unfinished or self._failure is not None or self._direct_failure is not None:",
+        "        if self._failure is not None or self._direct_failure is not None:",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a fault of one response's pipeline in the delivery is lost",
+        "pipeline/token_run.py",
+        "            self._direct_failure = error\n",
+        "            del error\n",
+        (DIRECT,),
+    ),
+    Mutant(
+        "what is stored lacks the tokens that were written from the delivery",
+        "serving/persistence.py",
+        "    if run.direct is not None:",
+        "    if False:",
+        (DIRECT,),
+    ),
+    Mutant(
+        "uvloop spins until a step's time has come (ours)",
+        "engines/simulator/timer_queue.py",
+        "_HALF_MILLISECOND = 0.000499",
+        "_HALF_MILLISECOND = 0.0",
+        ("tests/engines/simulator/test_timer_queue.py",),
+    ),
+    Mutant(
+        "one owner's prompts are in the cache of another",
+        "prompts/tokenizer.py",
+        "        key = (owner, is_first, text)",
+        '        key = ("", is_first, text)',
+        ("tests/prompts/test_tokenizer.py",),
+    ),
+    Mutant(
+        "a piece within a prompt gets the ids of one that begins it",
+        "prompts/tokenizer.py",
+        "        key = (owner, is_first, text)",
+        "        key = (owner, False, text)",
+        ("tests/prompts/test_tokenizer.py",),
+    ),
+    Mutant(
+        "the generation prompt is taken for what precedes it",
+        "prompts/capabilities.py",
+        "last.elif_ or last.else_ or len(reads) != 1",
+        "last.elif_ or len(reads) != 1",
+        ("tests/prompts/test_render.py",),
     ),
 )
 

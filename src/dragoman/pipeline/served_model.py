@@ -20,6 +20,7 @@ from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .detokenizer import Vocabulary
 from .engine_calls import Progress
+from .output_queue import DeliveryRounds
 from .request_queue import RequestQueue
 
 
@@ -116,6 +117,7 @@ class ServedModel:
     usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
     progress: counters of its generations.
+    delivery_rounds: of all its generations, whose tokens come together at the end of a step.
     details: facts about its files.
     queue: generations that wait for the engine.
     encoding_queue: the same for embeddings and scores.
@@ -140,6 +142,7 @@ class ServedModel:
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
     progress: Progress = field(default_factory=Progress, compare=False)
+    delivery_rounds: DeliveryRounds = field(default_factory=DeliveryRounds, compare=False)
     details: ModelDetails = field(default_factory=ModelDetails)
     queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
     encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)

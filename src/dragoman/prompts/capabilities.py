@@ -104,6 +104,7 @@ def insert_generation_mark(tree: nodes.Template) -> bool:
     if test is not reads[0]:
         return False
     mark = nodes.Output([nodes.Name(GENERATION_MARK, "load")]).set_lineno(last.lineno)
+    assert tree.environment is not None
     tree.body.insert(-1, mark.set_environment(tree.environment))
     return True
 

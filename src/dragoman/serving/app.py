@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..core.pull import ModelPuller
 from ..dialects.base import ReaderOptions
+from ..http.direct_write import find_direct_response
 from ..http.disconnect import find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
@@ -184,11 +185,11 @@ class Application:
         else:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
-            lifecycle = endpoint.open_request(scope, receive, on_disconnect)
+            lifecycle, direct = endpoint.open_request(scope, receive, on_disconnect), find_direct_response(scope)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
             try:
-                outcome = await (await lifecycle.respond())(on_disconnect, send)
+                outcome = await (await lifecycle.respond())(on_disconnect, send, direct)
             except ClientGone:
                 outcome = ResponseOutcome(cancelled=True)
             lifecycle.finish(outcome)

@@ -43,6 +43,10 @@ class CallObserver:
         """The same batches. This context is left when they end, are closed or are dropped before their first step."""
         return Lease(self, _record_batches(batches, self.line, self._elapsed))
 
+    def record(self, batch: list[Event]) -> None:
+        """Record a batch that does not pass through `observe`."""
+        self.line.record(batch, self._elapsed())
+
     def record_computation(self, prompt_tokens: int) -> None:
         """An embedding or a score has been computed."""
         line = self.line

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
 from ..dialects.base import Profile
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
+from ..http.direct_write import DirectResponse
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
@@ -187,7 +188,7 @@ class CompleteResponse:
     content_length: int
     error: DragomanError | None = None
 
-    async def __call__(self, _: OnDisconnect, send: Send) -> ResponseOutcome:
+    async def __call__(self, _: OnDisconnect, send: Send, __: DirectResponse | None = None) -> ResponseOutcome:
         # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})

@@ -156,7 +156,10 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
             raise
         # From here on the batches hold the observer.
         stack.pop_all()
-    return replace(admitted, run=replace(admitted.run, batches=observer.observe(admitted.run.batches)))
+    run = admitted.run
+    if run.direct is not None:
+        run.direct.add_observer(observer.record)
+    return replace(admitted, run=replace(run, batches=observer.observe(run.batches)))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -194,7 +197,10 @@ def build_responder(
     stream: bool,
     content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
+    """batches: those of the admitted run, or a wrapper that observes them as its `direct` requires.
+
+    content_type: of a stream.
+    """
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
     headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
@@ -202,7 +208,9 @@ def build_responder(
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
     monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
-    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
+    return GenerationResponder(
+        batches, writer, response_start, monitor, stream=stream, warnings=rendered, run=admitted.run.direct
+    )
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:

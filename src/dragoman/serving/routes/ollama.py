@@ -31,13 +31,14 @@ from ...dialects.ollama import (
 )
 from ...pipeline.embedding import embed
 from ...pipeline.models import ModelSlot, ServedModel, TokenBackend
+from ...pipeline.run import AdmittedRun
 from ...prompts.infill import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OLLAMA
 from ..generate import admit_call, build_header, build_responder, collect_warnings
-from ..streaming import EventBatches, Responder
+from ..streaming import Responder
 from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, read_ollama_call, unload
 
 CallReader = Callable[..., OllamaCall]
@@ -68,15 +69,20 @@ class AnswerTimer:
     def mark_loaded(self) -> None:
         self._loaded_at = self._monotonic()
 
-    async def observe(self, batches: EventBatches) -> AsyncGenerator[list[Event]]:
-        """Yield the same batches. Closing it closes them."""
-        async with aclosing(batches):
+    async def observe(self, run: AdmittedRun) -> AsyncGenerator[list[Event]]:
+        """Yield the run's batches. Closing it closes them."""
+        if run.direct is not None:
+            run.direct.add_observer(self._record)
+        async with aclosing(run.batches) as batches:
             async for batch in batches:
-                if not all(isinstance(event, Started | PromptTokens | Finished) for event in batch):
-                    self._last_token_at = self._monotonic()
-                    if self._first_token_at is None:
-                        self._first_token_at = self._last_token_at
+                self._record(batch)
                 yield batch
+
+    def _record(self, batch: list[Event]) -> None:
+        if not all(isinstance(event, Started | PromptTokens | Finished) for event in batch):
+            self._last_token_at = self._monotonic()
+            if self._first_token_at is None:
+                self._first_token_at = self._last_token_at
 
     def measure(self) -> OllamaTimings:
         now = self._monotonic()
@@ -110,7 +116,7 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     admitted = await admit_call(http, call, build_header(http, call))
     # The admitted run keeps the model loaded until it ends.
     apply_keep_alive(http, slot, ollama_call.keep_alive)
-    admitted = replace(admitted, run=replace(admitted.run, batches=timer.observe(admitted.run.batches)))
+    admitted = replace(admitted, run=replace(admitted.run, batches=timer.observe(admitted.run)))
     return build_responder(
         http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream, content_type=NDJSON
     )
