@@ -248,6 +248,7 @@ GETS = (
         "/",
         "/v1/models",
         "/models",
+        "/models/sse",
         "/health",
         "/ping",
         "/livez",
@@ -259,6 +260,8 @@ GETS = (
     *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
 )
+ENDLESS = ("/models/sse",)
+"""Streams that end when the client leaves."""
 DELETES = (
     *(
         "/v1/chat/completions/{id}",
@@ -353,7 +356,7 @@ def draw_request(random: Random, state: State) -> Request:
         headers["content-type"], data = _upload(random, data)
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
-    leave = random.randrange(5) if random.random() < 0.06 else None
+    leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
     return Request(
         _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
@@ -65,6 +66,9 @@ class Models:
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self._poll_tasks: list[asyncio.Task[None]] = []
+        self._watchers: set[asyncio.Event] = set()
+        for slot in self._slots:
+            slot.on_change = self._notify_watchers
 
     def __iter__(self) -> Iterator[ServedModel]:
         """The loaded models."""
@@ -170,6 +174,25 @@ class Models:
     def close(self) -> None:
         """Reject new requests for good; loaded models finish theirs."""
         self.is_closed = True
+        self._notify_watchers()
+
+    async def watch(self, interval: float) -> AsyncGenerator[None]:
+        """Yield at once, after changes of the models' states, and every `interval` seconds, until this is closed."""
+        has_changed = asyncio.Event()
+        self._watchers.add(has_changed)
+        try:
+            while not self.is_closed:
+                has_changed.clear()
+                yield
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await has_changed.wait()
+        finally:
+            self._watchers.discard(has_changed)
+
+    def _notify_watchers(self) -> None:
+        for has_changed in self._watchers:
+            has_changed.set()
 
     async def stop(self) -> None:
         for slot in self._slots:

@@ -28,6 +28,7 @@ from .http_metrics import HttpMetrics
 from .service import Service
 from .streaming import (
     RawHeaders,
+    ReplayResponder,
     Responder,
     ResponseOutcome,
     ResponseStart,
@@ -346,6 +347,8 @@ def build_response(
 ) -> Responder | CompleteResponse:
     """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
     if isinstance(result, Responder | CompleteResponse):
+        if isinstance(result, ReplayResponder):
+            result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error
