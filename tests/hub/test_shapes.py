@@ -93,7 +93,7 @@ def test_gguf_files_are_served_by_llamacpp(hub: HubStub, tmp_path: Path):
     hub.repositories[GGUF].files |= _read(written)
     logged = check_shape(hub, tmp_path / "single", ask_about_japan, GGUF, "--max-model-len", "512")
     assert "with the engine llamacpp: it is a GGUF file" in logged
-    assert "quantization Q4_K_M" in logged
+    assert "quantization Q4_K_M, 1,967,808 parameters, " in logged
 
 
 @pytest.mark.llamacpp
