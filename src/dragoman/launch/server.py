@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,6 +37,7 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Store
+from ..tenants import Tenant, load_key_file
 from .listener import listen_on_file
 from .models import build_models_in_background, format_error, warn_unsupported
 from .port_faults.port import ServerPort
@@ -175,8 +176,19 @@ def build_application(
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
         puller=HubPuller(settings),
+        tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         requires_lifespan=requires_lifespan,
     )
+
+
+def load_tenants(path: str) -> Mapping[str, Tenant]:
+    """Load the file of keys. Raises SettingsError."""
+    try:
+        tenants = load_key_file(Path(path))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        raise SettingsError(f"--keys-file: {path}: {reason}") from error
+    return tenants
 
 
 def open_request_log(path: str) -> RequestLog:
@@ -380,7 +392,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     route, fields = _build_example_request(first_slot)
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
-    if settings.api_key:
+    if settings.api_key or settings.keys_file is not None:
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base_url = address if settings.uds is None else "http://localhost"
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
@@ -61,14 +62,24 @@ class Models:
         self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
-        self.is_closed = False
-        """New requests are rejected: the process shuts down."""
+        self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self._poll_tasks: list[asyncio.Task[None]] = []
+        self._permitted: tuple[str, ...] = ()
         self._watchers: set[asyncio.Event] = set()
         for slot in self._slots:
             slot.on_change = self._notify_watchers
+
+    def restrict(self, permitted: tuple[str, ...]) -> Models:
+        """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
+        view = copy.copy(self)
+        view._permitted = permitted
+        view._slots = tuple(slot for slot in self._slots if view._is_permitted(slot.name, *slot.aliases))
+        return view
+
+    def _is_permitted(self, *names: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self._permitted)
 
     def __iter__(self) -> Iterator[ServedModel]:
         """The loaded models."""
@@ -80,6 +91,11 @@ class Models:
         return self._slots
 
     @property
+    def is_closed(self) -> bool:
+        """Whether new requests are rejected, since the process shuts down. Views of these models share it."""
+        return self._closed.is_set()
+
+    @property
     def default(self) -> str | None:
         """The model of a request that names none; None where several are served."""
         return self._slots[0].name if len(self._slots) == 1 else None
@@ -89,6 +105,8 @@ class Models:
         slot = self._by_name.get(name) or self._find_adapter_slot(name)
         if slot is None:
             slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
+        if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
+            slot = None  # As if it were not served: what a key may not use it need not know.
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
@@ -173,7 +191,7 @@ class Models:
 
     def close(self) -> None:
         """Reject new requests for good; loaded models finish theirs."""
-        self.is_closed = True
+        self._closed.set()
         self._notify_watchers()
 
     async def watch(self, interval: float) -> AsyncGenerator[None]:

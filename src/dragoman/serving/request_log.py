@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -34,6 +32,8 @@ class RequestLogLine(Struct):
     status: the HTTP status, or the one that an error after the headers would have had.
     error: a code or exception type, never a message: that could quote a prompt.
     finish_reasons: one per finished choice, in order of finishing.
+    key: name of the API key, or part of its digest; None without keys.
+    client: the client's address; None over a Unix socket.
     """
 
     arrival_s: float
@@ -49,6 +49,8 @@ class RequestLogLine(Struct):
     queue_s: float | None = None
     ttft_s: float | None = None
     latency_s: float | None = None
+    key: str | None = None
+    client: str | None = None
 
     def record(self, batch: list[Event], elapsed: float) -> None:
         """Update the line from a batch of events. elapsed: seconds since arrival."""
@@ -116,26 +118,3 @@ class RequestLog:
         if dropped > reported:
             log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
         return dropped
-
-
-async def log_batches(
-    batches: AsyncGenerator[list[Event]], line: RequestLogLine, request_log: RequestLog, elapsed: Callable[[], float]
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, and log the line when they end in any way. Closing it closes `batches`.
-
-    elapsed: returns seconds since arrival.
-    """
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                line.record(batch, elapsed())
-                yield batch
-    except Exception as error:
-        line.failed(error)
-        raise
-    finally:
-        line.latency_s = elapsed()
-        # Neither finished nor failed: the generator was closed.
-        if line.status == CLIENT_CLOSED_REQUEST:
-            line.error = "cancelled"
-        request_log.put(line)

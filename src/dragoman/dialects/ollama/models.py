@@ -83,7 +83,7 @@ class RunningModel(Struct, frozen=True):
     expires_at: float
 
 
-class _Details(Struct, frozen=True):
+class OllamaModelDetails(Struct, frozen=True):
     parent_model: str
     format: str
     family: str
@@ -92,30 +92,30 @@ class _Details(Struct, frozen=True):
     quantization_level: str
 
 
-class _ListedModel(Struct, frozen=True):
+class OllamaListedModel(Struct, frozen=True):
     name: str
     model: str
     modified_at: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
 
 
-class _ProcessModel(Struct, frozen=True):
+class OllamaProcessModel(Struct, frozen=True):
     name: str
     model: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
     expires_at: str
     size_vram: int
     context_length: int
 
 
-class _Show(Struct, frozen=True, omit_defaults=True):
+class OllamaShow(Struct, frozen=True, omit_defaults=True):
     """The response of /api/show. Ollama leaves out what is unknown."""
 
-    details: _Details
+    details: OllamaModelDetails
     model_info: dict[str, str | int]
     modified_at: str
     parameters: str = ""
@@ -126,7 +126,7 @@ class _Show(Struct, frozen=True, omit_defaults=True):
 def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
     """The response of /api/tags."""
     models = [
-        _ListedModel(
+        OllamaListedModel(
             name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
         )
         for card in cards
@@ -137,7 +137,7 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
 def render_running_models(models: Sequence[RunningModel]) -> bytes:
     """The response of /api/ps, the model that stays longest first."""
     entries = [
-        _ProcessModel(
+        OllamaProcessModel(
             name := add_tag(model.card.name),
             name,
             model.card.size,
@@ -162,7 +162,7 @@ def render_show(card: OllamaModelCard) -> bytes:
         info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
-    show = _Show(
+    show = OllamaShow(
         _build_details(card),
         info,
         format_time(card.created),
@@ -201,10 +201,10 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
     return (PullProgress("pulling manifest"), *layer, *map(PullProgress, statuses))
 
 
-def _build_details(card: OllamaModelCard) -> _Details:
+def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
     size = "" if card.parameters is None else _format_count(card.parameters)
-    return _Details("", card.format, card.architecture, families, size, card.quantization)
+    return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
 
 
 def _format_count(count: int) -> str:

@@ -141,8 +141,7 @@ def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | Non
 
 
 def _may_control(http: HttpRequest) -> bool:
-    options = http.service.options
-    return http.caller.is_admin or not (options.api_keys or options.admin_keys)
+    return http.caller.is_admin or http.service.tenancy.keyring.is_open
 
 
 async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
@@ -206,7 +205,7 @@ def _pull_by_name(http: HttpRequest, puller: ModelPuller | None, name: str) -> A
     if puller is None:
         raise NotFound(
             f"pull model manifest: model {abbreviate(name)} is not served here, and this server does not download "
-            "models. Download it (`hf download`), and start the server with it (`dragoman serve PATH`)."
+            "models. Download it (`dragoman pull`), and start the server with it (`dragoman serve MODEL`)."
         )
     if not _may_control(http):
         raise PermissionDenied("Downloading a model needs an administrator's key.")
