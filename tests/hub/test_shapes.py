@@ -151,6 +151,13 @@ def test_safetensors_are_served_by_transformers(hub: HubStub, tmp_path: Path, mo
     assert "with the engine transformers: torch and transformers are installed" in logged
 
 
+@pytest.mark.mlx
+def test_safetensors_are_served_by_mlx(hub: HubStub, tmp_path: Path):
+    pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+    logged = check_shape(hub, tmp_path / "served", ask_about_japan, f"mlx:{SHARDED}", "--dtype", "float32")
+    assert "with the engine mlx: MODEL names it" in logged
+
+
 @pytest.mark.torch
 def test_an_encoder_is_served_by_the_built_in_engine_beside_torch(hub: HubStub, tmp_path: Path):
     pytest.importorskip("torch", reason="needs torch")
