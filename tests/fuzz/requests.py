@@ -248,6 +248,7 @@ GETS = (
         "/",
         "/v1/models",
         "/models",
+        "/models/sse",
         "/health",
         "/ping",
         "/livez",
@@ -260,6 +261,8 @@ GETS = (
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
 )
+ENDLESS = ("/models/sse",)
+"""Streams that end when the client leaves."""
 DELETES = (
     *(
         "/v1/chat/completions/{id}",
@@ -354,7 +357,7 @@ def draw_request(random: Random, state: State) -> Request:
         headers["content-type"], data = _upload(random, data)
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
-    leave = random.randrange(5) if random.random() < 0.06 else None
+    leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
     return Request(
         _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
     )

@@ -123,7 +123,7 @@ def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | No
     try:
         found = find_reference(settings.model, settings.revision)
         if found is None:
-            if settings.revision is not None and not settings.model.startswith("modelscope:"):
+            if settings.revision is not None:
                 raise ValueError("--revision is for models of a hub")
             return None
         prepared = prepare_model(settings, *found)
@@ -252,7 +252,7 @@ def check_model(model: str) -> None:
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
-    if kind in ("upstream", "python", "modelscope") or model == "tiny" or is_installed(kind):
+    if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
         if rest:

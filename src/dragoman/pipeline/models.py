@@ -6,7 +6,8 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
@@ -61,12 +62,14 @@ class Models:
         self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
-        self.is_closed = False
-        """New requests are rejected: the process shuts down."""
+        self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self._poll_tasks: list[asyncio.Task[None]] = []
         self._permitted: tuple[str, ...] = ()
+        self._watchers: set[asyncio.Event] = set()
+        for slot in self._slots:
+            slot.on_change = self._notify_watchers
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
         """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
@@ -86,6 +89,11 @@ class Models:
     def slots(self) -> tuple[ModelSlot, ...]:
         """All models, loaded or not."""
         return self._slots
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether new requests are rejected, since the process shuts down. Views of these models share it."""
+        return self._closed.is_set()
 
     @property
     def default(self) -> str | None:
@@ -183,7 +191,26 @@ class Models:
 
     def close(self) -> None:
         """Reject new requests for good; loaded models finish theirs."""
-        self.is_closed = True
+        self._closed.set()
+        self._notify_watchers()
+
+    async def watch(self, interval: float) -> AsyncGenerator[None]:
+        """Yield at once, after changes of the models' states, and every `interval` seconds, until this is closed."""
+        has_changed = asyncio.Event()
+        self._watchers.add(has_changed)
+        try:
+            while not self.is_closed:
+                has_changed.clear()
+                yield
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await has_changed.wait()
+        finally:
+            self._watchers.discard(has_changed)
+
+    def _notify_watchers(self) -> None:
+        for has_changed in self._watchers:
+            has_changed.set()
 
     async def stop(self) -> None:
         for slot in self._slots:

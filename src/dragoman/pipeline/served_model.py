@@ -83,6 +83,8 @@ class ModelDetails:
     reason: why this engine was chosen.
     source: the file or directory.
     revision: the commit of a model of a hub.
+    format: of the files: `safetensors` or `gguf`.
+    family: the architecture, such as `llama` or `qwen3`.
     quantization: of the weights, such as `Q4_K_M` or `awq`.
     dtype: of most weights.
     size: of the weights, in bytes.
@@ -95,6 +97,8 @@ class ModelDetails:
     reason: str | None = None
     source: str | None = None
     revision: str | None = None
+    format: str | None = None
+    family: str | None = None
     quantization: str | None = None
     dtype: str | None = None
     size: int | None = None

@@ -31,6 +31,7 @@ from .http_metrics import HttpMetrics
 from .service import Service
 from .streaming import (
     RawHeaders,
+    ReplayResponder,
     Responder,
     ResponseOutcome,
     ResponseStart,
@@ -372,6 +373,8 @@ def build_response(
     if isinstance(result, CompleteResponse):
         return result if with_body else replace(result, body=b"")
     if isinstance(result, Responder):
+        if isinstance(result, ReplayResponder):
+            result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error
