@@ -312,3 +312,17 @@ def test_what_widens_every_line_pays_for_every_line_before_it_is_made(
         monkeypatch.setattr(f"dragoman.prompts.sandbox.{name}", make)
     with pytest.raises(RequestError, match="too much text"):
         ChatTemplate(source).render({}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        ("{{ call.function.arguments }}", False),
+        ("{{ call.function.arguments | tojson }}", False),
+        # Functionary v3.2 concatenates the text of the arguments.
+        ("{{ '>>>' + call.function.name + '\n' + call.function.arguments }}", True),
+    ],
+)
+def test_a_template_that_concatenates_arguments_needs_them_as_text(arguments: str, needed: bool):
+    source = "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}" + arguments
+    assert ChatTemplate(source + "{% endfor %}{% endfor %}").features.needs_string_arguments == needed

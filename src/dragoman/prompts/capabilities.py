@@ -21,6 +21,7 @@ class TemplateFeatures(Struct, frozen=True):
     """The features of a chat template.
 
     accepts_strings, accepts_parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`.
+    needs_string_arguments: a call's arguments must be JSON text, not an object: Functionary v3.2 concatenates them.
     accepts_null_content: a message of tool calls only has content None.
     supports_developer: it handles that role.
     supports_tools: it renders tools.
@@ -33,6 +34,7 @@ class TemplateFeatures(Struct, frozen=True):
 
     accepts_strings: bool
     accepts_parts: bool
+    needs_string_arguments: bool
     accepts_null_content: bool
     supports_developer: bool
     supports_tools: bool
@@ -66,6 +68,7 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     return TemplateFeatures(
         accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
         accepts_parts=_shows_needle(render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]),
+        needs_string_arguments=not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}'),
         accepts_null_content=_accepts_null_content(render),
         supports_developer="developer" in constants
         and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
@@ -99,14 +102,26 @@ def _shows_needle(
 
 
 def _accepts_null_content(render: RenderProbe) -> bool:
-    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {"a": 1}}}
-    assistant: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
     try:
-        text = render([_USER, assistant, result], [_build_tool()])
+        text = render(_build_call_messages({"a": 1}, None), [_build_tool()])
     except RequestError:
         return False
     return "None" not in text
+
+
+def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str) -> bool:
+    try:
+        render(_build_call_messages(arguments, ""), [_build_tool()])
+    except RequestError:
+        return False
+    return True
+
+
+def _build_call_messages(arguments: dict[str, Any] | str, content: str | None) -> list[dict[str, Any]]:
+    """A question, a call, and its result."""
+    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": arguments}}
+    assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
+    return [_USER, assistant, {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}]
 
 
 def _build_tool() -> dict[str, Any]:
