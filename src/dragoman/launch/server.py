@@ -343,6 +343,7 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        close_at_limit=settings.close_at_limit,
         request_timeout=settings.request_timeout,
         progress_timeout=settings.progress_timeout,
         max_background=settings.max_background,

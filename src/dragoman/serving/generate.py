@@ -268,6 +268,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
+        close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         wait_for_start=service.generation.start_limiter.acquire,
     )

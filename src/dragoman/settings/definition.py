@@ -207,6 +207,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=86400,
         ),
     ] = None
+    close_at_limit: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Spend the last tokens within `max_tokens` on a legal ending of a constrained answer, so that its JSON is "
+            "valid; a request decides for itself by `structured_outputs.close_at_limit`.",
+        ),
+    ] = False
     progress_timeout: Annotated[
         float,
         Option(
