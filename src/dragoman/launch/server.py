@@ -344,6 +344,8 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
         close_at_limit=settings.close_at_limit,
+        per_request_metrics=settings.enable_per_request_metrics,
+        tokens_as_ids=settings.return_tokens_as_token_ids,
         request_timeout=settings.request_timeout,
         progress_timeout=settings.progress_timeout,
         max_background=settings.max_background,

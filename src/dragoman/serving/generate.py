@@ -18,6 +18,7 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
+from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import AdmittedRun, admit
@@ -143,7 +144,7 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
     """Prepare the call and record its outcome in the request log, if there is one."""
     request_log, clock = context.service.generation.request_log, context.service.clock
     if request_log is None:
-        return await prepare_call(context, call, header)
+        return _add_timings(context, await prepare_call(context, call, header))
     line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
     try:
         admitted = await prepare_call(context, call, header)
@@ -153,6 +154,14 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
         request_log.put(line)
         raise
     batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
+    return _add_timings(context, replace(admitted, run=replace(admitted.run, batches=batches)))
+
+
+def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
+    """Have the answer contain its timings, if the server reports them."""
+    if not context.service.options.per_request_metrics:
+        return admitted
+    batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
     return replace(admitted, run=replace(admitted.run, batches=batches))
 
 

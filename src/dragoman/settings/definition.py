@@ -215,6 +215,22 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "valid; a request decides for itself by `structured_outputs.close_at_limit`.",
         ),
     ] = False
+    enable_per_request_metrics: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Add `metrics` (milliseconds in the queue, to the first token, between tokens) to Chat and Completions "
+            "answers with one choice, in a stream to its usage chunk.",
+        ),
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Represent the tokens in the logprobs of Chat and Completions as `token_id:ID` unless the request has "
+            "`return_tokens_as_token_ids`.",
+        ),
+    ] = False
     progress_timeout: Annotated[
         float,
         Option(
