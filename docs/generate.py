@@ -257,6 +257,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "messages": lambda: parameters("messages"),
     "count_tokens": lambda: parameters("count_tokens"),
     "embeddings": lambda: parameters("embeddings"),
+    "cohere_embed": lambda: parameters("cohere_embed"),
     "rerank": lambda: parameters("rerank"),
     "score": lambda: parameters("score"),
     "generate": lambda: parameters("generate"),

@@ -336,6 +336,20 @@ MUTANTS = (
     ),
     # Grammars.
     Mutant(
+        "an answer that was closed at its limit looks complete",
+        "pipeline/token_run.py",
+        "if end.reason is FinishReason.STOP and choice.was_closed:",
+        "if False:",
+        ("tests/serving/test_closing.py",),
+    ),
+    Mutant(
+        "JSON is cut by max_tokens although it was to be closed: the first ending is taken for one that always fits",
+        "constraints/ending.py",
+        "if known and len(known) <= left and _ends(state, known):",
+        "if known:",
+        ("tests/constraints/test_ending.py",),
+    ),
+    Mutant(
         "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",
         "constraints/lark.py",
         "closed_schema = close_schema(schema)",

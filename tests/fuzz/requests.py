@@ -104,7 +104,10 @@ def _nothing(_: Random, __: State) -> Any:
 
 
 _RERANK = _with_model(
-    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}, {"query": "a", "documents": ["b"]}, models=READS
+    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1},
+    {"query": "a", "documents": ["b"]},
+    {"query": "a", "texts": ["b", "c"], "return_text": True, "raw_scores": True, "truncate": True},
+    models=READS,
 )
 _SCORE = _with_model({"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS)
 _TGI = _with_model(
@@ -165,6 +168,14 @@ POSTS: dict[str, Body] = {
     "/v1/messages/count_tokens": _dialect("messages", COUNTS),
     "/v1/embeddings": _with_model(
         {"input": "a"}, {"input": [[5, 6]], "encoding_format": "base64"}, {"input": ["a", "b"]}, models=READS
+    ),
+    **dict.fromkeys(
+        ("/v2/embed", "/cohere/v2/embed"),
+        _with_model(
+            {"texts": ["a", "b"], "embedding_types": ["float", "ubinary"], "input_type": "search_query"},
+            {"inputs": [{"content": [{"type": "text", "text": "a"}]}], "truncate": "NONE"},
+            models=READS,
+        ),
     ),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),

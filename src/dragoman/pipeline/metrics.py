@@ -11,7 +11,17 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
-from ..core.events import ChoiceFinished, Event, FinishReason, Started, TextDelta, get_answer_tokens
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Timings,
+    get_answer_tokens,
+)
 from ..core.metrics import EngineStats
 from .models import Models, ServedModel
 
@@ -157,3 +167,29 @@ async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics)
             async for batch in batches:
                 observe(batch)
                 yield batch
+
+
+async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> AsyncGenerator[list[Event]]:
+    """Yield the same batches; of an answer with one choice, `Finished` gets its timings. Closing it closes them."""
+    admitted_at = started_at = clock()
+    first_token_at: float | None = None
+    last_token_at, choices = admitted_at, 1
+    async with aclosing(batches):
+        async for batch in batches:
+            for index, event in enumerate(batch):
+                match event:
+                    case Started():
+                        started_at, choices = clock(), event.choices
+                    case Finished(usage) if choices == 1:
+                        first_token = None if first_token_at is None else first_token_at - started_at
+                        decode = 0.0 if first_token_at is None else last_token_at - first_token_at
+                        timings = Timings(started_at - admitted_at, first_token, decode)
+                        batch[index] = Finished(usage, timings)
+                    case PromptTokens() | Finished():
+                        pass
+                    case _ if get_answer_tokens(event):
+                        last_token_at = clock()
+                        first_token_at = last_token_at if first_token_at is None else first_token_at
+                    case _:
+                        pass
+            yield batch

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
+from ..constraints.ending import ClosingMatcher
 from ..core.engine import (
     Ended,
     Failed,
@@ -282,6 +283,8 @@ class TokenRun:
         if choice.pipeline.has_finished:
             return []
         stop = None if end.stop in self._eos else end.stop
+        if end.reason is FinishReason.STOP and choice.was_closed:
+            return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
         return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
 
     def _finish_choice(
@@ -306,7 +309,7 @@ class TokenRun:
 class _Choice:
     """One sequence and its event pipeline. sampled: number of sampled tokens."""
 
-    __slots__ = ("_weight_changes", "assembler", "id", "n_sampled", "pipeline")
+    __slots__ = ("_closing", "_weight_changes", "assembler", "id", "n_sampled", "pipeline")
 
     def __init__(self, job: TokenJob, number: int) -> None:
         self.id = job.requests[number].id
@@ -316,6 +319,13 @@ class _Choice:
         self.pipeline = job.choice_pipelines[number]
         self.n_sampled = 0
         self._weight_changes: tuple[tuple[str, int], ...] = ()
+        matcher = job.requests[number].matcher
+        self._closing = matcher if isinstance(matcher, ClosingMatcher) else None
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the end of the answer was forced by its token limit."""
+        return self._closing is not None and self._closing.was_closed
 
     def record_weight_change(self, version: str) -> None:
         """Record the weights version that samples the next tokens."""

@@ -7,7 +7,6 @@ object.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -187,12 +186,13 @@ class _MessageConverter:
                 raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
     def _convert_call(self, call: ToolCall) -> JsonDict:
-        if call.custom:
-            arguments: Json = {"input": self._visit_string(call.arguments)}
+        if self._features.needs_string_arguments:
+            text = msgspec.json.encode({"input": call.arguments}).decode() if call.custom else call.arguments or "{}"
+            arguments: Json = self._visit_string(text)
+        elif call.custom:
+            arguments = {"input": self._visit_string(call.arguments)}
         else:
             arguments = map_strings(_decode_object_or_text(call.arguments or "{}"), self._visit_string)
-        if self._features.wants_text_arguments and not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
         function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}
         return {"id": self._visit_string(call.id), "type": "function", "function": function}
 

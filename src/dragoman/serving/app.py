@@ -79,7 +79,10 @@ def create_app(
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(
-            profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces
+            profile=options.profile,
+            default_model=models.default,
+            drop_nonces=options.drop_nonces,
+            tokens_as_ids=options.tokens_as_ids,
         ),
         sealer=Sealer(secret or secrets.token_bytes(32), options.reasoning_verification),
         fingerprint=f"dragoman-{__version__}",

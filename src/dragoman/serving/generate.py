@@ -19,6 +19,7 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
+from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.request_queue import QueueShare
@@ -145,7 +146,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     """Prepare the call within the limits of its key, and observe it until its end."""
     observer = await observe_call(context, header.model, COMPLETIONS)
     if observer is None:
-        return await prepare_call(context, call, header)
+        return _add_timings(context, await prepare_call(context, call, header))
     with ExitStack() as stack:
         stack.enter_context(observer)
         admitted = await prepare_call(context, call, header)
@@ -159,7 +160,16 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     run = admitted.run
     if run.direct is not None:
         run.direct.add_observer(observer.record)
-    return replace(admitted, run=replace(run, batches=observer.observe(run.batches)))
+    return _add_timings(context, replace(admitted, run=replace(run, batches=observer.observe(run.batches))))
+
+
+def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
+    """Have the answer contain its timings, if the server reports them."""
+    if not context.service.options.per_request_metrics:
+        return admitted
+    batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
+    # It changes the last batch, so all of them must pass through it.
+    return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -280,6 +290,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
+        close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         wait_for_start=service.generation.start_limiter.acquire,
     )

@@ -36,6 +36,9 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: seconds after which a WebSocket is closed.
     batch_concurrency: concurrent requests of batches.
     weights_dir: the directory that weight updates can read from; None disables them.
+    tokens_as_ids: see `ReaderOptions`.
+    per_request_metrics: answers with one choice contain their timings, as with vLLM's flag.
+    close_at_limit: end constrained answers legally within their token limit, unless a request says otherwise.
     request_timeout: seconds after which a generation fails; None is unlimited.
     progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
     observes_calls: calls are recorded for the access log, also without a request log and keys.
@@ -63,6 +66,9 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: float = 3600.0
     weights_dir: str | None = None
     max_weights_bytes: int = 1024 * 1024 * 1024
+    per_request_metrics: bool = False
+    tokens_as_ids: bool = False
+    close_at_limit: bool = False
     request_timeout: float | None = None
     progress_timeout: float = 600.0
     observes_calls: bool = False

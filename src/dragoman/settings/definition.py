@@ -207,6 +207,30 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=86400,
         ),
     ] = None
+    close_at_limit: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Spend the last tokens within `max_tokens` on a legal ending of a constrained answer, so that its JSON is "
+            "valid; a request decides for itself by `structured_outputs.close_at_limit`.",
+        ),
+    ] = False
+    enable_per_request_metrics: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Add `metrics` (milliseconds in the queue, to the first token, between tokens) to Chat and Completions "
+            "answers with one choice, in a stream to its usage chunk.",
+        ),
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Represent the tokens in the logprobs of Chat and Completions as `token_id:ID` unless the request has "
+            "`return_tokens_as_token_ids`.",
+        ),
+    ] = False
     progress_timeout: Annotated[
         float,
         Option(

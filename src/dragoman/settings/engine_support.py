@@ -22,7 +22,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "worker_memory"
     ),
     _PARSING_ENGINES: "tool_call_parser reasoning_parser override_generation_config",
-    (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens",
+    (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens close_at_limit",
     (*_PARSING_ENGINES, "scripted"): "max_num_seqs",
     (*_BATCHING_ENGINES, "llamacpp"): "step_timeout",
     _BATCHING_ENGINES: "kv_offloading_dir kv_offloading_bytes",

@@ -38,7 +38,7 @@ from ..disconnect import cancel_on_disconnect
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OLLAMA
 from ..generate import admit_call, build_header, build_responder, collect_warnings
-from ..streaming import Responder
+from ..streaming import EventBatches, Responder
 from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, read_ollama_call, unload
 
 CallReader = Callable[..., OllamaCall]
