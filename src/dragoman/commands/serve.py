@@ -29,11 +29,19 @@ def serve(
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
 
     read_settings, build = resolve_models(model, engines, settings)
-    return run_server(read_settings, typer.echo, build)
+    return run_server(read_settings, typer.echo, build=build)
 
 
-def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBuilder | None = None) -> int:
-    """Serve until a signal stops it, and return the exit code. build: the models; None builds those of settings."""
+def run_server(
+    settings: Settings,
+    echo: Callable[[str], None],
+    read_settings: Callable[[], Settings] | None = None,
+    build: ModelsBuilder | None = None,
+) -> int:
+    """Serve until a signal stops it, and return the exit code.
+
+    read_settings: reads the settings again, for a reload. build: the models; None builds those of settings.
+    """
     # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
     # core that the event loop needs, and a small model's products are too small to share. torch gets its own number.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
@@ -41,8 +49,8 @@ def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBui
     # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:
-        from ..launch import run  # noqa: PLC0415 - it brings the whole server
+        from ..launch import build_models, run  # noqa: PLC0415 - it brings the whole server
 
-        return run(settings, echo) if build is None else run(settings, echo, build)
+        return run(settings, echo, build or build_models, read_settings)
     finally:
         gc.enable()

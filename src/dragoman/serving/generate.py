@@ -94,7 +94,10 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
-    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
+    # The models, and those that the caller may use, can change.
+    return msgspec.structs.replace(
+        generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:

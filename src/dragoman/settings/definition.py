@@ -175,6 +175,17 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
         ),
     ] = "600"
+    ssl_certfile: Annotated[
+        str | None,
+        Option(
+            "Server",
+            "Certificate chain in PEM, to serve HTTPS; read again on SIGHUP. Needs --ssl-keyfile.",
+            metavar="FILE",
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
+    ] = None
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
