@@ -39,6 +39,7 @@ from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, check_exposure, state_directory
 from ..store import Store
 from .listener import listen_on_file
+from .logs import build_telemetry, configure_logging
 from .models import build_models, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
@@ -79,11 +80,7 @@ def run(
     build: makes what is served out of the settings.
     read_settings: reads the settings again, for a reload.
     """
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S%z",
-    )
+    configure_logging(settings)
     if settings.log_level == "info":
         # httpx logs every request to an upstream engine; the access log already covers them.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -209,6 +206,7 @@ def build_application(
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
         puller=HubPuller(settings),
+        telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         requires_lifespan=requires_lifespan,
     )
@@ -421,6 +419,7 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         max_logprobs=settings.max_logprobs,
         request_timeout=settings.request_timeout,
         progress_timeout=settings.progress_timeout,
+        observes_calls=settings.access_log and settings.log_format == "json",
         max_background=settings.max_background,
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,

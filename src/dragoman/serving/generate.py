@@ -146,7 +146,7 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
-    observer = await observe_call(context, header.model, COMPLETIONS)
+    observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
         return await prepare_call(context, call, header)
     with ExitStack() as stack:
