@@ -28,8 +28,10 @@ from .commands.serve import run_server
 from .commands.simulate import simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
-RunServer = Callable[[Settings, Callable[[str], None]], int]
-"""Serves until it is stopped: takes the settings and a function that prints a line; returns the exit code."""
+RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
+"""Serves until it is stopped: takes the settings, a function that prints a line, and one that reads the settings again;
+returns the exit code.
+"""
 
 _EPILOG = (
     "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN for --max-model-len; lists are "
@@ -128,7 +130,10 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
     def serve(**options: object) -> None:
         """Serve a model over HTTP."""
         try:
-            code = run(load_settings(_select_set_options(options), environment), typer.echo)
+            set_options = _select_set_options(options)
+            code = run(
+                load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)
+            )
         except SettingsError as error:
             print_error(str(error))
             code = 2

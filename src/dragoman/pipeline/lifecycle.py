@@ -352,6 +352,13 @@ class ModelSlot:
         self.model, self.state = None, ModelState.UNLOADED
         log.info("%s is unloaded", self.name)
 
+    async def retire(self) -> None:
+        """Unload the model for good. It must be idle; a request that has just found it is rejected."""
+        self.state = ModelState.DRAINING
+        await self.stop()
+        self.model = None
+        log.info("%s is not served any more", self.name)
+
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._changed.clear()

@@ -41,6 +41,7 @@ from .routing import FallbackEndpoint, Router, build_not_found_handler, raise_no
 from .service import GenerationServices, Service, ServingOptions
 from .streaming import ResponseOutcome
 from .tenancy import Tenancy
+from .tracing import Telemetry
 from .usage import UsageLedger
 
 
@@ -58,6 +59,7 @@ def create_app(
     puller: ModelPuller | None = None,
     tenants: Mapping[str, Tenant] | None = None,
     counters: Counters | None = None,
+    telemetry: Telemetry | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -68,6 +70,7 @@ def create_app(
     puller: downloads models, for /models/pull and /api/pull; None refuses to.
     tenants: named keys, besides those of `options`; None if there is no file of keys.
     counters: of the keys' limits; None counts in this process.
+    telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -103,6 +106,7 @@ def create_app(
         body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
         tenancy=Tenancy(keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock),
         store=store,
+        telemetry=telemetry,
     )
     return _build_application(service, features, HttpMetrics(), requires_lifespan=requires_lifespan)
 

@@ -95,7 +95,10 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
-    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
+    # The models, and those that the caller may use, can change.
+    return msgspec.structs.replace(
+        generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -144,7 +147,7 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
-    observer = await observe_call(context, header.model, COMPLETIONS)
+    observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
         return _add_timings(context, await prepare_call(context, call, header))
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
 from .request_log import RequestLog
 from .tenancy import Tenancy
+from .tracing import Telemetry
 
 STARTS_PER_TURN = 4
 
@@ -142,6 +143,7 @@ class Service:
     body_budget: the memory for all request bodies in flight.
     tenancy: the keys, with their limits and usage.
     store: None if storage is disabled.
+    telemetry: None if nothing is traced.
     """
 
     models: Models
@@ -153,3 +155,4 @@ class Service:
     body_budget: BodyMemoryBudget
     tenancy: Tenancy
     store: Store | None = None
+    telemetry: Telemetry | None = None

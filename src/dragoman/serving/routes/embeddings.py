@@ -76,7 +76,7 @@ async def create_cohere_embeddings(http: HttpRequest) -> JsonResponse | Responde
     call = await read_call(http, read_cohere_embed)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        work = embed(model, call.texts, call.dimensions, None, queue_owner=find_queue_owner(http))
+        work = embed(model, call.texts, call.dimensions, None, queue_share=find_queue_share(http))
         result = await run_computation(http, model, work)
     header = build_header(http, "embd-", model)
 
