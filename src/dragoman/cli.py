@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from . import __version__
 from .commands.calibrate import calibrate
 from .commands.chat import chat
+from .commands.check import check
 from .commands.keys import build_keys_app
 from .commands.launch import launch
 from .commands.models import list_models, pull, remove
@@ -93,6 +94,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("launch", cls=LaunchCommand)(launch)
     app.command("simulate", cls=Command)(simulate)
     app.command("calibrate", cls=Command)(calibrate)
+    app.command("check", cls=Command)(check)
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
