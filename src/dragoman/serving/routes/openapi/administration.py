@@ -93,10 +93,15 @@ _ADMIN = "Administration"
 _WEIGHTS = "Weights"
 
 ADMINISTRATION: Catalogue = {
-    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),)),
-    ("GET", "/docs"): Operation("Server", "Show the API in a browser", (Answer(media="text/html"),)),
-    ("GET", "/docs/viewer.js"): Operation("Server", "Read the page's program", (Answer(media="text/javascript"),)),
-    ("GET", "/docs/viewer.css"): Operation("Server", "Read the page's style", (Answer(media="text/css"),)),
+    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
+    **{
+        ("GET", path): Operation("Server", summary, (Answer(media=media),), is_cached=True)
+        for path, summary, media in (
+            ("/docs", "Show the API in a browser", "text/html"),
+            ("/docs/viewer.js", "Read the page's program", "text/javascript"),
+            ("/docs/viewer.css", "Read the page's style", "text/css"),
+        )
+    },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
