@@ -15,7 +15,7 @@ from dragoman.dialects.ollama import OllamaRenderOptions, OllamaWriter
 from dragoman.dialects.responses import ResponsesRenderOptions, ResponsesWriter
 from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
-from tests.serving.described import find_errors, find_operation, read_values
+from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
 
 from . import test_anthropic, test_chat, test_completions, test_ollama, test_responses, test_sglang, test_tgi
 from .sdk import written
@@ -35,7 +35,7 @@ def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) ->
         kind = "application/json"
         values += [(kind, value) for value in read_values(kind, whole.render_full(case.reply))]
     for kind, value in values:
-        assert find_errors(content[kind]["schema"], value) == [], value
+        assert find_errors(find_value_schema(content, kind), value) == [], value
 
 
 @given(cases(), test_chat.views)

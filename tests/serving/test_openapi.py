@@ -31,6 +31,7 @@ from tests.serving.described import (
     document,
     find_errors,
     find_operation,
+    find_value_schema,
     read_values,
     resolve,
     routes,
@@ -47,7 +48,7 @@ GOLDEN_ROUTES = {
     "ollama-generate": "/api/generate",
 }
 BODIES = {body.name: body for operation in CATALOGUE.values() for body in operation.bodies if isinstance(body, Body)}
-TABLES = {
+TABLES: dict[str, Body | tuple[Body, ...]] = {
     "chat": generation.CHAT_REQUEST,
     "completions": generation.COMPLETION_REQUEST,
     "responses": generation.RESPONSE_REQUEST,
@@ -71,6 +72,11 @@ TABLES = {
     "tokenize": (generation.TOKENIZE_TEXT, generation.TOKENIZE_CHAT),
     "detokenize": generation.DETOKENIZE_REQUEST,
 }
+
+
+def bodies_of(dialect: str) -> tuple[Body, ...]:
+    bodies = TABLES[dialect]
+    return bodies if isinstance(bodies, tuple) else (bodies,)
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -105,13 +111,12 @@ def test_the_document_is_valid() -> None:
 @pytest.mark.parametrize("dialect", sorted({row.dialect for row in ALL_PARAMETERS}))
 def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
     rows = {row.name for row in ALL_PARAMETERS if row.dialect == dialect}
-    bodies = TABLES[dialect] if isinstance(TABLES[dialect], tuple) else (TABLES[dialect],)
-    assert rows == {name for body in bodies for name in schema_of(body.name)["properties"]}
+    assert rows == {name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]}
 
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_parameters_examples_send_is_described(name: str) -> None:
-    known, (body, *_) = examples.DIALECTS[name], (TABLES[name],)
+    known, (body,) = examples.DIALECTS[name], bodies_of(name)
     for parameter in known.examples:
         sent = examples.body(name, parameter)
         assert find_errors({"$ref": REF + body.name}, sent) == [], parameter
@@ -123,7 +128,7 @@ WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}],
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_description_rejects_is_rejected(name: str) -> None:
     """The description is no stricter than the reader: each value of each field that it forbids is an error."""
-    known, (body, *_) = examples.DIALECTS[name], (TABLES[name],)
+    known, (body,) = examples.DIALECTS[name], bodies_of(name)
     rejected = 0
     for field in schema_of(body.name)["properties"]:
         for value in WRONG:
@@ -149,7 +154,7 @@ def golden_values() -> Iterator[tuple[Golden, dict[str, Any], object]]:
         for file, _ in golden.files():
             media = "application/json" if file.suffix == ".json" else streamed
             for value in read_values(media, file.read_bytes()):
-                yield golden, content[media]["schema"], value
+                yield golden, find_value_schema(content, media), value
 
 
 def test_every_golden_response_and_event_is_described() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import VersionObject
 from ...port_faults import PortCommand
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
@@ -88,7 +89,7 @@ _SET_FAULTS = Operation(
 )
 _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
-_LOADING = (answer(Success), answer(ModelEvent, media=EVENTS))
+_LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
 

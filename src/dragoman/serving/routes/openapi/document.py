@@ -20,8 +20,8 @@ from ...envelopes import ErrorEnvelope
 from .administration import ADMINISTRATION
 from .generation import GENERATION
 from .ollama import OLLAMA
-from .operations import BINARY, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
-from .schemas import Json, Schemas
+from .operations import BINARY, EVENTS, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
+from .schemas import Json, Schemas, any_of
 from .stored import STORED
 
 CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
@@ -42,8 +42,8 @@ Every route of this server that your key may use, with its requests, responses a
 
 - `GET` includes `HEAD`.
 - A body of a type that is not JSON is a 415, a method that a route does not have a 405 with `Allow`.
-- The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A comment line is a \
-sign of life.
+- The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A stream of OpenAI's \
+kind ends with the data `[DONE]`. A comment line is a sign of life.
 - Unknown fields of a request are reported in the header `x-dragoman-warnings`, and refused by a strict server. With \
 `x-dragoman-warnings: body` the object of a response also lists its warnings, in `dragoman_warnings`.
 """
@@ -203,7 +203,7 @@ class _DocumentBuilder:
             {"$ref": f"#/components/schemas/{body.name}"} if isinstance(body, Body) else self._schemas.refer(body)
             for body in operation.bodies
         ]
-        content: Json = {JSON: {"schema": _any_of(alternatives)}}
+        content: Json = {JSON: {"schema": any_of(alternatives)}}
         if operation.accepts_binary:
             content[BINARY] = {"schema": _BINARY_STRING}
         return {"required": not operation.is_body_optional, "content": content}
@@ -231,7 +231,8 @@ class _DocumentBuilder:
             return {"schema": _BINARY_STRING}
         if not answer.types:
             return {"schema": {"type": "string"}}
-        return {"schema": _any_of([self._schemas.refer(type) for type in answer.types])}
+        schema = any_of([self._schemas.refer(type) for type in answer.types])
+        return {"schema": _build_event(schema) if answer.media == EVENTS else schema}
 
     def describe_errors(self) -> Json:
         """The responses with errors, of the methods that have been described."""
@@ -243,13 +244,15 @@ class _DocumentBuilder:
                 "headers": {
                     header: {"$ref": f"#/components/headers/{header}"} for header in (*_HEADERS, *_ERROR_HEADERS)
                 },
-                "content": {JSON: {"schema": _any_of([self._schemas.refer(type) for type in types])}},
+                "content": {JSON: {"schema": any_of([self._schemas.refer(type) for type in types])}},
             }
         return described
 
 
-def _any_of(alternatives: list[Json]) -> Json:
-    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+def _build_event(data: Json) -> Json:
+    """The schema of a server-sent event, as OpenAPI 3.2 describes them: its data is a text with JSON."""
+    text = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": text}, "required": ["data"]}
 
 
 def _refer_to_headers(names: Iterable[str]) -> Json:
