@@ -133,8 +133,8 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
 
 def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a table
     match info:
-        case inspect.Metadata(type=inner, extra_json_schema=extra):
-            return {**_build(inner), **(extra or {})}
+        case inspect.Metadata(type=inner):
+            return _build(inner)
         case inspect.StructType(cls=struct):
             return {"$ref": REF + struct.__name__}
         case inspect.NoneType():
@@ -150,7 +150,8 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             limits = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": pattern}
             return {"type": "string", **{name: limit for name, limit in limits.items() if limit is not None}}
         case inspect.LiteralType(values=values):
-            return {"enum": list(values)} if len(values) > 1 else {"const": values[0]}
+            options = list[object](values)
+            return {"enum": options} if len(options) > 1 else {"const": options[0]}
         case inspect.EnumType(cls=enum):
             return {"enum": [member.value for member in enum]}
         case inspect.CollectionType(item_type=item):
