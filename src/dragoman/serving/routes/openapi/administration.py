@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import VersionObject
 from ...port_faults import PortCommand
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
@@ -88,15 +89,20 @@ _SET_FAULTS = Operation(
 )
 _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
-_LOADING = (answer(Success), answer(ModelEvent, media=EVENTS))
+_LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
 
 ADMINISTRATION: Catalogue = {
-    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),)),
-    ("GET", "/docs"): Operation("Server", "Show the API in a browser", (Answer(media="text/html"),)),
-    ("GET", "/docs/viewer.js"): Operation("Server", "Read the page's program", (Answer(media="text/javascript"),)),
-    ("GET", "/docs/viewer.css"): Operation("Server", "Read the page's style", (Answer(media="text/css"),)),
+    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
+    **{
+        ("GET", path): Operation("Server", summary, (Answer(media=media),), is_cached=True)
+        for path, summary, media in (
+            ("/docs", "Show the API in a browser", "text/html"),
+            ("/docs/viewer.js", "Read the page's program", "text/javascript"),
+            ("/docs/viewer.css", "Read the page's style", "text/css"),
+        )
+    },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
