@@ -37,6 +37,7 @@ from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
 from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
+from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
 from .transfers import TransferContext, parse_transfer_params
 
@@ -124,7 +125,9 @@ class SimulatorEngine:
             self._publishers.append(publisher)
             publish = partial(self._publish_cache_events, publisher)
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
-        core = EngineCore(SimulatedScheduler(config.scheduler, pool), build_step_time(config, number))
+        acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
+        scheduler = SimulatedScheduler(config.scheduler, pool)
+        core = EngineCore(scheduler, build_step_time(config, number), acceptance.count_sampled)
         return DataParallelRank(
             number,
             core,
