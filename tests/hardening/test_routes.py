@@ -26,9 +26,12 @@ PUBLIC = {
     "/version",
     "/api/version",
     "/metrics",
+    "/ui",
+    "/ui/",
+    "/ui/{file}",
 }
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""
-KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
+KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",), ui=True)
 
 
 KINDS = {
@@ -39,7 +42,7 @@ KINDS = {
 
 def table() -> dict[str, Route]:
     models = build_models(Settings(model="scripted"), SystemClock())
-    groups = build_routes(Features(), ModelMetrics(models, lambda: 0.0), HttpMetrics())
+    groups = build_routes(Features(ui=True), ModelMetrics(models, lambda: 0.0), HttpMetrics())
     return {route.path: route for group in groups.values() for route in group}
 
 
@@ -83,8 +86,10 @@ async def test_what_is_no_route_tells_strangers_nothing(server: House, path: str
     assert (await call(server, path, "GET")).status_code == 401
 
 
-async def test_nothing_is_answered_as_html(server: House):
-    """There is no page here: neither a browser nor a model's words can make one."""
+async def test_nothing_but_the_page_itself_is_answered_as_html(server: House):
+    """Its files are fixed: neither a browser nor a model's words can make another one."""
     for path, method in CALLS:
+        if path == "/ui":
+            continue
         kind = (await call(server, path, method, "root")).headers.get("content-type", "application/json")
         assert kind.partition(";")[0] in KINDS, (path, method)

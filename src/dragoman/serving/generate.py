@@ -140,18 +140,23 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 
 async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepare the call and record its outcome in the request log, if there is one."""
-    request_log, clock = context.service.generation.request_log, context.service.clock
-    if request_log is None:
+    """Prepare the call and record its outcome in the request log and among the last requests, as far as wanted."""
+    generation, clock = context.service.generation, context.service.clock
+    request_log, recent_requests = generation.request_log, generation.recent_requests
+    if request_log is None and recent_requests is None:
         return await prepare_call(context, call, header)
     line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
+    recent_request = None if recent_requests is None else recent_requests.add(line)
     try:
         admitted = await prepare_call(context, call, header)
     except Exception as error:
         # Rejected requests are logged too: they are part of the load.
         line.failed(error)
-        request_log.put(line)
+        if request_log is not None:
+            request_log.put(line)
         raise
+    if recent_request is not None:
+        recent_request.warnings = admitted.warnings
     batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
     return replace(admitted, run=replace(admitted.run, batches=batches))
 

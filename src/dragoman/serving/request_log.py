@@ -1,6 +1,6 @@
 """The request log: a JSON line per generating request with times, model and token counts. Never contains a prompt.
 
-A thread writes the lines from a queue, so that requests never wait for the disk.
+A thread writes the lines from a queue, so that requests never wait for the disk. The last lines also stay in memory.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -16,12 +17,15 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, get_answer_tokens
+from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, TextDelta, get_answer_tokens
 
 log = logging.getLogger(__name__)
 
 QUEUE_SIZE = 8192
 """Maximum number of queued lines; further ones are dropped, and the server's log reports the number."""
+
+MAX_RECENT_REQUESTS = 200
+"""Requests that are kept in memory."""
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that closed the connection."""
@@ -118,17 +122,46 @@ class RequestLog:
         return dropped
 
 
+class RecentRequest(Struct):
+    """A request of the last ones; its line changes while it runs. warnings: parts of it that are ignored."""
+
+    line: RequestLogLine
+    warnings: tuple[str, ...] = ()
+
+
+class RecentRequests:
+    """The last requests, running ones included, without their content."""
+
+    def __init__(self, size: int = MAX_RECENT_REQUESTS) -> None:
+        self._requests: deque[RecentRequest] = deque(maxlen=size)
+
+    def add(self, line: RequestLogLine) -> RecentRequest:
+        request = RecentRequest(line)
+        self._requests.append(request)
+        return request
+
+    def iterate_newest_first(self) -> Iterator[RecentRequest]:
+        return reversed(self._requests)
+
+
 async def log_batches(
-    batches: AsyncGenerator[list[Event]], line: RequestLogLine, request_log: RequestLog, elapsed: Callable[[], float]
+    batches: AsyncGenerator[list[Event]],
+    line: RequestLogLine,
+    request_log: RequestLog | None,
+    elapsed: Callable[[], float],
 ) -> AsyncGenerator[list[Event]]:
     """Yield the same batches, and log the line when they end in any way. Closing it closes `batches`.
 
-    elapsed: returns seconds since arrival.
+    request_log: None if only the line itself is wanted. elapsed: returns seconds since arrival.
     """
     try:
         async with aclosing(batches):
             async for batch in batches:
-                line.record(batch, elapsed())
+                # The common case by far, and all that it changes is a count.
+                if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+                    line.output_tokens += len(event.tokens)
+                else:
+                    line.record(batch, elapsed())
                 yield batch
     except Exception as error:
         line.failed(error)
@@ -138,4 +171,5 @@ async def log_batches(
         # Neither finished nor failed: the generator was closed.
         if line.status == CLIENT_CLOSED_REQUEST:
             line.error = "cancelled"
-        request_log.put(line)
+        if request_log is not None:
+            request_log.put(line)

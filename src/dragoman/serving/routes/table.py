@@ -24,6 +24,7 @@ from . import (
     generate,
     health,
     listener,
+    live_state,
     message_batches,
     messages,
     metrics,
@@ -36,6 +37,7 @@ from . import (
     sglang,
     tgi,
     tokenize,
+    ui,
     vllm,
     weights,
 )
@@ -53,6 +55,7 @@ class Features:
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
     puller: None where models cannot be downloaded.
+    ui: whether the page is served.
     """
 
     background: BackgroundRuns | None = None
@@ -62,6 +65,7 @@ class Features:
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
+    ui: bool = False
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -90,10 +94,12 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),
-        "tgi": tgi.build_routes(),
+        "tgi": tgi.build_routes(redirects_browsers=features.ui),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
         "admin": admin.build_routes(),
         "weights": weights.build_routes(),
         "listener": listener.build_routes(features.port_controller),
+        "live_state": live_state.build_routes(),
+        "ui": ui.build_routes(is_enabled=features.ui),
     }
