@@ -67,6 +67,7 @@ class Page:
         self._connection, self._ids = connection, count(1)
         self.complaints: list[str] = []
         self.requested: list[str] = []
+        self.opened: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             self.call(f"{domain}.enable")
         # Violations that no console shows.
@@ -106,6 +107,7 @@ class Page:
 
     def open(self, url: str) -> None:
         """Load a page, until it has loaded."""
+        self.opened.append(url)
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 

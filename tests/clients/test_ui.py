@@ -62,9 +62,10 @@ def page(tmp_path: Path) -> Generator[Page]:
         made.resize(1280, 800)
         yield made
         # What the last command caused is reported by now.
-        address = made.evaluate("location.origin")
+        made.evaluate("0")
+        origins = ("about:", *(url.partition("/ui")[0] for url in made.opened))
         assert made.complaints == []
-        assert [url for url in made.requested if not url.startswith((address, "about:"))] == []
+        assert [url for url in made.requested if not url.startswith(origins)] == []
 
 
 def open_view(page: Page, address: str, view: str = "chat") -> None:
@@ -163,16 +164,16 @@ def test_turns_are_edited_and_asked_again_and_branches_are_kept(page: Page, serv
     set_up(page, servers.start("tiny"), temperature="0")
     assert ask(page, "What is 17 + 26?") == "17 + 26 = 43."
     page.click("button", "Retry")
-    page.wait("document.body.innerText.includes('2/2')")
+    page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
     page.click("button", "Edit")
     page.fill("[aria-label='Edit message']", "What is the capital of Japan?")
     page.click("button", "Send as a new branch")
     page.wait("document.querySelector('.turn > .meta') && document.body.innerText.includes('Tokyo')")
-    assert "43" not in page.evaluate("document.querySelector('.log').innerText")
+    assert "17 + 26 = 43" not in page.evaluate("document.querySelector('.log').innerText")
     page.click("[aria-label='Previous branch']")
-    page.wait("document.querySelector('.log').innerText.includes('43')")
+    page.wait("document.querySelector('.log').innerText.includes('17 + 26 = 43')")
     page.open(page.evaluate("location.origin") + "/ui?later")
-    page.wait("document.querySelector('.log').innerText.includes('43')")
+    page.wait("document.querySelector('.log').innerText.includes('17 + 26 = 43')")
     page.click("[aria-label='Next branch']")
     page.wait("document.querySelector('.log').innerText.includes('Tokyo')")
     page.click("button", "New")
@@ -203,11 +204,12 @@ def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
     fenced = "Look:\\n```python\\nprint('<b>')\\n```\\nDone."
     ask(page, f'[[say "{fenced}"]]')
-    for markup in ("document.body.innerHTML = '<p>'", "document.write('x')", "eval('1')"):
+    for markup in ("document.body.innerHTML = '<p>'", "document.write('x')"):
         with pytest.raises(PageError, match=r"Trusted|Content Security Policy|assignment"):
             page.evaluate(markup)
-    # The policy reported these; nothing else.
-    assert all("violat" in complaint or "TrustedTypes" in complaint or "TrustedScript" in complaint for complaint in page.complaints)
+    # The policy reported these, each in two ways; nothing else.
+    page.evaluate("new Promise((go) => setTimeout(go, 100))")
+    assert all("trusted" in complaint.lower() for complaint in page.complaints)
     page.complaints.clear()
 
 
@@ -251,7 +253,7 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     # The same prompt again: all of it but its end comes from the cache, and the view says so.
     page.click("[role=tab]", "Chat")
     page.click("button", "Retry")
-    page.wait("document.body.innerText.includes('2/2')")
+    page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
     page.click("button", "Tokens")
     page.wait("document.querySelector('.tokens .cached')")
     cached = page.evaluate("document.querySelectorAll('.tokens .cached').length")
@@ -447,10 +449,12 @@ def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
     page.press("ArrowRight")
     page.wait("document.activeElement.textContent === 'Chat'")
     # Tab reaches every control once: of the tabs, only the one that is chosen.
-    page.press("Tab", "Tab")
-    assert page.evaluate("document.activeElement.id") == "theme-button"
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "key-button"
     page.press("Enter")
-    assert page.text("#theme-button") == "Theme: light"
+    page.wait("document.querySelector('dialog').open && document.activeElement.id === 'key-input'")
+    page.press("Escape")
+    page.wait("!document.querySelector('dialog').open && document.activeElement.id === 'key-button'")
     seen: list[str] = []
     for _ in range(20):
         page.press("Tab")

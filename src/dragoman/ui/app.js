@@ -1,4 +1,4 @@
-// The frame of the page: views as tabs, the key, the theme, and what the views share.
+// The frame of the page: views as tabs, the key, and what the views share.
 
 import { get, onKeyWanted, readKey, saveKey } from "./api.js";
 import { createChat } from "./chat.js";
@@ -10,7 +10,6 @@ import { createTokens } from "./tokens.js";
 import { createWire } from "./wire.js";
 
 const VIEWS = { chat: createChat, tokens: createTokens, wire: createWire, server: createServer, simulator: createSimulator };
-const THEMES = { auto: "light dark", light: "light", dark: "dark" };
 
 const find = (id) => document.getElementById(id);
 const panel = find("panel");
@@ -64,18 +63,6 @@ dialog.querySelector("form").addEventListener("submit", (event) => {
 	start();
 });
 
-let theme = localStorage.getItem("dragoman.theme") || "auto";
-const applyTheme = () => {
-	document.documentElement.style.colorScheme = THEMES[theme];
-	find("theme-button").textContent = `Theme: ${theme}`;
-};
-find("theme-button").addEventListener("click", () => {
-	const names = Object.keys(THEMES);
-	theme = names[(names.indexOf(theme) + 1) % names.length];
-	localStorage.setItem("dragoman.theme", theme);
-	applyTheme();
-});
-
 async function start() {
 	try {
 		await loadModels();
@@ -88,6 +75,5 @@ async function start() {
 }
 
 showKey();
-applyTheme();
 show(location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "chat");
 start();

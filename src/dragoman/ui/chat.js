@@ -7,14 +7,9 @@ import * as state from "./state.js";
 
 const { settings, saveSettings } = state;
 
-const EXAMPLE_TOOLS = [{
-	name: "get_weather",
-	description: "Get the weather of a city.",
-	parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
-}];
+const EXAMPLE_TOOLS = [{ name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 const EXAMPLE_SCHEMA = { type: "object", properties: { answer: { type: "string" } }, required: ["answer"], additionalProperties: false };
 const SUGGESTIONS = ["What is the capital of Japan?", "What is 17 + 26?", "Hello! What can you do?"];
-const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
 
 /** Ask a dialect: fills `reply` and `wire` as events come. Errors become `reply.error`. */
 export async function ask(name, conversation, options, { reply, wire, signal, onchange = () => {} }) {
@@ -74,7 +69,7 @@ export function createChat(app) {
 
 	function addFiles(files) {
 		for (const one of files) {
-			if (!one.type.startsWith("image/") || one.size > MAX_IMAGE_BYTES) continue;
+			if (!one.type.startsWith("image/")) continue;
 			const reader = new FileReader();
 			reader.onload = () => setImages([...images, reader.result]);
 			reader.readAsDataURL(one);
@@ -95,10 +90,11 @@ export function createChat(app) {
 		const { dialect, model } = settings;
 		const node = chat.add({ parent: parent.id, role: "assistant", dialect, model, reply });
 		const wire = (node.wire = {});
-		setRunning(new AbortController());
+		setRunning(Object.assign(new AbortController(), { node }));
 		render();
 		const live = log.lastElementChild;
 		const drawing = throttle(() => {
+			// A reader who has scrolled up stays there.
 			const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 			live.update();
 			if (isAtEnd) log.scrollTop = log.scrollHeight;
@@ -171,9 +167,9 @@ export function createChat(app) {
 	function renderAnswer(node) {
 		const { reply } = node;
 		const isLast = node === state.current.path().at(-1);
-		const isRunning = running && isLast;
+		const isRunning = running?.node === node;
 		const thoughts = h("pre");
-		const reasoning = h("details.reasoning", { open: Boolean(isRunning) }, h("summary", "Reasoning"), thoughts);
+		const reasoning = h("details.reasoning", { open: isRunning }, h("summary", "Reasoning"), thoughts);
 		const calls = h("div");
 		const text = h("div.text");
 		const article = h("article.turn", { "aria-label": "Answer" });

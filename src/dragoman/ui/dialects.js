@@ -40,16 +40,13 @@ const withSystem = (system, sent) => (system ? [{ role: "system", content: syste
 /** Convert the messages by role; a converter returns a list. */
 const convert = (messages, converters) => messages.flatMap((message) => converters[message.role](message));
 
-/** Add the tokens of an event. Ids and log-probabilities belong together where their numbers are equal. */
-function addTokens(reply, ids, logprobs, part) {
-	const isScored = logprobs?.length && (!ids?.length || ids.length === logprobs.length);
-	(isScored ? logprobs : ids || []).forEach((entry, at) => reply.tokens.push({
-		id: ids?.[at] ?? null,
-		text: isScored ? entry.token : null,
-		logprob: isScored ? entry.logprob : null,
-		top: (isScored && entry.top_logprobs || []).map(({ token, logprob }) => ({ text: token, logprob })),
-		part,
-	}));
+/** Add tokens. skipped: how many ids precede the first of the log-probabilities, which are of the text alone. */
+function addTokens(reply, ids, logprobs, part, skipped = 0) {
+	const scored = logprobs || [];
+	for (let at = 0; at < Math.max(ids?.length || 0, scored.length); at++) {
+		const { token: text = null, logprob = null, top_logprobs: top = [] } = scored[at - skipped] || {};
+		reply.tokens.push({ id: ids?.[at] ?? null, text, logprob, top: top.map((other) => ({ text: other.token, logprob: other.logprob })), part });
+	}
 }
 
 /** OpenAI's usage, whose names of the prompt and the answer differ between its APIs. */
@@ -100,7 +97,12 @@ const chat = {
 				call.name ||= made?.name || "";
 				call.input += made?.arguments || "";
 			});
-			addTokens(reply, choice.token_ids, choice.logprobs?.content, readPart(reasoning, calls, content));
+			const scores = choice.logprobs?.content;
+			// Markers precede the text of a chunk. A whole answer ends with its stop token, and with reasoning or calls before
+			// the text nothing tells where it begins.
+			const skipped = choice.delta ? choice.token_ids?.length - scores?.length : 0;
+			const isKnown = choice.delta || !(reasoning || calls);
+			addTokens(reply, choice.token_ids, isKnown ? scores : null, readPart(reasoning, calls, content), skipped || 0);
 			reply.finish = choice.finish_reason || reply.finish;
 		}
 		if (data.usage) reply.usage = readUsage(data.usage, "prompt", "completion");

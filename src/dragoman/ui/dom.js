@@ -50,9 +50,10 @@ export function copyButton(read) {
 }
 
 export function seconds(value) {
-	if (value !== null && value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+	if (value === null || value === undefined) return "–";
+	if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
 	if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
-	return value ? `${value.toFixed(value < 10 ? 2 : 1)} s` : "–";
+	return `${value.toFixed(value < 10 ? 2 : 1)} s`;
 }
 
 export function count(value) {

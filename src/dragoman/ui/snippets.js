@@ -6,7 +6,7 @@ import { pretty } from "./dom.js";
 export const SNIPPETS = [["curl", "curl"], ["openai", "Python, openai"], ["anthropic", "Python, anthropic"], ["ollama", "Python, ollama"], ["javascript", "JavaScript"]];
 const SDKS = { openai: "Chat Completions or Responses", anthropic: "Messages", ollama: "Ollama" };
 /** Fields that an SDK's method does not have, and takes in `extra_body`. */
-const EXTRA = { chat: ["top_k", "return_token_ids"], responses: ["top_k", "seed", "stop"], messages: ["seed"], ollama: [] };
+const EXTRA = { chat: ["top_k", "return_token_ids"], responses: ["top_k", "seed", "stop"], messages: ["temperature", "top_p", "top_k", "seed"], ollama: [] };
 
 function python(value, indent = "    ") {
 	const inner = `${indent}    `;

@@ -93,7 +93,7 @@ export function createTokens(app) {
 	/** The same question through Chat Completions, which returns ids and log-probabilities. */
 	async function rescore(node, conversation) {
 		const copy = { ...node, dialect: "chat", reply: newReply(), wire: {} };
-		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: false }, copy);
+		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: true }, copy);
 		Object.assign(copy, { seconds: copy.wire.seconds, first: undefined });
 		app.node = copy;
 		load(copy);

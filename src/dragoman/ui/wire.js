@@ -92,8 +92,8 @@ function createColumn(dialect) {
 	return { element, open, run, writeCode };
 }
 
-/** What differs between the chunks of a stream; each repeats the fields before its choices. */
-const shorten = (data) => data.replace(/^\{"id".*?,"choices":/, '{… "choices":').slice(0, 300);
+/** Without the fields that every event of a stream repeats. */
+const shorten = (data) => data.replace(/^\{("id".*?(?="delta")|"type":"[^"]*",("(sequence_number|index)":\d+,)*)/, "… ").slice(0, 300);
 
 /** An event on one line; opened, its data as formatted JSON. */
 function drawEvent({ at, name, data, json }, before) {
