@@ -89,7 +89,7 @@ def routes() -> Iterable[str]:
     yield "| path | methods | access | errors | module |"
     yield "| --- | --- | --- | --- | --- |"
     meters = ModelMetrics(build_models(Settings(model="scripted"), SystemClock()), lambda: 0.0)
-    table = build_routes(Features(), meters, HttpMetrics())
+    table = build_routes(Features(ui=True), meters, HttpMetrics())
     for module, declared in table.items():
         for route in declared:
             yield _route(route.path, ", ".join(route.handlers), route, module)

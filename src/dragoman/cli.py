@@ -171,10 +171,10 @@ def _build_parameters(field: SettingField) -> Iterator[inspect.Parameter]:
         info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
         yield _build_parameter(field.name, str | None, info)
     elif field.kind is bool:
-        # Of the two flags the help shows the one that changes the default.
-        yield _build_parameter(field.name, bool | None, _build_flag(field, field.flag, hidden=field.default))
+        # Of the two flags the help shows the one that changes the default; both where the default depends.
+        yield _build_parameter(field.name, bool | None, _build_flag(field, field.flag, hidden=field.default is True))
         yield _build_parameter(
-            _build_off_name(field), bool | None, _build_flag(field, field.off_flag, hidden=not field.default)
+            _build_off_name(field), bool | None, _build_flag(field, field.off_flag, hidden=field.default is False)
         )
     else:
         kind = list[str] | None if field.is_list else str | None

@@ -215,6 +215,7 @@ POSTS: dict[str, Body] = {
     "/dragoman/reply": _any_of({"text": "hi"}, [{"say": "hi"}], "hi"),
     "/dragoman/faults": _any_of([], {}, [{"kind": "error", "rate": 0}]),
     "/dragoman/listener": _any_of({"port": 1, "state": "refuse"}, []),
+    "/dragoman/simulator": _any_of({"time_scale": 2}, {"time_scale": 0}, {}),
     "/models/load": _any_of({"model": "t"}, {"model": "t", "stream": True}),
     "/models/unload": _any_of({"model": "t"}),
     "/models/pull": _any_of({"model": "t"}, {"model": "t", "stream": True}),
@@ -287,6 +288,7 @@ PUTS = {
     "/generate": _SGLANG,
     "/dragoman/faults": POSTS["/dragoman/faults"],
     "/dragoman/listener": POSTS["/dragoman/listener"],
+    "/dragoman/simulator": POSTS["/dragoman/simulator"],
 }
 
 SKETCHES: dict[tuple[str, str], Body] = {

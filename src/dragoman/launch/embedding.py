@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from ..core.errors import DragomanError
 from ..pipeline.models import Models, ServedModel
 from ..serving.app import Application
@@ -36,6 +38,8 @@ def create_app(
     models = build(read_settings, SystemClock())
     secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)
     store = build_store(read_settings, os.environ)
+    # The address that the outer application listens on is unknown: the page is off unless it is asked for.
+    read_settings = msgspec.structs.replace(read_settings, ui=bool(read_settings.ui))
     return build_application(read_settings, models, secret, store, requires_lifespan=True)
 
 

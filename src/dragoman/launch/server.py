@@ -36,7 +36,7 @@ from ..serving.media import MediaOptions, MediaResolver
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError, check_exposure, state_directory
+from ..settings import Settings, SettingsError, check_exposure, is_loopback, state_directory
 from ..store import Store
 from .listener import listen_on_file
 from .logs import build_telemetry, configure_logging
@@ -429,6 +429,7 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         weights_dir=settings.weights_dir,
         max_weights_bytes=settings.max_weights_bytes,
         reasoning_verification=VerificationMode(settings.reasoning_verification),
+        ui=settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui,
     )
 
 

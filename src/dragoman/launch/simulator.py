@@ -90,6 +90,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         stats_source=engine,
         control=engine,
         scriptable=engine,
+        simulation=engine,
         adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
         reasoning=reasoning,
         tools=tools,

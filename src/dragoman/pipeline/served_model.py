@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..constraints.bounded import BoundedCompiler
-from ..core.control import EngineControl, Scriptable, Trainable
+from ..core.control import EngineControl, Scriptable, Simulated, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
@@ -117,6 +117,7 @@ class ServedModel:
     control: of an engine that can be paused.
     trainable: of an engine whose weights can be replaced.
     scriptable: of an engine whose replies can be set.
+    simulation: of a simulated engine.
     adapters: LoRA adapters that can be named instead of the model; None where there is no support.
     usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
@@ -142,6 +143,7 @@ class ServedModel:
     control: EngineControl | None = None
     trainable: Trainable | None = None
     scriptable: Scriptable | None = None
+    simulation: Simulated | None = None
     adapters: Adapters | None = None
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None

@@ -32,7 +32,7 @@ from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
 from .port_faults import PortController
-from .request_log import RequestLog
+from .request_log import RecentRequests, RequestLog
 from .routes import batches, message_batches
 from .routes.responses.background import BackgroundRuns
 from .routes.responses.websocket import ResponsesWebSocket
@@ -79,6 +79,7 @@ def create_app(
         recent_prompts=RecentPrompts() if options.explain else None,
         port_controller=port_controller,
         puller=puller,
+        ui=options.ui,
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(
@@ -93,6 +94,7 @@ def create_app(
         meters=ModelMetrics(models, clock.monotonic),
         request_log=request_log,
         recent_prompts=features.recent_prompts,
+        recent_requests=RecentRequests() if options.ui else None,
     )
     keyring = Keyring(options.api_keys, options.admin_keys, tenants, now=clock.now)
     ledger = UsageLedger(store or MemoryStore(now=clock.now), clock.now)

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
 
-from ..core.events import Event
+from ..core.events import Event, TextDelta
 from ..core.request import GenerateRequest
 from ..core.trace_context import CURRENT_SPAN, SpanContext, parse_trace_context
 from ..pipeline.lifecycle import Lease
 from .context import RequestContext
-from .request_log import CLIENT_CLOSED_REQUEST, RequestLog, RequestLogLine
+from .request_log import CLIENT_CLOSED_REQUEST, RecentRequest, RequestLog, RequestLogLine
 from .tenancy import CallAccount
 from .tracing import TracedCall
 
@@ -26,6 +26,7 @@ class CallObserver:
 
     account: takes the call's share of its key's limits; None without keys.
     traced: its span; None without telemetry.
+    recent: its entry among the last requests; None if they are not kept.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class CallObserver:
         request_log: RequestLog | None,
         elapsed: Callable[[], float],
         traced: TracedCall | None = None,
+        recent: RecentRequest | None = None,
     ) -> None:
         self.line, self.account, self._traced = line, account, traced
-        self._request_log, self._elapsed = request_log, elapsed
+        self._request_log, self._elapsed, self._recent = request_log, elapsed, recent
 
     async def charge_prompt(self, tokens: int) -> None:
         """Raises RateLimited."""
@@ -51,7 +53,11 @@ class CallObserver:
 
     def record(self, batch: list[Event]) -> None:
         """Record a batch that does not pass through `observe`."""
-        self.line.record(batch, self._elapsed())
+        _record_batch(self.line, batch, self._elapsed)
+
+    def record_warnings(self, warnings: tuple[str, ...]) -> None:
+        if self._recent is not None:
+            self._recent.warnings = warnings
 
     def record_computation(self, prompt_tokens: int) -> None:
         """An embedding or a score has been computed."""
@@ -102,7 +108,13 @@ async def observe_call(
     """
     service, record = context.service, context.record
     request_log, tenancy, telemetry = service.generation.request_log, service.tenancy, service.telemetry
-    is_observed = service.options.observes_calls or telemetry is not None or request_log is not None
+    recent_requests = service.generation.recent_requests
+    is_observed = (
+        service.options.observes_calls
+        or telemetry is not None
+        or request_log is not None
+        or recent_requests is not None
+    )
     if not is_observed and tenancy.keyring.is_open:
         return None
     clock, started_at = service.clock, service.clock.monotonic()
@@ -123,7 +135,8 @@ async def observe_call(
         else:
             parent = record.span.context
         traced = telemetry.start_call(parent, model, kind, request, response_id)
-    observer = CallObserver(line, None, request_log, lambda: clock.monotonic() - started_at, traced)
+    recent = None if recent_requests is None else recent_requests.add(line)
+    observer = CallObserver(line, None, request_log, lambda: clock.monotonic() - started_at, traced, recent)
     try:
         # Clients can choose names that an alias matches by a pattern; the slot's own name is one of few.
         account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
@@ -148,8 +161,16 @@ async def _record_batches(
     try:
         async with aclosing(batches):
             async for batch in batches:
-                line.record(batch, elapsed())
+                _record_batch(line, batch, elapsed)
                 yield batch
     except Exception as error:
         line.failed(error)
         raise
+
+
+def _record_batch(line: RequestLogLine, batch: list[Event], elapsed: Callable[[], float]) -> None:
+    # The common case by far, and all that it changes is a count.
+    if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+        line.output_tokens += len(event.tokens)
+    else:
+        line.record(batch, elapsed())

@@ -166,12 +166,13 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A response that is complete at once. warnings: which parts of the request were ignored."""
+    """A response that is complete at once. warnings: which parts of the request were ignored. headers: further ones."""
 
     body: bytes
     status: int = 200
     content_type: tuple[bytes, bytes] = JSON
     warnings: tuple[str, ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +213,14 @@ class Route:
     access: who may use it.
     envelope: the format of all its errors, including those of authentication and of the method.
     handlers: by method; HEAD is handled as GET without the body.
+    browser_handler: answers the GET of a browser that opens the address instead; needs no key, which it could not send.
     """
 
     path: str
     access: Access
     envelope: ErrorEnvelope
     handlers: Mapping[str, Handler]
+    browser_handler: Handler | None = None
 
 
 class Endpoint:
@@ -255,6 +258,9 @@ class Endpoint:
         preflight_headers = policy.cors.build_preflight_headers(method, http.headers, handlers)
         if preflight_headers is not None:
             return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
+        browser_handler = self.route.browser_handler
+        if browser_handler is not None and method in ("GET", "HEAD") and accepts_html(http.headers):
+            return await browser_handler(http)
         caller = policy.keyring.authenticate(http.headers, self.route.access)
         handler = handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
@@ -435,9 +441,14 @@ def build_response(
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
-    response_headers = http.build_headers(result.content_type, result.warnings)
+    response_headers = [*http.build_headers(result.content_type, result.warnings), *result.headers]
     body = add_warnings(result.body, http.render_warnings(result.warnings))
     return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
+
+
+def accepts_html(headers: Headers) -> bool:
+    """Whether the client is a browser that opens a page: API clients and scripts do not ask for HTML."""
+    return "text/html" in headers.get("accept", "").lower()
 
 
 def show_address(client: tuple[str, int] | None) -> str:

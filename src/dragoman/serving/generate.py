@@ -153,6 +153,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     with ExitStack() as stack:
         stack.enter_context(observer)
         admitted = await prepare_call(context, call, header)
+        observer.record_warnings(admitted.warnings)
         try:
             await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
         except RequestError:

@@ -1,6 +1,6 @@
 """The request log: a JSON line per generating request with times, model and token counts. Never contains a prompt.
 
-A thread writes the lines from a queue, so that requests never wait for the disk.
+A thread writes the lines from a queue, so that requests never wait for the disk. The last lines also stay in memory.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,9 @@ log = logging.getLogger(__name__)
 
 QUEUE_SIZE = 8192
 """Maximum number of queued lines; further ones are dropped, and the server's log reports the number."""
+
+MAX_RECENT_REQUESTS = 200
+"""Requests that are kept in memory."""
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that closed the connection."""
@@ -118,3 +123,25 @@ class RequestLog:
         if dropped > reported:
             log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
         return dropped
+
+
+class RecentRequest(Struct):
+    """A request of the last ones; its line changes while it runs. warnings: parts of it that are ignored."""
+
+    line: RequestLogLine
+    warnings: tuple[str, ...] = ()
+
+
+class RecentRequests:
+    """The last requests, running ones included, without their content."""
+
+    def __init__(self, size: int = MAX_RECENT_REQUESTS) -> None:
+        self._requests: deque[RecentRequest] = deque(maxlen=size)
+
+    def add(self, line: RequestLogLine) -> RecentRequest:
+        request = RecentRequest(line)
+        self._requests.append(request)
+        return request
+
+    def iterate_newest_first(self) -> Iterator[RecentRequest]:
+        return reversed(self._requests)

@@ -325,6 +325,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="ORIGIN",
         ),
     ] = ()
+    ui: Annotated[
+        bool | None,
+        Option(
+            "Server",
+            "Serve the web page at /ui: chat, tokens, raw events, live metrics. On by default if the server listens "
+            "on a loopback address.",
+        ),
+    ] = None
     max_num_seqs: Annotated[
         int | None,
         Option(

@@ -25,6 +25,7 @@ from . import (
     generate,
     health,
     listener,
+    live_state,
     message_batches,
     messages,
     metrics,
@@ -37,6 +38,7 @@ from . import (
     sglang,
     tgi,
     tokenize,
+    ui,
     usage,
     vllm,
     weights,
@@ -56,6 +58,7 @@ class Features:
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
     puller: None where models cannot be downloaded.
+    ui: whether the page is served.
     """
 
     background: BackgroundRuns | None = None
@@ -66,6 +69,7 @@ class Features:
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
     key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
+    ui: bool = False
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -95,12 +99,14 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),
-        "tgi": tgi.build_routes(),
+        "tgi": tgi.build_routes(redirects_browsers=features.ui),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
         "admin": admin.build_routes(),
         "weights": weights.build_routes(),
         "listener": listener.build_routes(features.port_controller),
+        "live_state": live_state.build_routes(),
+        "ui": ui.build_routes(is_enabled=features.ui),
     }
     described = [route for group in groups.values() for route in group]
     return {**groups, "openapi.handlers": openapi.build_routes(described)}
