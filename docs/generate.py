@@ -16,6 +16,8 @@ from pathlib import Path
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 
+from dragoman.check.catalog import AREAS, CHECKS
+from dragoman.check.registry import Check
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
@@ -250,6 +252,32 @@ def _found(signs: Fingerprints) -> str:
     return "yes" if signs else "no"
 
 
+def check_areas() -> Iterable[str]:
+    """The areas of `dragoman check`, with the claims on which they apply and the number of their checks."""
+    yield "| area | applies to servers with | checks | of these must |"
+    yield "| --- | --- | --- | --- |"
+    for area in AREAS:
+        common = frozenset.intersection(*(check.claims for check in area.checks))
+        must = sum(check.level == "must" for check in area.checks)
+        yield f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | {len(area.checks)} | {must} |"
+    rules = len({(check.id.partition(".")[2], check.rule) for check in CHECKS})
+    yield f"| all | | {len(CHECKS)}, of {rules} rules | {sum(check.level == 'must' for check in CHECKS)} |"
+
+
+def check_rules() -> Iterable[str]:
+    """The rules of `dragoman check`; one that holds in several areas is one row."""
+    rows: dict[tuple[str, str], list[Check]] = {}
+    for check in CHECKS:
+        rows.setdefault((check.id.partition(".")[2], check.rule), []).append(check)
+    yield "| check | areas | rule | level | source |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (name, rule), found in rows.items():
+        areas = ", ".join(check.area for check in found)
+        sources = ", ".join(f"[{i}]({source})" for i, source in enumerate(dict.fromkeys(c.source for c in found), 1))
+        level = found[0].level + (", destructive" if found[0].is_destructive else "")
+        yield f"| `{name}` | {areas} | {_cell(rule)} | {level} | {sources} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -278,6 +306,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "routes": routes,
     "settings": settings,
     "architectures": architectures,
+    "check_areas": check_areas,
+    "check_rules": check_rules,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
     "parser_differences": parser_differences,
