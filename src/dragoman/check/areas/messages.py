@@ -376,7 +376,7 @@ async def count(s: Session, **fields: Any) -> int:
     body = {**MESSAGES.ask(s.model, STORY), **fields}
     for name in ("max_tokens", "temperature"):
         body.pop(name, None)
-    exchange = await s.ask(f"{PATH}/count_tokens", body)
+    exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
     found: object = exchange.json().get("input_tokens")
     require(isinstance(found, int), f"the answer is {exchange.body[:200]!r}")
     return int(str(found))
