@@ -257,7 +257,7 @@ def check_areas() -> Iterable[str]:
     yield "| area | applies to servers with | checks | of these must |"
     yield "| --- | --- | --- | --- |"
     for area in AREAS:
-        common = frozenset.intersection(*(check.claims for check in area.checks))
+        common = set.intersection(*(set(check.claims) for check in area.checks))
         must = sum(check.level == "must" for check in area.checks)
         yield f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | {len(area.checks)} | {must} |"
     rules = len({(check.id.partition(".")[2], check.rule) for check in CHECKS})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.check.runner import Outcome
+from dragoman.check.runner import CheckOutcome
 from dragoman.engines import tiny
 from dragoman.settings import Settings
 from tests.engines.llamacpp.files import write_embedded
@@ -46,16 +46,16 @@ def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str
         reference, "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)", model="tiny", profile="openai"
     )
     assert find_failures(report) == ()
-    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome is Outcome.SKIPPED]
+    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome is CheckOutcome.SKIPPED]
     assert all(reason.startswith("not claimed") for reason in skipped), skipped
-    assert report.counts[Outcome.PASSED] > 90
+    assert report.counts[CheckOutcome.PASSED] > 90
 
 
 @pytest.mark.long
 def test_the_embedded_model_breaks_no_rule(reference: str) -> None:
     report = check_server(reference, ".*", model="tiny")
     assert find_failures(report) == ()
-    assert report.counts[Outcome.PASSED] > 650
+    assert report.counts[CheckOutcome.PASSED] > 650
 
 
 @pytest.mark.long
@@ -65,7 +65,7 @@ def test_an_upstream_breaks_no_rule() -> None:
         url = stack.enter_context(start(Settings(model=f"{behind}/v1", max_model_len=4096)))
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts[Outcome.PASSED] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500
 
 
 @pytest.mark.torch
@@ -77,7 +77,7 @@ def test_transformers_break_no_rule() -> None:
     with start(settings) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts[Outcome.PASSED] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500
 
 
 @pytest.mark.llamacpp
@@ -91,4 +91,4 @@ def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
     with start(settings) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts[Outcome.PASSED] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500

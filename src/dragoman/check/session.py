@@ -79,7 +79,7 @@ def _reject_constant(name: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CheckTarget:
     """The server and how to treat it.
 
     url: without `/v1`. profile: what kind of server it is said to be. timeout: seconds per request.
@@ -97,7 +97,7 @@ class Target:
 class Client:
     """The connections to the server, with a count of requests and of output tokens that they allow."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CheckTarget) -> None:
         self.target = target
         self.requests = self.tokens = 0
         self.cache: dict[str, tuple[object, list[Exchange]]] = {}

@@ -11,7 +11,7 @@ import jsonschema_rs
 
 from ...conformance.checks import Violation, require
 from ...conformance.shared_shapes import check_chat_logprobs
-from ..dialects import CHAT, Answer, check_error_basics, fold_chat, parse_chunks, parse_sse, read_chat
+from ..dialects import CHAT, ClientAnswer, check_error_basics, fold_chat, parse_chunks, parse_sse, read_chat
 from ..registry import Json, Level, Skipped, get_object, get_objects
 from ..session import Session
 from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
@@ -420,7 +420,7 @@ async def logprobs_of_stream(s: Session) -> None:
 # Tools
 
 
-def check_call(answer: Answer, name: str = "get_weather", schema: Json = WEATHER) -> None:
+def check_call(answer: ClientAnswer, name: str = "get_weather", schema: Json = WEATHER) -> None:
     require(answer.calls, f"no tool call: the text is {answer.text[:80]!r}")
     found, arguments = answer.calls[0]
     require(found == name, f"the call is of {found!r}")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import DIALECTS, Answer, Dialect, check_error_basics
+from ..dialects import DIALECTS, ClientAnswer, Dialect, check_error_basics
 from ..registry import Area, Json, Level, Skipped, get_object, get_objects
 from ..session import Exchange, Session
 
@@ -73,10 +73,10 @@ async def ask_stream(s: Session, d: Dialect) -> Exchange:
     return await s.share(f"{d.name}.stream", lambda: s.ask(d.path, d.ask_stream(s.model, STORY)))
 
 
-async def ask_deterministic(s: Session, d: Dialect) -> Answer:
+async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
     """The answer to the story. Raises Skipped if the same request has another answer the second time."""
 
-    async def ask() -> Answer:
+    async def ask() -> ClientAnswer:
         answer = d.read((await ask_whole(s, d)).json())
         again = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
         if (answer.text, answer.reasoning) != (again.text, again.reasoning):
@@ -204,7 +204,7 @@ async def limit_of_one(s: Session, d: Dialect) -> None:
     check_limit(d.read((await s.ask(d.path, d.ask(s.model, STORY, 1))).json()), 1)
 
 
-def check_limit(answer: Answer, limit: int) -> None:
+def check_limit(answer: ClientAnswer, limit: int) -> None:
     tokens = answer.output_tokens or 0
     require(tokens <= limit, f"{tokens} output tokens, the limit is {limit}")
     require(tokens == limit or answer.reason != "length", f"ended by length after {tokens} of {limit} tokens")
@@ -663,8 +663,8 @@ async def error_leaks_nothing(s: Session, d: Dialect) -> None:
     for body in bodies:
         exchange = await s.post(d.path, body)
         marks = (b"Traceback", b'File "/', b".py\\", b"site-packages", b"pydantic.dev", b"0x7f")
-        shown = [mark for mark in marks if mark in exchange.body]
-        require(not shown, f"the error has {shown}: {exchange.body[:300]!r}")
+        leaked = [mark for mark in marks if mark in exchange.body]
+        require(not leaked, f"the error has {leaked}: {exchange.body[:300]!r}")
 
 
 @on_every_dialect("An error is followed by a right answer: it has broken nothing.")
