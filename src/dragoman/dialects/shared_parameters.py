@@ -51,7 +51,10 @@ SHARED_HONOURED = (
     ("priority", "lower runs first"),
     ("request_id", "becomes the suffix of the response id"),
     ("cache_salt", ""),
-    ("kv_transfer_params", "for engines that support it"),
+    (
+        "kv_transfer_params",
+        "for engines that support it; in a conversation, prompt_token_ids are used as its ids, by every engine of tokens",
+    ),
     ("vllm_xargs", "for engines that support it"),
 )
 

@@ -6,6 +6,7 @@ warning: no parameter is ignored silently.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
@@ -83,6 +84,7 @@ FREE_SIZE = 1024 * 1024
 """Texts of up to this many characters are never rejected by the cheap bound, however small the context is."""
 MAX_COUNTED = 8 * 1024 * 1024
 MAX_COUNTED_MESSAGES = 20_000
+_ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 
 
@@ -158,6 +160,12 @@ def _find_media_features(messages: tuple[Message, ...]) -> Iterator[tuple[Featur
                 yield feature, f"messages[{index}].content"
 
 
+def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
+    """All parts, those of tool results included."""
+    for message in messages:
+        yield from _flatten_parts(message.parts)
+
+
 def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
     for part in parts:
         yield part
@@ -175,7 +183,8 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 def _find_parameters(request: GenerateRequest) -> Iterator[str]:
     """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     yield from request.sampling.list_set_fields()
-    yield from (name for name, _ in request.extras.list_items())
+    # Ids of the prompt alone are the pipeline's to use.
+    yield from (name for name, value in request.extras.list_items() if not _ONLY_PROMPT_IDS.fullmatch(value))
     defaults = GenerationLimits()
     for name in GenerationLimits.__struct_fields__:
         if getattr(request.limits, name) != getattr(defaults, name):

@@ -23,7 +23,7 @@ from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
-from .prompt_encoding import EncodedPrompt, truncate_prompt
+from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .stops import StopStage
@@ -294,7 +294,11 @@ class _TokenPreparation:
     def _select_extras(self) -> tuple[tuple[str, str], ...]:
         """The extras that the engine supports; `check_request` has warned about the others."""
         supported = self.model.capabilities.parameters
-        return tuple((name, value) for name, value in self.request.extras.list_items() if name in supported)
+        return tuple(
+            (name, strip_reused_ids(value) if name == "kv_transfer_params" else value)
+            for name, value in self.request.extras.list_items()
+            if name in supported
+        )
 
     def _find_stop_ids(self) -> frozenset[int]:
         limits = self.request.limits
