@@ -215,6 +215,7 @@ POSTS: dict[str, Body] = {
     "/dragoman/reply": _any_of({"text": "hi"}, [{"say": "hi"}], "hi"),
     "/dragoman/faults": _any_of([], {}, [{"kind": "error", "rate": 0}]),
     "/dragoman/listener": _any_of({"port": 1, "state": "refuse"}, []),
+    "/dragoman/simulator": _any_of({"time_scale": 2}, {"time_scale": 0}, {}),
     "/models/load": _any_of({"model": "t"}, {"model": "t", "stream": True}),
     "/models/unload": _any_of({"model": "t"}),
     "/models/pull": _any_of({"model": "t"}, {"model": "t", "stream": True}),
@@ -259,6 +260,7 @@ GETS = (
         "/",
         "/v1/models",
         "/models",
+        "/models/sse",
         "/health",
         "/ping",
         "/livez",
@@ -269,7 +271,10 @@ GETS = (
     *("/v1/messages/batches", "/v1/messages/batches/{batch}", "/v1/messages/batches/{batch}/results", "/is_sleeping"),
     *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
+    *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
 )
+ENDLESS = ("/models/sse",)
+"""Streams that end when the client leaves."""
 DELETES = (
     *(
         "/v1/chat/completions/{id}",
@@ -283,6 +288,7 @@ PUTS = {
     "/generate": _SGLANG,
     "/dragoman/faults": POSTS["/dragoman/faults"],
     "/dragoman/listener": POSTS["/dragoman/listener"],
+    "/dragoman/simulator": POSTS["/dragoman/simulator"],
 }
 
 SKETCHES: dict[tuple[str, str], Body] = {
@@ -364,7 +370,7 @@ def draw_request(random: Random, state: State) -> Request:
         headers["content-type"], data = _upload(random, data)
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
-    leave = random.randrange(5) if random.random() < 0.06 else None
+    leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
     return Request(
         _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
     )

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import RequestError
+from dragoman.core.message import Message, Role, ToolCall
+from dragoman.prompts.messages import MessageOptions, build_message_values
 from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
 from tests.prompts.reference import NOW, rendered
 from tests.prompts.templates import SOURCES, template
@@ -240,6 +242,26 @@ def test_what_a_template_takes_is_found_out(
         traits.supports_tools,
     )
     assert found == (strings, parts, null_content, developer, tools)
+
+
+TEXT_ARGUMENTS = """\
+{%- for message in messages %}
+    {%- for call in message.tool_calls or [] -%}
+        {{ '>>>' + call.function.name + '\\n' + call.function.arguments }}
+    {%- endfor %}
+    {{- message.content or '' }}
+{%- endfor %}"""
+"""Functionary v3.2 writes the arguments of a call as the client sent them."""
+
+
+def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> None:
+    made = ChatTemplate(TEXT_ARGUMENTS)
+    assert made.features.needs_string_arguments
+    assert made.features.accepts_null_content
+    assert not any(template(name).features.needs_string_arguments for name in SOURCES)
+    call = Message(Role.ASSISTANT, (ToolCall("c", "f", '{"city": "<b>", "n": 1}'),))
+    values = build_message_values((call,), MessageOptions(made.features), lambda text: text)
+    assert made.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
 
 
 def test_what_a_template_reads_is_found_out() -> None:

@@ -139,6 +139,10 @@ class ReplyBuilder:
                 self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
 
+    def feed_all(self, batch: list[Event]) -> None:
+        for event in batch:
+            self.feed(event)
+
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
         if not parts or parts[-1].kind is not kind:

@@ -75,17 +75,29 @@ class RequestMetrics:
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
+        "_start_time",
         "_stats",
         "_tokens",
     )
 
     def __init__(self, stats: EngineStats, clock: Clock) -> None:
         self._stats, self._clock = stats, clock
-        self._arrival_time = self._last_token_time = clock()
+        self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
         self._tokens = 0
         self._open_choices = 1
         """Choices that have not ended."""
+
+    @property
+    def prefill_seconds(self) -> float:
+        """From the start in the engine to the first token, or until now."""
+        end = self._clock() if self._first_token_time is None else self._first_token_time
+        return end - self._start_time
+
+    @property
+    def decode_seconds(self) -> float:
+        """From the first token to the last so far."""
+        return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
 
     def observe_batch(self, events: list[Event]) -> None:
         count = 0
@@ -118,7 +130,8 @@ class RequestMetrics:
                 stats.prompt_tokens_cached += cached_tokens or 0
                 stats.request_prompt_tokens.observe(prompt_tokens)
                 stats.request_choices.observe(choices)
-                stats.queue.observe(self._clock() - self._arrival_time)
+                self._start_time = self._clock()
+                stats.queue.observe(self._start_time - self._arrival_time)
                 self._open_choices = choices
             case ChoiceFinished(_, reason):
                 self._open_choices -= 1

@@ -23,20 +23,24 @@ MAX_ITEMS = 20
 Items = Annotated[list[WireItem], Meta(max_length=MAX_ITEMS)]
 
 
-class _CreateBody(Struct, frozen=True):
+class ConversationBody(Struct, frozen=True):
     metadata: dict[str, str] | None = None
     items: Items | None = None
 
 
-class _AddBody(Struct, frozen=True):
+class ConversationItemsBody(Struct, frozen=True):
     items: Items | None = None
 
 
-class _UpdateBody(Struct, frozen=True):
+class ConversationUpdate(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_CREATION, _ADDITION, _UPDATE = BodySchema(_CreateBody), BodySchema(_AddBody), BodySchema(_UpdateBody)
+_CREATION, _ADDITION, _UPDATE = (
+    BodySchema(ConversationBody),
+    BodySchema(ConversationItemsBody),
+    BodySchema(ConversationUpdate),
+)
 
 
 class ConversationItems(Struct, frozen=True):
