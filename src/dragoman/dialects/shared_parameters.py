@@ -53,7 +53,7 @@ SHARED_HONOURED = (
     ("cache_salt", ""),
     (
         "kv_transfer_params",
-        "for engines that support it; in a conversation, prompt_token_ids are used as its ids, by every engine of tokens",
+        "for engines that support it; prompt_token_ids are used as the ids of a conversation",
     ),
     ("vllm_xargs", "for engines that support it"),
 )
