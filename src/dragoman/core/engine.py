@@ -51,6 +51,7 @@ class Capabilities(Struct, frozen=True):
 
     parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
+    max_alternatives: how many of them it can know; a request for more gets a warning. None is all.
     native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
     not run.
     """
@@ -60,6 +61,7 @@ class Capabilities(Struct, frozen=True):
     max_logprobs: int = 0
     native_tools: bool = False
     native_reasoning: bool = False
+    max_alternatives: int | None = None
 
 
 class Health(Struct, frozen=True):

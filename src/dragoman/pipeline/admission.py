@@ -106,6 +106,9 @@ def check_request(
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
     warnings = list(_check_tool_results(request.prompt, terms))
+    alternatives = capabilities.max_alternatives
+    if alternatives is not None and (request.logprobs or 0) > alternatives:
+        warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
     ignored = sorted(requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
