@@ -142,6 +142,8 @@ def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature,
         yield Feature.LOGPROBS, "logprobs"
     if request.prompt_logprobs is not None:
         yield Feature.PROMPT_LOGPROBS, "prompt_logprobs"
+    if request.logprob_ids:
+        yield Feature.LOGPROB_TOKEN_IDS, "logprob_token_ids"
     if request.extras.lora is not None:
         yield Feature.LORA, "model"
     prompt = request.prompt
