@@ -182,7 +182,8 @@ def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[in
     if indices:
         for index, row in zip(indices, log_softmax(logits[indices]), strict=True):
             if tokens[index] != NO_TOKEN:
-                scores[index] = build_logprob(row, tokens[index], sequences[index].request.logprobs or 0)
+                request = sequences[index].request
+                scores[index] = build_logprob(row, tokens[index], request.logprobs or 0, request.logprob_ids)
     return scores
 
 
