@@ -137,7 +137,7 @@ class LoadRun:
         self._asks_for_ids = self._dialect.lists_ids and await self._lists_ids()
         # Numbered below zero, so that their prompts are none of the measured ones.
         for number, request in enumerate(workload[:warm_up]):
-            await self._measure_request(-1 - number, request)
+            await self._measure_request(request.id, self._build_request(-1 - number, request))
         self._answered = {request.id: asyncio.Event() for request in workload}
         self._started_at = self._now()
         numbered = enumerate(workload)
@@ -153,7 +153,8 @@ class LoadRun:
         """Whether the server accepts `return_token_ids` and returns ids; others count in `usage` alone."""
         self._asks_for_ids = True
         try:
-            measured = await self._measure_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
+            probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
+            measured = await self._measure_request("probe", probe)
         except (httpx2.HTTPError, LogError):
             return False
         return measured.counted_by == "ids"
@@ -163,37 +164,42 @@ class LoadRun:
         if request.after is not None:
             await self._answered[request.after].wait()
             start_time = self._now()
+        built = self._build_request(number, request)
         await asyncio.sleep(start_time + request.arrival_s - self._now())
-        await self._send(number, request)
+        await self._send(request, built)
 
     async def _send_one_by_one(self, numbered: Iterator[tuple[int, WorkloadRequest]]) -> None:
         for number, request in numbered:
             if request.after is not None:
                 await self._answered[request.after].wait()
-            await self._send(number, request)
+            await self._send(request, self._build_request(number, request))
 
-    async def _send(self, number: int, request: WorkloadRequest) -> None:
+    async def _send(self, request: WorkloadRequest, built: httpx2.Request) -> None:
         try:
-            self._measurements.append(await self._measure_request(number, request))
+            self._measurements.append(await self._measure_request(request.id, built))
         except (httpx2.HTTPError, LogError) as error:
             self._errors.append(str(error) or type(error).__name__)
         self._answered[request.id].set()
         self._on_progress(len(self._measurements) + len(self._errors))
 
-    async def _measure_request(self, number: int, request: WorkloadRequest) -> Measurement:
+    async def _measure_request(self, id: str, built: httpx2.Request) -> Measurement:
         meter, sent_at = StreamMeter(self._dialect), self._now()
-        body = self._build_body(number, request)
-        async with self._client.stream("POST", self._dialect.path, json=body) as response:
+        response = await self._client.send(built, stream=True)
+        try:
             if response.status_code != 200:
                 raise LogError(f"{response.status_code}: {(await response.aread())[:200].decode(errors='replace')}")
             async for line in response.aiter_lines():
                 meter.feed(line, self._now())
-        return meter.finish(request.id, sent_at)
+        finally:
+            await response.aclose()
+        return meter.finish(id, sent_at)
 
-    def _build_body(self, number: int, request: WorkloadRequest) -> dict[str, object]:
+    def _build_request(self, number: int, request: WorkloadRequest) -> httpx2.Request:
+        """Built before its time comes, so that this is no part of what is measured."""
         words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
         prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
         body = self._dialect.build_body(self._model, prompt, request.output_tokens)
         if self._asks_for_ids:
             body["return_token_ids"] = True
-        return {name: value for name, value in (body | self._extra).items() if value is not None}
+        fields = {name: value for name, value in (body | self._extra).items() if value is not None}
+        return self._client.build_request("POST", self._dialect.path, json=fields)
