@@ -13,6 +13,10 @@ from ..core.errors import RequestError
 _NEEDLE = "Qqneedleqq"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 
+GENERATION_MARK = "dragoman_generation_mark"
+"""The variable whose value is written where the generation prompt begins; nothing where it is not set."""
+_GENERATION_PROMPT = "add_generation_prompt"
+
 RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
 """Render messages and tools; raises RequestError."""
 
@@ -21,6 +25,7 @@ class TemplateFeatures(Struct, frozen=True):
     """The features of a chat template.
 
     accepts_strings, accepts_parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`.
+    needs_string_arguments: a call's arguments must be JSON text, not an object: Functionary v3.2 concatenates them.
     accepts_null_content: a message of tool calls only has content None.
     supports_developer: it handles that role.
     supports_tools: it renders tools.
@@ -29,10 +34,12 @@ class TemplateFeatures(Struct, frozen=True):
     literals: the texts that it writes or compares with.
     split_separators: what it splits strings at.
     replaces_text: it removes parts of strings.
+    marks_generation: it writes `GENERATION_MARK` where the generation prompt begins, see `insert_generation_mark`.
     """
 
     accepts_strings: bool
     accepts_parts: bool
+    needs_string_arguments: bool
     accepts_null_content: bool
     supports_developer: bool
     supports_tools: bool
@@ -41,6 +48,7 @@ class TemplateFeatures(Struct, frozen=True):
     literals: frozenset[str]
     split_separators: frozenset[str]
     replaces_text: bool
+    marks_generation: bool = False
 
     @property
     def supports_thinking(self) -> bool:
@@ -62,11 +70,13 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
     return TemplateFeatures(
         accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
         accepts_parts=_shows_needle(render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]),
-        accepts_null_content=_accepts_null_content(render),
+        needs_string_arguments=needs_text,
+        accepts_null_content=_renders_call(render, '{"a": 1}' if needs_text else {"a": 1}, content=None),
         supports_developer="developer" in constants
         and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
         supports_tools=_shows_needle(render, [_USER], [_build_tool()]),
@@ -76,6 +86,27 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
         split_separators=frozenset(_find_split_separators(tree)),
         replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter)) or "replace" in fields,
     )
+
+
+def insert_generation_mark(tree: nodes.Template) -> bool:
+    """Insert the mark in front of the block that writes the generation prompt, if it can be found; return whether.
+
+    It can where the template ends with a block that `add_generation_prompt` alone switches on, and reads the variable
+    nowhere else: what precedes the mark is then what the template writes without a generation prompt.
+    """
+    reads = [node for node in tree.find_all(nodes.Name) if node.name in (_GENERATION_PROMPT, GENERATION_MARK)]
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
+        return False
+    test = last.test
+    while isinstance(test, nodes.And):
+        test = test.left
+    if test is not reads[0]:
+        return False
+    mark = nodes.Output([nodes.Name(GENERATION_MARK, "load")]).set_lineno(last.lineno)
+    assert tree.environment is not None
+    tree.body.insert(-1, mark.set_environment(tree.environment))
+    return True
 
 
 def _find_split_separators(tree: nodes.Template) -> set[str]:
@@ -98,9 +129,10 @@ def _shows_needle(
     return _NEEDLE in text and not any(quote + "text" + quote + ":" in text for quote in "'\"")
 
 
-def _accepts_null_content(render: RenderProbe) -> bool:
-    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {"a": 1}}}
-    assistant: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content: str | None = "") -> bool:
+    """Whether a call with its result is rendered, and None nowhere."""
+    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": arguments}}
+    assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
     result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
     try:
         text = render([_USER, assistant, result], [_build_tool()])

@@ -17,7 +17,6 @@ from msgspec import UNSET, Struct, UnsetType
 from ...core.errors import DragomanError
 from ...core.events import (
     UNKNOWN_TOKEN_ID,
-    Alternative,
     ChoiceFinished,
     Event,
     Finished,
@@ -67,7 +66,7 @@ DEFAULT_OPTIONS = TgiRenderOptions()
 class TgiPrefillToken(Struct, frozen=True):
     """A token of the prompt; the first has no logprob."""
 
-    id: int | None
+    id: int
     text: str
     logprob: float | None
 
@@ -75,11 +74,11 @@ class TgiPrefillToken(Struct, frozen=True):
 class TgiToken(Struct, frozen=True):
     """A token.
 
-    id: null if the engine reports none, or if an event has no token of its own.
+    id: -1 if the engine reports none, or if an event has no token of its own: the official client's is an integer.
     count_output_tokens, prompt_tokens: LightLLM's.
     """
 
-    id: int | None
+    id: int
     text: str
     logprob: float | None
     special: bool
@@ -277,7 +276,12 @@ class TgiWriter:
         token = pending.token
         if token is None:
             wire_token = TgiToken(
-                None, replace_surrogates(pending.text), None, not pending.text, pending.token_count, self._prompt_tokens
+                UNKNOWN_TOKEN_ID,
+                replace_surrogates(pending.text),
+                None,
+                not pending.text,
+                pending.token_count,
+                self._prompt_tokens,
             )
             return TgiStreamEvent(self._index, wire_token, UNSET)
         wire_token = msgspec.structs.replace(
@@ -342,13 +346,13 @@ class TgiWriter:
 
     def _build_token(self, token: Token) -> TgiToken:
         logprob_value = clamp_logprob(token.logprob) if self._options.logprobs else None
-        return TgiToken(_get_known_id(token), replace_surrogates(token.text), logprob_value, token.special)
+        return TgiToken(token.id, replace_surrogates(token.text), logprob_value, token.special)
 
     def _build_top(self, token: Token) -> list[TgiToken]:
         """Build the alternatives. Only for the sampled token is it known whether it is a control token."""
         return [
             TgiToken(
-                _get_known_id(alternative),
+                alternative.id,
                 replace_surrogates(alternative.text),
                 clamp_logprob(alternative.logprob),
                 token.special and alternative.id == token.id,
@@ -367,14 +371,10 @@ def _join_text(choice: Choice) -> str:
 
 def _build_prefill_token(token: Token) -> TgiPrefillToken:
     return TgiPrefillToken(
-        _get_known_id(token),
+        token.id,
         replace_surrogates(token.text),
         None if token.logprob is None else clamp_logprob(token.logprob),
     )
-
-
-def _get_known_id(token: Token | Alternative) -> int | None:
-    return None if token.id == UNKNOWN_TOKEN_ID else token.id
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:

@@ -30,8 +30,11 @@ class TokenizeCall(Struct, frozen=True):
 
 
 class DetokenizeCall(Struct, frozen=True):
+    """A parsed /detokenize request. return_token_strs: also each token by itself."""
+
     model: str
     tokens: tuple[int, ...]
+    return_token_strs: bool = False
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -49,6 +52,7 @@ class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
 class DetokenizeBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokens: list[TokenId]
+    return_token_strs: bool | None = None
 
 
 _COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
@@ -96,4 +100,6 @@ def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_DETOKENIZE)
     warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
-    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), tuple(warnings), unknown)
+    return DetokenizeCall(
+        resolve_model(body.model, options), tuple(body.tokens), bool(body.return_token_strs), tuple(warnings), unknown
+    )

@@ -17,8 +17,12 @@ class TokenizeAnswer(Struct, frozen=True):
     token_strs: Sequence[str] | None
 
 
-class DetokenizeAnswer(Struct, frozen=True):
+class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
+    """token_strs, control_tokens: if requested; vLLM has neither. control_tokens: the ids among them, ascending."""
+
     prompt: str
+    token_strs: Sequence[str] | None = None
+    control_tokens: Sequence[int] | None = None
 
 
 def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
@@ -27,5 +31,9 @@ def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence
     return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
 
 
-def render_detokenize(prompt: str) -> bytes:
-    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt)))
+def render_detokenize(
+    prompt: str, strings: Sequence[str] | None = None, control_tokens: Sequence[int] | None = None
+) -> bytes:
+    """strings, control_tokens: if `return_token_strs` requested them."""
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))

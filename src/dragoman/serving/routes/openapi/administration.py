@@ -153,6 +153,9 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "Unload an adapter", (Answer(media=TEXT),), (AdapterUnload,)
     ),
     ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
+    ("GET", "/models/sse"): Operation(
+        "Models", "Stream the states of the models, and each change", (answer(ModelEvent, media=EVENTS),)
+    ),
     ("POST", "/models/load"): Operation("Models", "Load a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/unload"): Operation("Models", "Unload a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/pull"): Operation("Models", "Download a model", _LOADING, (ModelRequest,)),
