@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import VersionObject
+from ....dialects.usage import UsagePage
 from ...port_faults import PortCommand
+from ...request_log import RequestLogLine
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
 from ..listener import PortStates
+from ..live_state import SimulatedModel, SimulationChange
 from ..model_admin import ModelEvent, ModelRequest, ModelStateList
 from ..sglang import (
     TRANSFER_PATHS,
@@ -67,6 +70,24 @@ class Success(Struct, frozen=True):
     success: Literal[True]
 
 
+class RecentRequest(RequestLogLine, kw_only=True):
+    """A line of the request log. warnings: which parts of the request had no effect."""
+
+    warnings: list[str]
+
+
+class RecentRequests(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[RecentRequest]
+
+
+class SimulatedModels(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[SimulatedModel]
+
+
+_ADMIN = "Administration"
+_WEIGHTS = "Weights"
 _EMPTY = Answer(media=None, description="Empty.")
 _HEALTH = Operation(
     "Server",
@@ -89,9 +110,21 @@ _SET_FAULTS = Operation(
 )
 _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
+_SIMULATION = (answer(SimulatedModels),)
+_USAGE = (
+    *(
+        Query(name, Annotated[int, Meta(ge=0)], text)
+        for name, text in (("start_time", "Unix seconds; required."), ("end_time", "Unix seconds."))
+    ),
+    Query("limit", Annotated[int, Meta(ge=1, le=168)], "The most buckets of a page."),
+    Query("bucket_width", Literal["1h", "1d"], "The length of a bucket."),
+    Query("group_by", Literal["api_key_id", "model", "batch"], "A sum for each of its values.", is_list=True),
+    Query("api_key_ids", str, "Only these keys.", is_list=True),
+    Query("models", str, "Only these models.", is_list=True),
+    Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
+    Query("page", str, "`next_page` of the page before."),
+)
 _LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
-_ADMIN = "Administration"
-_WEIGHTS = "Weights"
 
 ADMINISTRATION: Catalogue = {
     ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
@@ -101,7 +134,31 @@ ADMINISTRATION: Catalogue = {
             ("/docs", "Show the API in a browser", "text/html"),
             ("/docs/viewer.js", "Read the page's program", "text/javascript"),
             ("/docs/viewer.css", "Read the page's style", "text/css"),
+            ("/ui", "Show the page of this server", "text/html"),
         )
+    },
+    ("GET", "/ui/"): Operation("Server", "Go to the page", (Answer(media=None, status=307),), is_cached=True),
+    ("GET", "/ui/{file}"): Operation(
+        "Server",
+        "Read a file of the page",
+        tuple(Answer(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
+        is_cached=True,
+    ),
+    **{
+        ("GET", f"/v1/organization/usage/{kind}"): Operation(
+            _ADMIN, f"Show the usage of {kind} by key, model and time", (answer(UsagePage),), query=_USAGE
+        )
+        for kind in ("completions", "embeddings")
+    },
+    ("GET", "/dragoman/requests"): Operation(
+        _ADMIN, "List the last requests without their content (--ui)", (answer(RecentRequests),)
+    ),
+    ("GET", "/dragoman/simulator"): Operation("Simulation", "Show the simulated models", _SIMULATION),
+    **{
+        (method, "/dragoman/simulator"): Operation(
+            "Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,)
+        )
+        for method in ("PUT", "POST")
     },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,

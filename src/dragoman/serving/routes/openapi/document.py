@@ -127,6 +127,12 @@ def to_path_template(path: str) -> str:
     return _PLACEHOLDER.sub(r"{\1}", path)
 
 
+def _name_operation(method: str, path: str) -> str:
+    """A slash at the end distinguishes a path from the one without it."""
+    tail = "_slash" if path.endswith("/") and path != "/" else ""
+    return re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(path)}").strip("_") + tail
+
+
 def _build_schemas(operations: Iterable[Operation]) -> Schemas:
     bodies: list[Body] = []
     requests: list[object] = []
@@ -163,7 +169,7 @@ class _DocumentBuilder:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
         described: Json = {
-            "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_"),
+            "operationId": _name_operation(method, route.path),
             "tags": [operation.tag],
             "summary": operation.summary,
             "parameters": parameters,

@@ -1,50 +1,12 @@
-"""An event loop whose clock jumps to the next timer, and a client of an application in the same loop.
-
-What takes seconds takes none, and times are what the program computed: nothing of the machine is in them.
-"""
+"""A client of an application in the same event loop; in virtual time, nothing of the machine is in what it measures."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator
 
 import httpx2
 from starlette.types import ASGIApp, Message
-
-T = TypeVar("T")
-
-
-class _VirtualSelector(selectors.DefaultSelector):
-    """Waits for no one: the time until the next timer passes at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            # Only another thread can wake the loop.
-            return super().select(None)
-        if not ready and timeout:
-            self.now += timeout
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
-
-
-def run_virtually(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
 
 
 class AppTransport(httpx2.AsyncBaseTransport):
