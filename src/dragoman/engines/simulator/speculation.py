@@ -81,7 +81,8 @@ class DraftAcceptance:
 
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
-        self._rates, self._seed = tuple(rates) or DEFAULT_RATES, seed
+        self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
+        self._seed = seed
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
         """A `CountSampled`."""
