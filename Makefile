@@ -6,6 +6,7 @@
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model, and against the simulator's (installs it, and torch)
 #   make check                                        lint, format, types, layers
+#   make docs                                         build/site: the documentation as a site (installs mkdocs-material)
 #   make bench                                        benchmarks
 #   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag
 #   make coverage                                     the tests with code coverage (installs coverage and pytest-cov)
@@ -38,7 +39,7 @@ TESTED := --extra postgres --extra kv-events --extra plots
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long test-clients test-vllm check bench soak coverage sbom lock clean
+.PHONY: help serve test test-long test-clients test-vllm check docs bench soak coverage sbom lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -82,6 +83,10 @@ check: $(VENV)/.check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo build/site/index.html
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
 
@@ -104,6 +109,7 @@ lock:
 	$(COMPILE) $(INPUT) $(TESTED) --group test --group check -o requirements/check.lock
 	$(COMPILE) $(INPUT) $(TESTED) --group test -c requirements/check.lock -o requirements/test.lock
 	$(COMPILE) $(INPUT) -c requirements/check.lock -o requirements/serve.lock
+	$(COMPILE) --group docs -c requirements/check.lock -o requirements/docs.lock
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -122,6 +128,11 @@ $(VENV)/.test: requirements/test.lock
 $(VENV)/.check: requirements/check.lock
 	$(INSTALL)
 	@touch $@ $(VENV)/.test $(VENV)/.serve
+
+# On top of any of the others, in the versions of the locks.
+$(VENV)/.docs: requirements/docs.lock $(VENV)/.test
+	@sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
+	@touch $@
 
 $(VENV)/.serve $(VENV)/.test $(VENV)/.check: pyproject.toml $(VENV)/.made
 

@@ -5,6 +5,7 @@ A table is delimited by `<!-- table: NAME -->` and `<!-- end -->` in a page of t
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -15,14 +16,16 @@ from pathlib import Path
 
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
 from dragoman.check.catalog import AREAS, CHECKS
 from dragoman.check.registry import Check
+from dragoman.cli import create_app
 from dragoman.core.engine import Capabilities, Feature
-from dragoman.core.errors import RequestError
+from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
 from dragoman.dialects.all_parameters import ALL_PARAMETERS
-from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
 from dragoman.engines.llamacpp.capabilities import build_capabilities as llamacpp
@@ -44,6 +47,7 @@ from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.endpoint import Route
+from dragoman.serving.envelopes import ANTHROPIC, OPENAI, TGI
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes
@@ -244,6 +248,48 @@ def architectures() -> Iterable[str]:
         yield f"| {_cell(result)} | {len(names)} | {', '.join(names) or '-'} |"
 
 
+def cli() -> Iterable[str]:
+    """The help of every command but `serve`, whose options are the settings."""
+    app, environment = create_app(lambda _settings, _say: 0, {}), {"COLUMNS": "100", "NO_COLOR": "1"}
+    for command in app.registered_commands:
+        if command.name != "serve":
+            shown = CliRunner().invoke(app, [str(command.name), "--help"], prog_name="dragoman", env=environment)
+            yield from ("", f"## dragoman {command.name}", "", "```text", shown.output.strip(), "```")
+    yield ""
+
+
+def errors() -> Iterable[str]:
+    """Every error of `core.errors`, as the dialects send it."""
+    yield "| error | status | code | OpenAI | Anthropic | TGI |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for kind in (DragomanError, *_list_subclasses(DragomanError)):
+        error = _EXAMPLES[kind]() if kind in _EXAMPLES else kind("m")
+        shown = {each.name: json.loads(each.render(error, "r", Profile.OPENAI)) for each in (OPENAI, ANTHROPIC, TGI)}
+        anthropic = f"{ANTHROPIC.map_status(error)} `{shown[ANTHROPIC.name]['error']['type']}`"
+        tgi = f"{TGI.map_status(error)} `{shown[TGI.name]['error_type']}`"
+        retry = "" if error.retry_after is None else ", `Retry-After`"
+        code = f"`{error.code}`" if error.code else ""
+        text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
+        # A docstring without a sentence describes its fields.
+        about = f"`{kind.__name__}`" + ("" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}")
+        openai = shown[OPENAI.name]["error"]["type"]
+        yield f"| {about} | {error.status}{retry} | {code} | `{openai}` | {anthropic} | {tgi} |"
+
+
+def _list_subclasses(kind: type[DragomanError]) -> Iterable[type[DragomanError]]:
+    for inner in kind.__subclasses__():
+        if inner.__module__ == DragomanError.__module__:
+            yield inner
+            yield from _list_subclasses(inner)
+
+
+_EXAMPLES: dict[type[DragomanError], Callable[[], DragomanError]] = {
+    ContextTooLong: lambda: ContextTooLong(limit=1, prompt=2),
+    MethodNotAllowed: lambda: MethodNotAllowed("m", allowed=("GET",)),
+}
+"""Those that need more than a message."""
+
+
 def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
@@ -308,6 +354,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "architectures": architectures,
     "check_areas": check_areas,
     "check_rules": check_rules,
+    "cli": cli,
+    "errors": errors,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
     "parser_differences": parser_differences,

@@ -1,7 +1,8 @@
-"""The requests of a benchmark and their arrival times: a trace from a file, or a generated workload."""
+"""The requests of a benchmark and their arrival times, a trace from a file or a generated workload; its objectives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from .options import read_file
 
 if TYPE_CHECKING:
+    from ..engines.simulator.report import Slo
     from ..engines.simulator.workload import WorkloadRequest
 
 WORKLOAD_PANEL = "Workload"
@@ -123,3 +125,22 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> list[WorkloadReq
                 parse_lengths(options.turns), inputs, outputs, options.think_time, options.system_tokens, options.groups
             )
             return generate_sessions(generator, count=count, rate=options.request_rate, options=conversations)
+
+
+def read_slo(values: Sequence[str]) -> Slo | None:
+    """Read `NAME:MS` objectives; None without any. Raises ValueError."""
+    from ..engines.simulator.report import Slo  # noqa: PLC0415
+
+    thresholds: dict[str, float] = {}
+    for pair in (pair for slo_option in values for pair in slo_option.split(",")):
+        name, _, value = pair.strip().partition(":")
+        name = {"e2el": "latency"}.get(name, name)
+        try:
+            thresholds[name] = float(value) / 1000
+        except ValueError:
+            raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
+        if name not in Slo.__struct_fields__ or not thresholds[name] > 0:
+            raise ValueError(
+                f"--slo: {pair!r}: must be one of {', '.join(Slo.__struct_fields__)}, with a positive time"
+            )
+    return Slo(**thresholds) if thresholds else None

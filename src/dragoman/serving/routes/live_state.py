@@ -44,29 +44,33 @@ async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
 
 
-class _SimulatedModel(SimulationState, frozen=True, kw_only=True):
+class SimulatedModel(SimulationState, frozen=True, kw_only=True):
     model: str
 
 
 async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
     """List the simulated models; there may be none."""
     data = [
-        _SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
+        SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
         for model in http.service.models
         if model.simulation is not None
     ]
     return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
 
 
-class _Change(Struct, frozen=True, forbid_unknown_fields=True):
-    """time_scale: 10 is ten times as fast. model: None is every simulated one."""
+class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of the speed of simulated time.
+
+    time_scale: 10 is ten times as fast.
+    model: None is every simulated one.
+    """
 
     time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
     model: str | None = None
 
 
 async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
-    change = await decode_body(http, _Change)
+    change = await decode_body(http, SimulationChange)
     models = list(http.service.models) if change.model is None else [http.service.models.find_loaded(change.model)]
     simulations = [model.simulation for model in models if model.simulation is not None]
     if not simulations:
