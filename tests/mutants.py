@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "a string's format is dropped in silence where arguments are written one by one (ours)",
         "parsers/enforced_arguments.py",
-        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),',
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),',
         "        (),",
         (SCHEMAS,),
     ),
@@ -336,6 +336,20 @@ MUTANTS = (
     ),
     # Grammars.
     Mutant(
+        "an answer that was closed at its limit looks complete",
+        "pipeline/token_run.py",
+        "if end.reason is FinishReason.STOP and choice.was_closed:",
+        "if False:",
+        ("tests/serving/test_closing.py",),
+    ),
+    Mutant(
+        "JSON is cut by max_tokens although it was to be closed: the first ending is taken for one that always fits",
+        "constraints/ending.py",
+        "if known and len(known) <= left and _ends(state, known):",
+        "if known:",
+        ("tests/constraints/test_ending.py",),
+    ),
+    Mutant(
         "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",
         "constraints/lark.py",
         "closed_schema = close_schema(schema)",
@@ -504,7 +518,7 @@ MUTANTS = (
     Mutant(
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
-        "    model.queue.check_capacity(find_queue_owner(context))\n",
+        "    model.queue.check_capacity(find_queue_share(context))\n",
         "    await context.service.start_limiter.acquire()\n",
         ("tests/hardening/test_overload.py",),
     ),
@@ -566,9 +580,9 @@ MUTANTS = (
     ),
     Mutant(
         "keys share the queue and not the engine: all callers are one owner",
-        "serving/generate.py",
-        '    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""\n',
-        '    return ""\n',
+        "serving/tenancy.py",
+        "        return QueueShare(owner, 1.0 if tenant is None else tenant.weight)\n",
+        "        return ONE_QUEUE\n",
         ("tests/hardening/test_fairness.py",),
     ),
     Mutant(
@@ -1178,9 +1192,44 @@ MUTANTS = (
     Mutant(
         "every argument between tags is a string, whatever the schema says",
         "parsers/xml_tags.py",
-        'self._types = ("string",) if is_text else self._parameters.find_types(key)',
-        'self._types = ("string",)',
+        "self._types = self._parameters.find_types(key)\n",
+        'self._types = ("string",)\n',
         (PARSERS,),
+    ),
+    Mutant(
+        "a parameter that DeepSeek marks as a string stays one against the schema (ours)",
+        "parsers/xml_tags.py",
+        'if (is_text and (not self._types or "string" in self._types)) or (',
+        "if is_text or (",
+        (PARSERS,),
+    ),
+    Mutant(
+        "the object of all arguments is taken for one of them (ours)",
+        "parsers/xml_tags.py",
+        "return key in self._syntax.spliced_keys and bool(declared) and key not in declared",
+        "return False",
+        (PARSERS,),
+    ),
+    Mutant(
+        "control tokens that share a marker never reach the parser (ours: five families)",
+        "pipeline/served_model.py",
+        "for text, id in special.items() if any(text in marker for marker in markers)",
+        "for text, id in special.items() if text in markers",
+        ("tests/pipeline/test_marker_tokens.py",),
+    ),
+    Mutant(
+        "keywords beside the alternatives of an argument are dropped in silence (ours)",
+        "parsers/enforced_arguments.py",
+        "            else:\n                self.unenforced[key] = None\n        return merged",
+        "        return merged",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "values of an enum that other keywords forbid are forced (ours)",
+        "parsers/enforced_arguments.py",
+        "if all(check(value, limit) for check, limit in checks)]",
+        "]",
+        ("tests/constraints/test_families.py",),
     ),
     Mutant(
         "the ids that Kimi gives its calls are replaced, and its next turn does not know them",

@@ -17,7 +17,8 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.engines.simulator.logs.table import read_json_lines
 from dragoman.launch.server import open_request_log
-from dragoman.serving.request_log import RequestLog, RequestLogLine, log_batches
+from dragoman.serving.call_observer import CallObserver
+from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
 
 from .house import house
@@ -61,10 +62,10 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
 
 
 def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
-    """On a clock that goes a second further each time it is read."""
+    """On a clock that goes a second further each time it is read: not for a token after the first one."""
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
-    return log_batches(stream(*batches), line, into, lambda: float(next(seconds)))
+    return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
 
 
 async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
@@ -73,7 +74,7 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
         {
             "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
             "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
-            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 6.0,
+            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 5.0, "key": None, "client": None,
         }
     ]  # fmt: skip
 
@@ -85,7 +86,7 @@ async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
         await anext(watched(into, EngineError("broken")))
     into.close()
     (timing,) = read_json_lines(content(file), "s").timings
-    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 6.0)
+    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 5.0)
 
 
 async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: RequestLog, file: Path):

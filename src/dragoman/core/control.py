@@ -104,6 +104,46 @@ class Trainable(Protocol):
         ...
 
 
+class RankState(Struct, frozen=True):
+    """The state of a simulated engine core.
+
+    blocks, used_blocks, cached_blocks: of the KV cache; a block can be in use and cached.
+    steps: since the start. step_tokens, step_seconds: of the last ones, oldest first, in simulated time.
+    """
+
+    running: int
+    waiting: int
+    blocks: int
+    used_blocks: int
+    cached_blocks: int
+    steps: int
+    step_tokens: tuple[int, ...]
+    step_seconds: tuple[float, ...]
+
+
+class SimulationState(Struct, frozen=True):
+    """The state of a simulated engine. block_size: tokens of a block. time_scale: 10 is ten times as fast."""
+
+    time_scale: float
+    block_size: int
+    max_num_seqs: int
+    ranks: tuple[RankState, ...]
+
+
+class Simulated(Protocol):
+    """An engine that simulates another one. No method blocks."""
+
+    def get_simulation(self) -> SimulationState: ...
+
+    def set_time_scale(self, time_scale: float) -> None:
+        """Change the speed of simulated time, from the next step on.
+
+        Raises:
+            Unsupported: the speed cannot change while it runs.
+        """
+        ...
+
+
 class Scriptable(Protocol):
     """An engine whose replies and faults are set from outside. No method blocks."""
 

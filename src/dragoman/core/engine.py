@@ -144,6 +144,13 @@ class Matcher(Protocol):
         """Accept a sampled token; False if the grammar does not allow it."""
         ...
 
+    def replace(self, token: int) -> int:
+        """The token to append instead of a sampled one: another one where the answer has to be closed at its limit.
+
+        Only for engines whose capabilities list the parameter `close_at_limit`.
+        """
+        ...
+
     @property
     def finished(self) -> bool:
         """Whether only end-of-sequence may follow."""
@@ -205,10 +212,12 @@ class Scheduled(Struct, frozen=True):
     """The sequence has left the queue.
 
     cached_tokens: prompt tokens found in the prefix cache.
+    written_tokens: prompt tokens that the prefill writes to it; None if unknown.
     """
 
     id: str
     cached_tokens: int
+    written_tokens: int | None = None
 
 
 class TokenLogprob(Struct, frozen=True, gc=False):

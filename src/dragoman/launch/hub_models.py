@@ -11,10 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +30,7 @@ from ..hub import (
     find_cached_repository,
     find_gguf_models,
     format_bytes,
+    is_adapter,
     looks_like_repository,
     note_use,
     open_repository,
@@ -49,11 +47,11 @@ from ..pipeline.models import ServedModel
 from ..settings import Settings, state_directory
 from .download_progress import DownloadDisplay
 from .engine_detection import EngineChoice, check_engine_installed, choose_engine
+from .local_models import check_architecture
 
 log = logging.getLogger(__name__)
 
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
-_PICKLES_AND_CODE = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack", "*.onnx", "*.py"]
 
 
 _Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
@@ -77,11 +75,13 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
     """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
 
     Raises:
-        HubError: `hf:` precedes something else.
+        HubError: `hf:` or `modelscope:` precedes something else.
     """
     kind, _, rest = model.partition(":")
     if kind == "hf" and rest:
         return parse_reference(rest.removeprefix("//"), revision), None
+    if kind == "modelscope" and rest:
+        return msgspec.structs.replace(parse_reference(rest, revision), hub="modelscope"), None
     engine = "llamacpp" if kind == "gguf" else kind
     if engine in ENGINES_WITH_REPOSITORY and rest:
         return (parse_reference(rest, revision), engine) if looks_like_repository(rest) else None
@@ -91,9 +91,15 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed, the choice has an empty engine, and the reason says what to install.
+    Where no engine is installed, the choice has an empty engine, and the reason says what to install. So has a LoRA
+    adapter, which is served with its base model.
     """
-    return _prepare(settings, reference, engine, open_repository(reference), needs_engine=False)
+    repository = open_repository(reference)
+    if not is_adapter(repository.files):
+        return _prepare(settings, reference, engine, repository, needs_engine=False)
+    reason = f"{reference.repository} is a LoRA adapter: it is served with its base model"
+    plan = _plan_part(reference, repository, select_adapter_files)
+    return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
 
 
 def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
@@ -167,6 +173,7 @@ def _plan_gguf(settings: Settings, reference: ModelReference, repository: Reposi
         (*(() if projector is None else (projector,)), *reversed(model.files)),
         entry=model.files[0].path,
         projector=None if projector is None else projector.path,
+        hub=repository.hub,
     )
 
 
@@ -184,7 +191,9 @@ def _plan_safetensors(
     config = repository.read("config.json")
     if config is None:
         raise HubError(f"{reference.repository} has no config.json; choose a repository that has one")
-    plan = DownloadPlan(repository.id, repository.revision, repository.commit, repository.directory, files)
+    plan = DownloadPlan(
+        repository.id, repository.revision, repository.commit, repository.directory, files, hub=repository.hub
+    )
     if engine is not None:
         choice = EngineChoice(engine, "MODEL names it")
     else:
@@ -192,26 +201,12 @@ def _plan_safetensors(
             choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
         except ValueError as error:
             choice = EngineChoice("", str(error))
-    _check_architecture(choice.engine, repository)
+    if choice.engine == "encoder":
+        for file in repository.files:
+            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
+                repository.read(file.path)
+    check_architecture(choice.engine, repository.directory)
     return plan, choice
-
-
-def _check_architecture(engine: str, repository: Repository) -> None:
-    """Raises EngineError if a built-in engine does not support the model. The libraries know only while loading."""
-    match engine:
-        case "tiny":
-            from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
-
-            read_config(repository.directory / "config.json")
-        case "encoder":
-            from ..engines.encoder.config import read_config as read_encoder  # noqa: PLC0415 - as above
-
-            for file in repository.files:
-                if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
-                    repository.read(file.path)
-            read_encoder(repository.directory)
-        case _:
-            pass
 
 
 def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
@@ -273,10 +268,6 @@ def resolve_paths(settings: Settings) -> Settings:
             else f"{adapter.name}={_fetch_part(found[0], select_adapter_files)}"
             for text, adapter in zip(settings.lora_modules, adapters, strict=True)
         )
-    if settings.model.startswith("modelscope:"):
-        changed["model"] = _download_from_modelscope(settings.model.removeprefix("modelscope:"), settings.revision)
-        changed["served_model_name"] = settings.served_model_name or (settings.model.removeprefix("modelscope:"),)
-        changed["revision"] = None
     return msgspec.structs.replace(settings, **changed) if changed else settings
 
 
@@ -309,19 +300,5 @@ def _plan_part(
         repository.commit,
         repository.directory,
         select(reference.repository, repository.files),
-    )
-
-
-def _download_from_modelscope(text: str, revision: str | None) -> str:
-    """Download a model with ModelScope's own package into its own cache; return the directory.
-
-    Raises:
-        HubError: the package is not installed.
-    """
-    reference = parse_reference(text, revision)
-    if find_spec("modelscope") is None:
-        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
-    modelscope: Any = import_module("modelscope")
-    return modelscope.snapshot_download(
-        reference.repository, revision=reference.revision, ignore_file_pattern=_PICKLES_AND_CODE
+        hub=repository.hub,
     )

@@ -19,6 +19,7 @@ import anyio.to_thread
 from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
+from .engine_calls import run_in_daemon_thread
 from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class ModelSpec:
     progress: of both; shared with them.
     is_eager: whether it is loaded from the start; the server is not ready before.
     revision: the commit of a model of a hub.
+    adapters: names of the adapters that it has once it is loaded.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ModelSpec:
     progress: LoadProgress = field(default_factory=LoadProgress)
     is_eager: bool = False
     revision: str | None = None
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,9 @@ class ModelSlot:
         self.spec = spec if isinstance(spec, ModelSpec) else None
         self.name, self.aliases, self.created = spec.name, spec.aliases, spec.created
         self.model = spec if isinstance(spec, ServedModel) else None
-        self.state = ModelState.UNLOADED if self.spec else ModelState.LOADED
+        self._state = ModelState.UNLOADED if self.spec else ModelState.LOADED
+        self.on_change: Callable[[], None] | None = None
+        """Called after a change of `state` or `is_loading`."""
         self._clock = clock
         self._n_users = self._n_waiting = self._reserved = 0
         self._changed = asyncio.Event()
@@ -137,8 +142,7 @@ class ModelSlot:
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
         self._ttl = None if self.spec is None else self.spec.ttl
-        self.is_loading = False
-        """Whether it is being loaded, or downloaded for that."""
+        self._is_loading = False
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -152,6 +156,29 @@ class ModelSlot:
         self._n_users -= 1
         self.last_used = self._clock()
         self._changed.set()
+
+    @property
+    def state(self) -> ModelState:
+        return self._state
+
+    @state.setter
+    def state(self, state: ModelState) -> None:
+        self._state = state
+        self._report_change()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is being loaded, or downloaded for that."""
+        return self._is_loading
+
+    @is_loading.setter
+    def is_loading(self, is_loading: bool) -> None:
+        self._is_loading = is_loading
+        self._report_change()
+
+    def _report_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     @property
     def is_busy(self) -> bool:
@@ -176,6 +203,11 @@ class ModelSlot:
         if self.spec is not None and self.spec.revision is not None:
             return self.spec.revision
         return None if self.summary is None else self.summary.details.revision
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the model is never unloaded."""
+        return self.spec is None or self.spec.is_eager
 
     @property
     def is_starting(self) -> bool:
@@ -282,7 +314,7 @@ class ModelSlot:
         """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
         async with self._fail_on_error():
-            model = await anyio.to_thread.run_sync(self.spec.load)
+            model = await run_in_daemon_thread(self.spec.load)
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
@@ -319,6 +351,13 @@ class ModelSlot:
         await self.stop()
         self.model, self.state = None, ModelState.UNLOADED
         log.info("%s is unloaded", self.name)
+
+    async def retire(self) -> None:
+        """Unload the model for good. It must be idle; a request that has just found it is rejected."""
+        self.state = ModelState.DRAINING
+        await self.stop()
+        self.model = None
+        log.info("%s is not served any more", self.name)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():

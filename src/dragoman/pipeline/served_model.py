@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..constraints.bounded import BoundedCompiler
-from ..core.control import EngineControl, Scriptable, Trainable
+from ..core.control import EngineControl, Scriptable, Simulated, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
@@ -83,6 +83,8 @@ class ModelDetails:
     reason: why this engine was chosen.
     source: the file or directory.
     revision: the commit of a model of a hub.
+    format: of the files: `safetensors` or `gguf`.
+    family: the architecture, such as `llama` or `qwen3`.
     quantization: of the weights, such as `Q4_K_M` or `awq`.
     dtype: of most weights.
     size: of the weights, in bytes.
@@ -95,6 +97,8 @@ class ModelDetails:
     reason: str | None = None
     source: str | None = None
     revision: str | None = None
+    format: str | None = None
+    family: str | None = None
     quantization: str | None = None
     dtype: str | None = None
     size: int | None = None
@@ -113,6 +117,7 @@ class ServedModel:
     control: of an engine that can be paused.
     trainable: of an engine whose weights can be replaced.
     scriptable: of an engine whose replies can be set.
+    simulation: of a simulated engine.
     adapters: LoRA adapters that can be named instead of the model; None where there is no support.
     usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
@@ -138,6 +143,7 @@ class ServedModel:
     control: EngineControl | None = None
     trainable: Trainable | None = None
     scriptable: Scriptable | None = None
+    simulation: Simulated | None = None
     adapters: Adapters | None = None
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
@@ -157,7 +163,8 @@ class ServedModel:
             return frozenset()
         special = self.backend.tokenizer.special_tokens
         markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
-        return frozenset(special[marker] for marker in markers if marker in special)
+        # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
+        return frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
 
     def find_response_name(self, requested: str) -> str:
         """The model name in responses: an adapter's own name; the model's name for an alias."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
+from ..constraints.ending import ClosingMatcher
 from ..core.engine import (
     Ended,
     Failed,
@@ -73,6 +74,7 @@ class TokenRun:
         "_receiver",
         "_rounds",
         "_ticket",
+        "_written_tokens",
     )
 
     def __init__(self, job: TokenJob, progress: Progress, rounds: DeliveryRounds) -> None:
@@ -93,6 +95,7 @@ class TokenRun:
         self._failure: DragomanError | None = None
         self._has_started = self._queue_was_full = False
         self._cached_tokens: int | None = None
+        self._written_tokens: int | None = None
         self._n_unfinished = len(job.requests)
         # While prompt logprobs are pending, output of other choices waits too: PromptTokens precedes all text.
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
@@ -196,8 +199,8 @@ class TokenRun:
         if type(output) is Sampled and self._pending_outputs is None:  # The common case.
             return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
         match output:
-            case Scheduled(_, cached):
-                return self._handle_scheduled(cached)
+            case Scheduled():
+                return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
                 pending, self._pending_outputs = self._pending_outputs or [], None
                 return [
@@ -218,15 +221,23 @@ class TokenRun:
                 self._pending_outputs.append(output)
         return []
 
-    def _handle_scheduled(self, cached: int) -> list[Event]:
+    def _handle_scheduled(self, scheduled: Scheduled) -> list[Event]:
         if self._has_started:
             return []
         self._has_started = True
-        self._cached_tokens = cached
+        self._cached_tokens, self._written_tokens = scheduled.cached_tokens, scheduled.written_tokens
         if self._place is not None:
             self._place.start()
         edited = () if self._job is None else self._job.applied_edits
-        events: list[Event] = [Started(self._prompt_tokens, cached, len(self._choices), edited=edited)]
+        events: list[Event] = [
+            Started(
+                self._prompt_tokens,
+                self._cached_tokens,
+                len(self._choices),
+                edited=edited,
+                written_tokens=self._written_tokens,
+            )
+        ]
         if self._pending_outputs is None:
             events += self._build_prompt_events(None)
             if self._generates_nothing:
@@ -272,6 +283,8 @@ class TokenRun:
         if choice.pipeline.has_finished:
             return []
         stop = None if end.stop in self._eos else end.stop
+        if end.reason is FinishReason.STOP and choice.was_closed:
+            return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
         return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
 
     def _finish_choice(
@@ -289,13 +302,14 @@ class TokenRun:
             completion,
             self._cached_tokens,
             sum(pipeline.n_reasoning_tokens for pipeline in pipelines),
+            self._written_tokens,
         )
 
 
 class _Choice:
     """One sequence and its event pipeline. sampled: number of sampled tokens."""
 
-    __slots__ = ("_weight_changes", "assembler", "id", "n_sampled", "pipeline")
+    __slots__ = ("_closing", "_weight_changes", "assembler", "id", "n_sampled", "pipeline")
 
     def __init__(self, job: TokenJob, number: int) -> None:
         self.id = job.requests[number].id
@@ -305,6 +319,13 @@ class _Choice:
         self.pipeline = job.choice_pipelines[number]
         self.n_sampled = 0
         self._weight_changes: tuple[tuple[str, int], ...] = ()
+        matcher = job.requests[number].matcher
+        self._closing = matcher if isinstance(matcher, ClosingMatcher) else None
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the end of the answer was forced by its token limit."""
+        return self._closing is not None and self._closing.was_closed
 
     def record_weight_change(self, version: str) -> None:
         """Record the weights version that samples the next tokens."""

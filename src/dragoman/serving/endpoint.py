@@ -10,13 +10,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
 from ..dialects.base import Profile
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.direct_write import DirectResponse
@@ -24,20 +25,25 @@ from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
+from .context import RequestRecord
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
 from .streaming import (
     RawHeaders,
+    ReplayResponder,
     Responder,
     ResponseOutcome,
     ResponseStart,
     add_warnings,
     wrap_unexpected_error,
 )
+from .tracing import ServerSpan
 
 log = logging.getLogger("dragoman.access")
 
+LOG_FIELDS = "fields"
+"""The attribute of a log record with the fields of its line in the JSON log."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the warnings; in a request, `body` asks for them in the body too."""
@@ -52,6 +58,7 @@ class HttpRequest:
     on_disconnect: registers a callback for the client's disconnect.
     client: the client's address, if it has one.
     body_memory: the body's share of the memory budget.
+    record: shared by all copies of this request.
     """
 
     service: Service
@@ -67,6 +74,11 @@ class HttpRequest:
     path: str
     body_memory: BodyMemoryShare
     client: tuple[str, int] | None = None
+    record: RequestRecord = field(default_factory=RequestRecord)
+
+    @property
+    def client_host(self) -> str | None:
+        return self.client[0] if self.client is not None and self.client[0] else None
 
     @property
     def query(self) -> QueryParams:
@@ -107,6 +119,9 @@ class HttpRequest:
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
+        limits = self.service.tenancy.read_limits(self.record.owner)
+        if limits:
+            headers += self.envelope.render_rate_limits(limits, self.service.clock.now())
         if warnings:
             headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
@@ -134,8 +149,11 @@ class HttpRequest:
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
-            # At least 1: zero would make SDKs retry at once.
-            headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+            # At least 1: zero would make SDKs retry at once. Rounded up: a second earlier would be rejected again.
+            headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
+        if isinstance(error, BudgetExhausted):
+            # OpenAI's and Anthropic's SDKs would retry a 429 by themselves.
+            headers.append((b"x-should-retry", b"false"))
         if error.status == 401:
             # RFC 9110, 11.6.1 requires the challenge.
             headers.append((b"www-authenticate", b"Bearer"))
@@ -148,12 +166,13 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A response that is complete at once. warnings: which parts of the request were ignored."""
+    """A response that is complete at once. warnings: which parts of the request were ignored. headers: further ones."""
 
     body: bytes
     status: int = 200
     content_type: tuple[bytes, bytes] = JSON
     warnings: tuple[str, ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +213,14 @@ class Route:
     access: who may use it.
     envelope: the format of all its errors, including those of authentication and of the method.
     handlers: by method; HEAD is handled as GET without the body.
+    browser_handler: answers the GET of a browser that opens the address instead; needs no key, which it could not send.
     """
 
     path: str
     access: Access
     envelope: ErrorEnvelope
     handlers: Mapping[str, Handler]
+    browser_handler: Handler | None = None
 
 
 class Endpoint:
@@ -216,6 +237,11 @@ class Endpoint:
     def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
         envelope = self.find_envelope(scope["path"])
         http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
+        telemetry, method = self._service.telemetry, scope["method"]
+        if telemetry is not None:
+            scheme = scope.get("scheme", "http")
+            span = ServerSpan(method, self.route.path, http.path, http.headers, http.client_host, scheme)
+            http.record.span = telemetry.start_request(span)
         return RequestLifecycle(self, http, scope["method"])
 
     async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
@@ -232,22 +258,31 @@ class Endpoint:
         preflight_headers = policy.cors.build_preflight_headers(method, http.headers, handlers)
         if preflight_headers is not None:
             return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
+        browser_handler = self.route.browser_handler
+        if browser_handler is not None and method in ("GET", "HEAD") and accepts_html(http.headers):
+            return await browser_handler(http)
         caller = policy.keyring.authenticate(http.headers, self.route.access)
         handler = handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = (*handlers, *(("HEAD",) if "GET" in handlers else ()))
             message = f"{method} is not allowed on {self.route.path}; use {', '.join(handlers)}."
             raise MethodNotAllowed(message, allowed=allowed)
+        http.record.owner = caller.owner
         try:
-            return await handler(replace(http, caller=caller))
+            return await handler(replace(http, caller=caller, service=restrict_service(self._service, caller)))
         finally:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()
 
     def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
         """Record metrics and the access log after a request."""
-        service = self._service
+        service, span = self._service, lifecycle.record.span
         elapsed = service.clock.monotonic() - lifecycle.started_at
+        if span is not None and service.telemetry is not None:
+            reason = None if outcome.error is None else type(outcome.error).__name__
+            service.telemetry.end_request(
+                span, outcome.status if outcome.error is None else outcome.error.status, reason
+            )
         # By the route's pattern: paths themselves would be an unbounded number of label values.
         self._http_metrics.record(
             lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
@@ -263,7 +298,47 @@ class Endpoint:
                 escaped_path,
                 outcome.status,
                 elapsed * 1000,
+                extra=self._build_log_fields(lifecycle, escaped_path, outcome.status, elapsed),
             )
+
+    def _build_log_fields(
+        self, lifecycle: RequestLifecycle, path: str, status: int, elapsed: float
+    ) -> dict[str, object] | None:
+        """The fields of a line of the JSON log; None where lines are text."""
+        if not self._service.options.observes_calls:
+            return None
+        name = self._service.tenancy.keyring.find_name(lifecycle.record.owner)
+        return {LOG_FIELDS: build_log_fields(lifecycle, path, status, elapsed, name)}
+
+
+def build_log_fields(
+    lifecycle: RequestLifecycle, path: str, status: int, elapsed: float, key: str | None
+) -> dict[str, object]:
+    """The fields of a request's line in the JSON log. key: the name of its API key."""
+    call, span = lifecycle.record.call, lifecycle.record.span
+    fields: dict[str, object] = {
+        "client": show_address(lifecycle.client),
+        "request_id": lifecycle.id,
+        "method": lifecycle.method,
+        "path": path,
+        "status": status,
+        "duration_s": round(elapsed, 6),
+        "key": key,
+    }
+    if span is not None:
+        fields |= {"trace_id": span.context.trace_id, "span_id": span.context.span_id}
+    if call is not None:
+        fields |= {
+            "model": call.model,
+            "prompt_tokens": call.prompt_tokens,
+            "cached_tokens": call.cached_tokens,
+            "output_tokens": call.output_tokens,
+            "queue_s": call.queue_s,
+            "ttft_s": call.ttft_s,
+            "finish_reasons": call.finish_reasons,
+            "error": call.error,
+        }
+    return fields
 
 
 class RequestLifecycle:
@@ -272,7 +347,7 @@ class RequestLifecycle:
     Once there is a response, only the data for the log and the metrics is retained.
     """
 
-    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "started_at")
+    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "record", "started_at")
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method
@@ -282,7 +357,7 @@ class RequestLifecycle:
             http.started_at,
             http.content_length,
         )
-        self.client = http.client
+        self.client, self.record = http.client, http.record
 
     async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone: the client has disconnected."""
@@ -342,11 +417,23 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
         return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
 
 
+def restrict_service(service: Service, caller: Caller) -> Service:
+    """The service as this caller may use it: only with the models that its key permits."""
+    tenant = service.tenancy.keyring.peek_tenant(caller.owner)
+    if tenant is None or not tenant.models:
+        return service
+    return replace(service, models=service.models.restrict(tenant.models))
+
+
 def build_response(
     http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
 ) -> Responder | CompleteResponse:
     """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
-    if isinstance(result, Responder | CompleteResponse):
+    if isinstance(result, CompleteResponse):
+        return result if with_body else replace(result, body=b"")
+    if isinstance(result, Responder):
+        if isinstance(result, ReplayResponder):
+            result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error
@@ -354,9 +441,14 @@ def build_response(
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
-    response_headers = http.build_headers(result.content_type, result.warnings)
+    response_headers = [*http.build_headers(result.content_type, result.warnings), *result.headers]
     body = add_warnings(result.body, http.render_warnings(result.warnings))
     return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
+
+
+def accepts_html(headers: Headers) -> bool:
+    """Whether the client is a browser that opens a page: API clients and scripts do not ask for HTML."""
+    return "text/html" in headers.get("accept", "").lower()
 
 
 def show_address(client: tuple[str, int] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -18,14 +19,16 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
+from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
+from ..pipeline.request_queue import QueueShare
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
+from .call_observer import COMPLETIONS, observe_call
 from .context import RequestContext, build_owner_files
 from .disconnect import cancel_on_disconnect
 from .endpoint import Handler, HttpRequest, JsonResponse
-from .request_log import RequestLogLine, log_batches
 from .service import Service
 from .streaming import EventBatches, GenerationResponder, RawHeaders, Responder
 
@@ -92,7 +95,10 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
-    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
+    # The models, and those that the caller may use, can change.
+    return msgspec.structs.replace(
+        generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -116,7 +122,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
         RequestError: the request is invalid.
         ClientGone: the client has disconnected.
     """
-    work = _prepare_and_log(context, call, header)
+    work = _prepare_and_observe(context, call, header)
     if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
         # Compiling a schema can take seconds, which a client that has left must not cost.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
@@ -139,24 +145,35 @@ def _uses_workers(request: GenerateRequest) -> bool:
     return request.constraint is not None or has_program
 
 
-async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepare the call and record its outcome in the request log, if there is one."""
-    request_log, clock = context.service.generation.request_log, context.service.clock
-    if request_log is None:
-        return await prepare_call(context, call, header)
-    line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
-    try:
+async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+    """Prepare the call within the limits of its key, and observe it until its end."""
+    observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
+    if observer is None:
+        return _add_timings(context, await prepare_call(context, call, header))
+    with ExitStack() as stack:
+        stack.enter_context(observer)
         admitted = await prepare_call(context, call, header)
-    except Exception as error:
-        # Rejected requests are logged too: they are part of the load.
-        line.failed(error)
-        request_log.put(line)
-        raise
-    direct = admitted.run.direct
-    if direct is not None:
-        direct.add_observer(lambda batch: line.record(batch, clock.monotonic() - started_at))
-    batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
-    return replace(admitted, run=replace(admitted.run, batches=batches))
+        observer.record_warnings(admitted.warnings)
+        try:
+            await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
+        except RequestError:
+            await admitted.run.batches.aclose()
+            raise
+        # From here on the batches hold the observer.
+        stack.pop_all()
+    run = admitted.run
+    if run.direct is not None:
+        run.direct.add_observer(observer.record)
+    return _add_timings(context, replace(admitted, run=replace(run, batches=observer.observe(run.batches))))
+
+
+def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
+    """Have the answer contain its timings, if the server reports them."""
+    if not context.service.options.per_request_metrics:
+        return admitted
+    batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
+    # It changes the last batch, so all of them must pass through it.
+    return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -172,7 +189,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
-    model.queue.check_capacity(find_queue_owner(context))
+    model.queue.check_capacity(find_queue_share(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -225,7 +242,8 @@ def build_stream_headers(
 async def find_queried_model(http: HttpRequest) -> ServedModel:
     """Load and return the model in the query, or else the default model."""
     models = http.service.models
-    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
+    # A key may be restricted to models of which none is served.
+    return await models.load_and_find(http.query.get("model") or next((slot.name for slot in models.slots), ""))
 
 
 class WarningSource(Protocol):
@@ -271,20 +289,20 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=context.caller.owner,
-        queue_owner=find_queue_owner(context),
+        queue_share=find_queue_share(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
+        close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         wait_for_start=service.generation.start_limiter.acquire,
     )
 
 
-def find_queue_owner(context: RequestContext) -> str:
-    """The key that shares an engine with others; empty where there is one key at most."""
-    options = context.service.options
-    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""
+def find_queue_share(context: RequestContext) -> QueueShare:
+    """The caller's share of an engine."""
+    return context.service.tenancy.find_share(context.caller.owner)
 
 
 def request_timeout(context: RequestContext) -> float | None:

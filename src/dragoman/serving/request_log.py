@@ -1,6 +1,6 @@
 """The request log: a JSON line per generating request with times, model and token counts. Never contains a prompt.
 
-A thread writes the lines from a queue, so that requests never wait for the disk.
+A thread writes the lines from a queue, so that requests never wait for the disk. The last lines also stay in memory.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 QUEUE_SIZE = 8192
 """Maximum number of queued lines; further ones are dropped, and the server's log reports the number."""
 
+MAX_RECENT_REQUESTS = 200
+"""Requests that are kept in memory."""
+
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that closed the connection."""
 
@@ -34,6 +37,8 @@ class RequestLogLine(Struct):
     status: the HTTP status, or the one that an error after the headers would have had.
     error: a code or exception type, never a message: that could quote a prompt.
     finish_reasons: one per finished choice, in order of finishing.
+    key: name of the API key, or part of its digest; None without keys.
+    client: the client's address; None over a Unix socket.
     """
 
     arrival_s: float
@@ -49,6 +54,8 @@ class RequestLogLine(Struct):
     queue_s: float | None = None
     ttft_s: float | None = None
     latency_s: float | None = None
+    key: str | None = None
+    client: str | None = None
 
     def record(self, batch: list[Event], elapsed: float) -> None:
         """Update the line from a batch of events. elapsed: seconds since arrival."""
@@ -118,24 +125,23 @@ class RequestLog:
         return dropped
 
 
-async def log_batches(
-    batches: AsyncGenerator[list[Event]], line: RequestLogLine, request_log: RequestLog, elapsed: Callable[[], float]
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, and log the line when they end in any way. Closing it closes `batches`.
+class RecentRequest(Struct):
+    """A request of the last ones; its line changes while it runs. warnings: parts of it that are ignored."""
 
-    elapsed: returns seconds since arrival.
-    """
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                line.record(batch, elapsed())
-                yield batch
-    except Exception as error:
-        line.failed(error)
-        raise
-    finally:
-        line.latency_s = elapsed()
-        # Neither finished nor failed: the generator was closed.
-        if line.status == CLIENT_CLOSED_REQUEST:
-            line.error = "cancelled"
-        request_log.put(line)
+    line: RequestLogLine
+    warnings: tuple[str, ...] = ()
+
+
+class RecentRequests:
+    """The last requests, running ones included, without their content."""
+
+    def __init__(self, size: int = MAX_RECENT_REQUESTS) -> None:
+        self._requests: deque[RecentRequest] = deque(maxlen=size)
+
+    def add(self, line: RequestLogLine) -> RecentRequest:
+        request = RecentRequest(line)
+        self._requests.append(request)
+        return request
+
+    def iterate_newest_first(self) -> Iterator[RecentRequest]:
+        return reversed(self._requests)

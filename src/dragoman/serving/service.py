@@ -20,7 +20,9 @@ from .cors import CorsPolicy
 from .crypto import Sealer
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
-from .request_log import RequestLog
+from .request_log import RecentRequests, RequestLog
+from .tenancy import Tenancy
+from .tracing import Telemetry
 
 STARTS_PER_TURN = 4
 
@@ -35,8 +37,13 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: seconds after which a WebSocket is closed.
     batch_concurrency: concurrent requests of batches.
     weights_dir: the directory that weight updates can read from; None disables them.
+    tokens_as_ids: see `ReaderOptions`.
+    per_request_metrics: answers with one choice contain their timings, as with vLLM's flag.
+    close_at_limit: end constrained answers legally within their token limit, unless a request says otherwise.
     request_timeout: seconds after which a generation fails; None is unlimited.
     progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
+    observes_calls: calls are recorded for the access log, also without a request log and keys.
+    ui: serve the page at `/ui`, and keep the facts of the last requests for it.
     """
 
     profile: Profile = Profile.OPENAI
@@ -61,8 +68,13 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: float = 3600.0
     weights_dir: str | None = None
     max_weights_bytes: int = 1024 * 1024 * 1024
+    per_request_metrics: bool = False
+    tokens_as_ids: bool = False
+    close_at_limit: bool = False
     request_timeout: float | None = None
     progress_timeout: float = 600.0
+    observes_calls: bool = False
+    ui: bool = False
 
 
 class StartLimiter:
@@ -113,6 +125,7 @@ class GenerationServices:
     meters: count the calls of each model.
     request_log: None if requests are not logged.
     recent_prompts: remembers prompts to explain; None unless that is enabled.
+    recent_requests: remembers the last requests without their content; None without the page that shows them.
     start_limiter: paces what is expensive in admitting a call.
     """
 
@@ -123,6 +136,7 @@ class GenerationServices:
     meters: ModelMetrics
     request_log: RequestLog | None = None
     recent_prompts: RecentPrompts | None = None
+    recent_requests: RecentRequests | None = None
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
 
 
@@ -131,7 +145,9 @@ class Service:
     """What the handlers of all routes share. It knows no feature: a feature's state is handed to its own routes alone.
 
     body_budget: the memory for all request bodies in flight.
+    tenancy: the keys, with their limits and usage.
     store: None if storage is disabled.
+    telemetry: None if nothing is traced.
     """
 
     models: Models
@@ -141,4 +157,6 @@ class Service:
     generation: GenerationServices
     stream_monitor: StreamMonitor
     body_budget: BodyMemoryBudget
+    tenancy: Tenancy
     store: Store | None = None
+    telemetry: Telemetry | None = None

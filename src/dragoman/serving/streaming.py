@@ -347,9 +347,9 @@ class _BatchCollector:
 
 
 class ReplayResponder(Responder):
-    """A stream of already rendered events."""
+    """A stream of already rendered events. has_body: False for a response to HEAD."""
 
-    __slots__ = ("_events",)
+    __slots__ = ("_events", "has_body")
 
     def __init__(
         self,
@@ -360,8 +360,13 @@ class ReplayResponder(Responder):
     ) -> None:
         super().__init__(events, framing, response_start, monitor, stream=True)
         self._events = events
+        self.has_body = True
 
     async def _produce(self) -> None:
+        if not self.has_body:
+            await self._send_headers()
+            await self._write(b"", more_body=False)
+            return
         async for chunk in self._events:
             if self._response_start is not None:
                 await self._send_headers()

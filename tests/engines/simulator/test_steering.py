@@ -321,3 +321,51 @@ async def test_scheduler_flags_reach_the_scheduler():
         (rank,) = sim.engine._ranks  # pyright: ignore[reportPrivateUsage]
         config = rank.core.scheduler.config
     assert {name: getattr(config, name) for name in flags} == flags
+
+
+async def test_the_state_of_the_replicas_is_shown():
+    async with twin(data_parallel_size=2, num_gpu_blocks_override=99, block_size=16) as sim:
+        await asyncio.gather(*(sim.chat(max_tokens=40, ignore_eos=True) for _ in range(4)))
+        (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
+        assert (state["model"], state["time_scale"], state["block_size"]) == ("sim-model", 1000.0, 16)
+        assert [(rank["blocks"], rank["used_blocks"], rank["running"], rank["waiting"]) for rank in state["ranks"]] == [
+            (98, 0, 0, 0)
+        ] * 2
+        for rank in state["ranks"]:
+            # The first step has the prompt, 39 more have a token of each sequence.
+            assert rank["steps"] >= 40
+            assert len(rank["step_seconds"]) == len(rank["step_tokens"]) == min(rank["steps"], 120)
+            assert rank["step_tokens"][0] > rank["step_tokens"][-1]
+            # In simulated time: a step of this model on this GPU takes about 20 ms.
+            assert 0.01 < rank["step_seconds"][-1] < 0.05
+            assert rank["cached_blocks"] > 0
+
+
+async def test_the_time_scale_changes_while_it_runs():
+    async with twin(time_scale=0.001) as sim:
+        asking = asyncio.create_task(sim.chat(max_tokens=20, ignore_eos=True))
+        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+            await asyncio.sleep(0.001)
+        async with sim.http() as client:
+            answer = await client.put("/dragoman/simulator", json={"time_scale": 1e6})
+        assert answer.json()["data"][0]["time_scale"] == 1e6
+        assert sim.engine.get_simulation().time_scale == 1e6
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        # At the first scale these steps would take longer than any test.
+        assert (await sim.chat(max_tokens=200, ignore_eos=True))["usage"]["completion_tokens"] == 200
+
+
+@pytest.mark.parametrize("change", [{}, {"time_scale": 0}, {"time_scale": "fast"}, {"time_scale": 1, "scale": 2}, []])
+async def test_a_time_scale_that_makes_no_sense_is_refused(change: object):
+    async with twin() as sim, sim.http() as client:
+        assert (await client.put("/dragoman/simulator", json=change)).status_code == 400
+        assert (await client.put("/dragoman/simulator", json={"time_scale": 2, "model": "x"})).status_code == 404
+        assert sim.engine.get_simulation().time_scale == 1000.0
+
+
+async def test_the_time_scale_of_transfers_is_set_at_startup():
+    async with twin(kv_transfer_config='{"kv_role": "kv_both"}') as sim, sim.http() as client:
+        answer = await client.put("/dragoman/simulator", json={"time_scale": 2})
+        assert answer.status_code == 400
+        assert "--time-scale" in answer.json()["error"]["message"]

@@ -51,7 +51,8 @@ class OllamaModelCard(Struct, frozen=True):
     name: a name or an alias. root: the model behind it.
     created: Unix seconds. size: bytes in memory; 0 if unknown.
     max_model_len, capabilities: None if the model has not been loaded yet.
-    architecture, parameter_size, quantization, format: empty if unknown.
+    architecture, quantization, format: empty if unknown.
+    parameters: number of weights.
     template: the source of its chat template.
     """
 
@@ -63,7 +64,7 @@ class OllamaModelCard(Struct, frozen=True):
     capabilities: tuple[str, ...] | None = None
     embedding_length: int | None = None
     architecture: str = ""
-    parameter_size: str = ""
+    parameters: int | None = None
     quantization: str = ""
     format: str = ""
     template: str = ""
@@ -82,7 +83,7 @@ class RunningModel(Struct, frozen=True):
     expires_at: float
 
 
-class _Details(Struct, frozen=True):
+class OllamaModelDetails(Struct, frozen=True):
     parent_model: str
     format: str
     family: str
@@ -91,30 +92,30 @@ class _Details(Struct, frozen=True):
     quantization_level: str
 
 
-class _ListedModel(Struct, frozen=True):
+class OllamaListedModel(Struct, frozen=True):
     name: str
     model: str
     modified_at: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
 
 
-class _ProcessModel(Struct, frozen=True):
+class OllamaProcessModel(Struct, frozen=True):
     name: str
     model: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
     expires_at: str
     size_vram: int
     context_length: int
 
 
-class _Show(Struct, frozen=True, omit_defaults=True):
+class OllamaShow(Struct, frozen=True, omit_defaults=True):
     """The response of /api/show. Ollama leaves out what is unknown."""
 
-    details: _Details
+    details: OllamaModelDetails
     model_info: dict[str, str | int]
     modified_at: str
     parameters: str = ""
@@ -125,7 +126,7 @@ class _Show(Struct, frozen=True, omit_defaults=True):
 def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
     """The response of /api/tags."""
     models = [
-        _ListedModel(
+        OllamaListedModel(
             name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
         )
         for card in cards
@@ -136,7 +137,7 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
 def render_running_models(models: Sequence[RunningModel]) -> bytes:
     """The response of /api/ps, the model that stays longest first."""
     entries = [
-        _ProcessModel(
+        OllamaProcessModel(
             name := add_tag(model.card.name),
             name,
             model.card.size,
@@ -157,9 +158,11 @@ def render_show(card: OllamaModelCard) -> bytes:
     info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
     if card.max_model_len is not None:
         info[f"{architecture}.context_length"] = card.max_model_len
+    if card.parameters is not None:
+        info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
-    show = _Show(
+    show = OllamaShow(
         _build_details(card),
         info,
         format_time(card.created),
@@ -198,9 +201,18 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
     return (PullProgress("pulling manifest"), *layer, *map(PullProgress, statuses))
 
 
-def _build_details(card: OllamaModelCard) -> _Details:
+def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    return _Details("", card.format, card.architecture, families, card.parameter_size, card.quantization)
+    size = "" if card.parameters is None else _format_count(card.parameters)
+    return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
+
+
+def _format_count(count: int) -> str:
+    """`8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters."""
+    for unit, size, digits in (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0)):
+        if count >= size:
+            return f"{count // size}{unit}" if count % size == 0 else f"{count / size:.{digits}f}{unit}"
+    return str(count)
 
 
 def _render_parameters(sampling: Sampling) -> str:

@@ -21,6 +21,7 @@ DETOKENIZE = ParameterTable(
     (
         *honour("detokenize", "model", note="optional if the server has a default model"),
         *honour("detokenize", "tokens"),
+        *honour("detokenize", "return_token_strs", note="each token's text, and which tokens are control tokens"),
         *accept("detokenize", "skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
     )
 )

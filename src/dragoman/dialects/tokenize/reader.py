@@ -30,30 +30,34 @@ class TokenizeCall(Struct, frozen=True):
 
 
 class DetokenizeCall(Struct, frozen=True):
+    """A parsed /detokenize request. return_token_strs: also each token by itself."""
+
     model: str
     tokens: tuple[int, ...]
+    return_token_strs: bool = False
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-class _CommonFields(Struct, frozen=True, kw_only=True):
+class TokenizeFields(Struct, frozen=True, kw_only=True):
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
-class _TextBody(_CommonFields, frozen=True, kw_only=True):
+class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
     prompt: str
 
 
-class _DetokenizeBody(Struct, frozen=True, kw_only=True):
+class DetokenizeBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokens: list[TokenId]
+    return_token_strs: bool | None = None
 
 
-_COMMON, _TEXT = BodySchema(_CommonFields), BodySchema(_TextBody)
+_COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
 _PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
-_DETOKENIZE = BodySchema(_DetokenizeBody)
+_DETOKENIZE = BodySchema(DetokenizeBody)
 
 
 def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
@@ -96,4 +100,6 @@ def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_DETOKENIZE)
     warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
-    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), tuple(warnings), unknown)
+    return DetokenizeCall(
+        resolve_model(body.model, options), tuple(body.tokens), bool(body.return_token_strs), tuple(warnings), unknown
+    )

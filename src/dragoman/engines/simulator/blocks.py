@@ -66,6 +66,11 @@ class SimulatedBlockPool:
         return self.size - self.num_free
 
     @property
+    def num_cached(self) -> int:
+        """Number of different blocks in the prefix cache."""
+        return len(self._block_by_hash)
+
+    @property
     def usage(self) -> float:
         """Share of the blocks that are held, 0 to 1 (`vllm:kv_cache_usage_perc`)."""
         return self.num_used / self.size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -15,7 +16,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from ...core.control import PauseMode
+from ...core.control import PauseMode, RankState, SimulationState
 from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
@@ -37,13 +38,17 @@ from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
 from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
+from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
 from .transfers import TransferContext, parse_transfer_params
 
+MAX_RECENT_STEPS = 120
+"""Steps of each rank whose times are kept."""
+
 
 class SimulatorEngine:
-    """A `core.engine.TokenEngine`, `core.metrics.StatsSource` and `core.control.Control` and
-    `core.control.Scriptable`."""
+    """A `core.engine.TokenEngine`, `core.metrics.StatsSource`, `core.control.EngineControl`, `Scriptable` and
+    `Simulated`."""
 
     def __init__(
         self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
@@ -55,6 +60,7 @@ class SimulatorEngine:
         self._config, self._replies, self._vocab_size = config, replies, vocab_size
         self._fault_injector = FaultInjector(config.faults, config.seed)
         self._ranks: list[DataParallelRank] = []
+        self._recent_steps: list[deque[tuple[int, float]]] = []
         self._live: dict[str, LiveRequest] = {}
         self._rank_of: dict[str, DataParallelRank] = {}
         self._num_arriving = 0
@@ -91,10 +97,42 @@ class SimulatorEngine:
         for entry in [parse_reply(value, "reply") for value in replies]:
             self._replies.enqueue_reply(entry)
 
+    def get_simulation(self) -> SimulationState:
+        """As `core.control.Simulated.get_simulation`."""
+        states: list[RankState] = []
+        for rank, recent_steps in zip(self._ranks, self._recent_steps, strict=True):
+            scheduler = rank.core.scheduler
+            pool = scheduler.pool
+            states.append(
+                RankState(
+                    scheduler.num_running,
+                    scheduler.num_waiting,
+                    pool.size,
+                    pool.num_used,
+                    pool.num_cached,
+                    rank.core.num_steps,
+                    tuple(tokens for tokens, _ in recent_steps),
+                    tuple(seconds for _, seconds in recent_steps),
+                )
+            )
+        config = self._config
+        return SimulationState(
+            config.time_scale, config.scheduler.block_size, config.scheduler.max_num_seqs, tuple(states)
+        )
+
+    def set_time_scale(self, time_scale: float) -> None:
+        """As `core.control.Simulated.set_time_scale`."""
+        if self._config.kv_transfer is not None:
+            # The bandwidth of a transfer that is in progress cannot change.
+            message = "The time scale of an instance that transfers KV caches is set at startup (--time-scale)."
+            raise Unsupported(message, param="time_scale")
+        self._config = msgspec.structs.replace(self._config, time_scale=time_scale)
+
     async def start(self) -> None:
         self._timers = timers = TimerQueue()
         transfer = self._config.kv_transfer
         context = None if transfer is None else await self._open_notifier(transfer)
+        self._recent_steps = []
         self._ranks = [self._build_rank(number, timers, context) for number in range(self._config.ranks)]
         self._ready_at = timers.now() + self._config.warm_up
         self._down_reason = None
@@ -124,7 +162,18 @@ class SimulatorEngine:
             self._publishers.append(publisher)
             publish = partial(self._publish_cache_events, publisher)
         pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
-        core = EngineCore(SimulatedScheduler(config.scheduler, pool), build_step_time(config, number))
+        recent_steps: deque[tuple[int, float]] = deque(maxlen=MAX_RECENT_STEPS)
+        self._recent_steps.append(recent_steps)
+        simulated_seconds = build_step_time(config, number)
+
+        def measure_step(load: StepLoad) -> float:
+            seconds = simulated_seconds(load)
+            recent_steps.append((load.tokens, seconds))
+            # Read at each step, since an administrator can change it.
+            return seconds / self._config.time_scale
+
+        acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
+        core = EngineCore(SimulatedScheduler(config.scheduler, pool), measure_step, acceptance.count_sampled)
         return DataParallelRank(
             number,
             core,

@@ -13,8 +13,9 @@ import yaml
 from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
-from .fitting import Prior, build_prior
+from .fitting import Prior, RankLayout, build_prior
 from .latency import LatencyModel
+from .speculation import check_acceptance_rates
 
 SUFFIX = ".yaml"
 PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
@@ -42,6 +43,10 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     lock_step: bool = False
     link_latency: float | None = None
     watts: float | None = None
+
+    @property
+    def ranks(self) -> RankLayout:
+        return RankLayout(self.data_parallel, self.lock_step)
 
 
 class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -97,6 +102,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     frontend_seconds: from the client to the engine's queue.
     noise: sigma of a step's log-normal factor.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty is `speculation.DEFAULT_RATES`.
     """
 
     name: str
@@ -107,14 +113,28 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     frontend_seconds: float = 0.001
     noise: float = 0.0
     calibration: Calibration | None = None
+    acceptance_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
             raise ValueError("frontend_seconds and noise must not be negative")
+        check_acceptance_rates(self.acceptance_rates)
 
     @property
     def prior(self) -> Prior:
         return estimate_prior(self.hardware, self.model)
+
+    @property
+    def expert_prior(self) -> Prior | None:
+        """The expectation for ranks that share experts, if this profile has it: the weights that a step reads grow with
+        its tokens, which `prior` does not know."""
+        if not self.latency.per_expert_token:
+            return None
+        return Prior(
+            base=self.latency.base,
+            per_context_token=self.latency.per_context_token,
+            per_expert_token=self.latency.per_expert_token,
+        )
 
 
 def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:

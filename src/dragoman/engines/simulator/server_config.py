@@ -14,7 +14,7 @@ from .faults import Fault
 from .kv_events import KvEventsVersion
 from .kv_notifications import KvTransferConfig
 from .kv_publisher import KvEventsConfig
-from .latency import LatencyModel, StepTime, add_noise, speed_up
+from .latency import LatencyModel, StepTime, add_noise
 
 _FEATURES = frozenset(
     {
@@ -53,6 +53,7 @@ class SimulatorConfig(Struct, frozen=True):
     time_scale: float = 1.0
     warm_up: float = 0.0
     ranks: int = 1
+    acceptance_rates: tuple[float, ...] = ()
     seed: int = 0
     max_num_waiting: int = 2048
     accepts_images: bool = False
@@ -74,11 +75,9 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
 
 
 def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
-    """Build the step time of a rank, with its own noise, on the server's clock."""
+    """Build the step time of a rank, with its own noise, in simulated time."""
     seconds: StepTime = config.latency.compute_seconds
-    if config.noise:
-        seconds = add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank]))
-    return seconds if config.time_scale == 1 else speed_up(seconds, config.time_scale)
+    return add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank])) if config.noise else seconds
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:

@@ -98,7 +98,8 @@ async def _read_messages_call(http: HttpRequest) -> GenerationCall:
 
 
 def _require_enabled(http: HttpRequest) -> None:
-    if not http.service.options.explain:
+    # The page shows the prompts of its own conversations; it remembers no earlier ones.
+    if not (http.service.options.explain or http.service.options.ui):
         raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
 
 

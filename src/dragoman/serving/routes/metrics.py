@@ -26,6 +26,7 @@ from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
 from ..http_metrics import HttpMetrics
 from ..streaming import Responder
+from ..tenancy import KeyMetrics, KeyUsage
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""
@@ -60,6 +61,9 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
     ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
     ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
     ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
+    ("spec_decode_num_drafts", "Steps of requests with speculative tokens.", lambda stats: stats.drafts),
+    ("spec_decode_num_draft_tokens", "Speculative tokens verified.", lambda stats: stats.draft_tokens),
+    ("spec_decode_num_accepted_tokens", "Speculative tokens accepted.", lambda stats: stats.accepted_tokens),
 )
 _SPLIT_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
     ("num_requests_waiting_by_reason", "reason", "The same by reason.", lambda stats: stats.waiting_by_reason),
@@ -71,6 +75,12 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str,
         "source",
         "Prompt tokens that were not computed, by the cache that had them.",
         lambda stats: stats.cached_tokens_by_source,
+    ),
+    (
+        "spec_decode_num_accepted_tokens_per_pos",
+        "position",
+        "Speculative tokens accepted, by position.",
+        lambda stats: stats.accepted_by_position,
     ),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], ...] = (
@@ -254,15 +264,49 @@ class HttpCollector(Collector):
         )
 
 
-def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> Sequence[Route]:
-    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics)}),)
+class KeyCollector(Collector):
+    """Usage and rejections by API key."""
+
+    def __init__(self, key_metrics: KeyMetrics) -> None:
+        self._key_metrics = key_metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, read in _KEY_COUNTERS:
+            family = CounterMetricFamily(f"dragoman:key_{name}", text, labels=("key", "model_name"))
+            for labels, usage in self._key_metrics.usage.items():
+                family.add_metric(labels, read(usage))
+            yield family
+        rejections = CounterMetricFamily(
+            "dragoman:key_rejections", "Requests rejected by a limit of their key.", labels=("key", "limit")
+        )
+        for labels, count in self._key_metrics.rejected.items():
+            rejections.add_metric(labels, count)
+        yield rejections
+        running = GaugeMetricFamily("dragoman:key_requests_running", "Requests of a key in progress.", labels=("key",))
+        for key, count in self._key_metrics.running.items():
+            running.add_metric((key,), count)
+        yield running
 
 
-def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:
+_KEY_COUNTERS: tuple[tuple[str, str, Callable[[KeyUsage], int]], ...] = (
+    ("requests", "Requests of a key that reached an engine.", lambda usage: usage.requests),
+    ("prompt_tokens", "Prompt tokens of a key.", lambda usage: usage.prompt_tokens),
+    ("generation_tokens", "Generated tokens of a key.", lambda usage: usage.generation_tokens),
+)
+
+
+def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Sequence[Route]:
+    return (
+        Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics, key_metrics)}),
+    )
+
+
+def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Handler:
     """Build the handler of `/metrics`; the Accept header chooses the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))
+    registry.register(KeyCollector(key_metrics))
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))

@@ -12,6 +12,7 @@ from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
 from ..http_metrics import HttpMetrics
 from ..port_faults import PortController
+from ..tenancy import KeyMetrics
 from . import (
     admin,
     batches,
@@ -24,6 +25,7 @@ from . import (
     generate,
     health,
     listener,
+    live_state,
     message_batches,
     messages,
     metrics,
@@ -36,9 +38,12 @@ from . import (
     sglang,
     tgi,
     tokenize,
+    ui,
+    usage,
     vllm,
     weights,
 )
+from .openapi import handlers as openapi
 from .responses import compact, create, input_tokens, stored
 from .responses.background import BackgroundRuns
 from .responses.turn import ConversationLocks
@@ -53,6 +58,7 @@ class Features:
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
     puller: None where models cannot be downloaded.
+    ui: whether the page is served.
     """
 
     background: BackgroundRuns | None = None
@@ -62,11 +68,13 @@ class Features:
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
+    key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
+    ui: bool = False
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
     """All routes, by the module that declares them. A path belongs to one module."""
-    return {
+    groups: dict[str, Sequence[Route]] = {
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),
         "responses.create": create.build_routes(features.background, features.conversation_locks),
@@ -86,14 +94,19 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "explain": explain.build_routes(features.recent_prompts),
         "tokenize": tokenize.build_routes(),
         "health": health.build_routes(),
-        "metrics": metrics.build_routes(meters, http_metrics),
+        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics),
+        "usage": usage.build_routes(),
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),
-        "tgi": tgi.build_routes(),
+        "tgi": tgi.build_routes(redirects_browsers=features.ui),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
         "admin": admin.build_routes(),
         "weights": weights.build_routes(),
         "listener": listener.build_routes(features.port_controller),
+        "live_state": live_state.build_routes(),
+        "ui": ui.build_routes(is_enabled=features.ui),
     }
+    described = [route for group in groups.values() for route in group]
+    return {**groups, "openapi.handlers": openapi.build_routes(described)}

@@ -12,6 +12,7 @@ from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import TGI
 from ..generate import build_generation_handler, find_queried_model
 from ..streaming import Responder
+from .ui import redirect_to_page
 
 INDEX_TEXT = f"""\
 Dragoman {__version__}, an inference API server.
@@ -22,14 +23,15 @@ Ollama's clients      OLLAMA_HOST = this address
 its models            GET /v1/models
 its state             GET /health
 """
-"""The index page for browsers."""
+"""The index page, for browsers too where the page at /ui is disabled."""
 
 
-def build_routes() -> Sequence[Route]:
-    user = Access.USER
+def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
+    """redirects_browsers: to the page at /ui."""
+    user, browser_handler = Access.USER, redirect_to_page if redirects_browsers else None
     post_root = build_generation_handler(partial(read_tgi, as_list=True))
     return (
-        Route("/", user, TGI, {"GET": show_index, "POST": post_root}),
+        Route("/", user, TGI, {"GET": show_index, "POST": post_root}, browser_handler),
         Route(
             "/generate_stream",
             user,

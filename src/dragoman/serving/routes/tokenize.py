@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import anyio.to_thread
 import msgspec
 
+from ...core.engine import Tokenizer
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
 from ...pipeline.admission import check_countable
@@ -58,7 +59,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     strings: list[str] | None = None
     if call.return_token_strs:
         assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
-        strings = [model.tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
+        strings = _list_token_texts(model.tokenizer, ids)
     return JsonResponse(render_tokenize(ids, model.max_model_len, strings), warnings=warnings)
 
 
@@ -76,7 +77,15 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
     text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
-    return JsonResponse(render_detokenize(text), warnings=warnings)
+    if not call.return_token_strs:
+        return JsonResponse(render_detokenize(text), warnings=warnings)
+    control_tokens = sorted(set(call.tokens).intersection(tokenizer.special_tokens.values()))
+    body = render_detokenize(text, _list_token_texts(tokenizer, call.tokens), control_tokens)
+    return JsonResponse(body, warnings=warnings)
+
+
+def _list_token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    return [tokenizer.token_bytes(id).decode("utf-8", "replace") for id in ids]
 
 
 def _build_no_tokenizer_error() -> Unsupported:

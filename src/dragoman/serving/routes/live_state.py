@@ -1,0 +1,76 @@
+"""The state of a running server, for administrators: its last requests without their content, and its simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ...core.control import SimulationState
+from ...core.errors import NotFound
+from ..admin_body import decode_body
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, Route
+from ..envelopes import OPENAI
+from ..streaming import Responder
+
+MAX_WARNINGS = 8
+MAX_WARNING_LENGTH = 200
+"""Characters; a warning may name a field that the client has made up."""
+
+
+def build_routes() -> Sequence[Route]:
+    simulation = {"GET": show_simulation, "PUT": change_simulation, "POST": change_simulation}
+    return (
+        Route("/dragoman/requests", Access.ADMIN, OPENAI, {"GET": list_requests}),
+        Route("/dragoman/simulator", Access.ADMIN, OPENAI, simulation),
+    )
+
+
+async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
+    """List the last requests, the newest first: the fields of a line of the request log, and `warnings`."""
+    recent_requests = http.service.generation.recent_requests
+    if recent_requests is None:
+        raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
+    data = [
+        {
+            **msgspec.structs.asdict(request.line),
+            "warnings": [warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
+        }
+        for request in recent_requests.iterate_newest_first()
+    ]
+    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+
+
+class _SimulatedModel(SimulationState, frozen=True, kw_only=True):
+    model: str
+
+
+async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
+    """List the simulated models; there may be none."""
+    data = [
+        _SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
+        for model in http.service.models
+        if model.simulation is not None
+    ]
+    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+
+
+class _Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """time_scale: 10 is ten times as fast. model: None is every simulated one."""
+
+    time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
+    model: str | None = None
+
+
+async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
+    change = await decode_body(http, _Change)
+    models = list(http.service.models) if change.model is None else [http.service.models.find_loaded(change.model)]
+    simulations = [model.simulation for model in models if model.simulation is not None]
+    if not simulations:
+        raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")
+    for simulation in simulations:
+        simulation.set_time_scale(change.time_scale)
+    return await show_simulation(http)

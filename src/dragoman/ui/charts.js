@@ -1,0 +1,96 @@
+// Prometheus' text format, and charts of it as SVG.
+
+import { h, seconds, svg } from "./dom.js";
+
+/** The samples of a scrape by name: [{labels, value}]. */
+export function parseMetrics(text) {
+	const samples = new Map();
+	for (const [, name, labels, value] of text.matchAll(/^([\w:]+)(?:\{(.*)\})? (\S+)/gm)) {
+		if (!samples.has(name)) samples.set(name, []);
+		samples.get(name).push({ labels: labels || "", value: Number(value) });
+	}
+	return samples;
+}
+
+// Sums are over all models and engines.
+export const sum = (samples, name) => samples.get(name)?.reduce((total, { value }) => total + value, 0) ?? null;
+
+/** [{bound, count}], the counts not cumulative. */
+export function readHistogram(samples, name) {
+	const totals = new Map();
+	for (const { labels, value } of samples.get(`${name}_bucket`) || []) {
+		const bound = labels.match(/le="([^"]+)"/)[1].replace("+Inf", "Infinity");
+		totals.set(bound, (totals.get(bound) || 0) + value);
+	}
+	let before = 0;
+	return [...totals].map(([bound, total]) => {
+		const entry = { bound: Number(bound), count: total - before };
+		before = total;
+		return entry;
+	});
+}
+
+/** A quantile, interpolated within its bucket as Prometheus does. */
+export function quantile(buckets, q) {
+	let left = q * buckets.reduce((all, { count }) => all + count, 0);
+	let low = 0;
+	for (const { bound, count } of buckets) {
+		if (count && left <= count) return bound === Infinity ? low : low + ((bound - low) * left) / count;
+		left -= count;
+		low = bound;
+	}
+	return null;
+}
+
+const WIDTH = 480;
+const HEIGHT = 100;
+const draw = (title, facts, ...children) => h("figure.card", h("figcaption", h("strong", title), facts),
+	svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 16}`, role: "img", "aria-label": `${title}: ${facts.map((fact) => fact.textContent).join(", ")}` }, ...children));
+
+export function drawHistogram(title, buckets) {
+	const used = buckets.map(({ count }, at) => (count ? at : -1)).filter((at) => at >= 0);
+	const start = Math.max(0, (used[0] ?? 1) - 1);
+	const shown = buckets.slice(start, Math.max(start + 8, (used.at(-1) ?? 0) + 2));
+	const most = Math.max(1, ...shown.map(({ count }) => count));
+	const width = WIDTH / shown.length;
+	const every = Math.ceil(shown.length / 8);
+	const bars = shown.flatMap(({ bound, count }, at) => {
+		const height = (count / most) * HEIGHT;
+		const label = bound === Infinity ? "∞" : seconds(bound);
+		const text = at % every ? [] : [svg("text", { x: (at + 1) * width - 2, y: HEIGHT + 13, "text-anchor": "end" }, label)];
+		return [svg("rect", { x: at * width + 1, width: width - 2, y: HEIGHT - height, height, rx: 2 }, svg("title", {}, `up to ${label}: ${count}`)), ...text];
+	});
+	const total = buckets.reduce((all, { count }) => all + count, 0);
+	const facts = [...[0.5, 0.9, 0.99].map((q) => `p${q * 100} ${seconds(quantile(buckets, q))}`), `${total} samples`];
+	return draw(title, facts.map((fact) => h("span", fact)), ...bars);
+}
+
+/** series: {label: values} over the same points in time, at most `size`. */
+export function drawLines(title, series, format, size = 120) {
+	const entries = Object.entries(series);
+	const most = Math.max(...entries.flatMap(([, values]) => values), 1e-6);
+	const lines = entries.map(([, values], at) => svg("polyline", {
+		class: `line${at}`,
+		points: values.map((value, x) => `${(WIDTH * (x + size - values.length)) / (size - 1)},${HEIGHT - (value / most) * (HEIGHT - 4)}`).join(" "),
+	}));
+	const facts = entries.map(([label, values], at) => h(`span.key.line${at}`, `${label} ${format(values.at(-1) ?? 0)}`));
+	return draw(title, [...facts, h("span", `most ${format(most < 1e-5 ? 0 : most)}`)], svg("path", { d: `M0 ${HEIGHT}H${WIDTH}` }), ...lines);
+}
+
+export const tile = (label, value, note = "") => h("div.card.tile", h("small", label), h("strong", value), h("small", note));
+
+/** Call `update` every second while the view is shown, one call at a time. */
+export function poll(update) {
+	let run = 0;
+	const loop = async (mine) => {
+		if (!document.hidden) await update();
+		if (mine === run) setTimeout(() => mine === run && loop(mine), 1000);
+	};
+	return { show: () => loop(++run), hide: () => run++ };
+}
+
+export function drawTable(caption, heads, rows) {
+	return h("div.scroll", { tabIndex: 0, role: "region", "aria-label": caption }, h("table", h("caption", caption),
+		h("thead", h("tr", heads.map((head) => h("th", { scope: "col" }, head)))),
+		h("tbody", rows.map((cells) => h("tr", cells.map((cell) => h("td", cell ?? "–")))))));
+}

@@ -1,0 +1,266 @@
+// The APIs that the page speaks. Each builds a body from one form of a conversation, and reads events into one reply.
+//
+// conversation: {system, messages: [{role: "user" | "assistant" | "tool", text, images, calls, results}]}
+// options: as `readOptions` returns them
+
+export const newReply = () => ({
+	text: "",
+	reasoning: "",
+	calls: [], // {id, name, input}, the input as text
+	finish: null,
+	usage: null, // {prompt, cached, completion, reasoning}
+	tokens: [], // {id, text, logprob, top: [{text, logprob}], part}
+	promptIds: null,
+	error: null,
+	warnings: [],
+});
+
+/** JSON leaves out what is undefined. */
+const some = (list) => (list.length ? list : undefined);
+
+/** The functions of a list of tools in the form of Chat Completions, Responses or Messages. */
+const readTools = (tools) => (tools || []).map((tool) => {
+	const { name, description, parameters, input_schema: schema, strict } = tool.function || tool;
+	return { name, description, parameters: parameters || schema, strict };
+});
+
+/** The problem of a list of tools, or an empty text. */
+export function checkTools(tools) {
+	if (!Array.isArray(tools)) return "Tools are a list: [ ... ]";
+	const at = readTools(tools).findIndex((tool) => typeof tool.name !== "string" || !tool.name);
+	return at < 0 ? "" : `Tool ${at + 1} has no name.`;
+}
+
+const wrapTools = (tools) => some(readTools(tools).map((tool) => ({ type: "function", function: tool })));
+const sampling = ({ temperature, topP, topK, seed }) => ({ temperature, top_p: topP, top_k: topK, seed });
+const scores = ({ logprobs, alternatives }) => (logprobs ? { logprobs, top_logprobs: alternatives } : {});
+
+const withSystem = (system, sent) => (system ? [{ role: "system", content: system }, ...sent] : sent);
+
+/** Convert the messages by role; a converter returns a list. */
+const convert = (messages, converters) => messages.flatMap((message) => converters[message.role](message));
+
+/** Add tokens. skipped: how many ids precede the first of the log-probabilities, which are of the text alone. */
+function addTokens(reply, ids, logprobs, part, skipped = 0) {
+	const scored = logprobs || [];
+	for (let at = 0; at < Math.max(ids?.length || 0, scored.length); at++) {
+		const { token: text = null, logprob = null, top_logprobs: top = [] } = scored[at - skipped] || {};
+		reply.tokens.push({ id: ids?.[at] ?? null, text, logprob, top: top.map((other) => ({ text: other.token, logprob: other.logprob })), part });
+	}
+}
+
+/** OpenAI's usage, whose names of the prompt and the answer differ between its APIs. */
+const readUsage = (usage, prompt, answer) => ({
+	prompt: usage[`${prompt}_tokens`], cached: usage[`${prompt}_tokens_details`]?.cached_tokens,
+	completion: usage[`${answer}_tokens`], reasoning: usage[`${answer}_tokens_details`]?.reasoning_tokens,
+});
+
+const readPart = (reasoning, calls, text) => (reasoning ? "reasoning" : calls?.length ? "call" : text ? "text" : "end");
+const extend = (reply, item, text) => (reply.calls.find((call) => call.item === item).input += text);
+
+const chat = {
+	label: "Chat Completions",
+	path: "/v1/chat/completions",
+	build({ system, messages }, options) {
+		const sent = convert(messages, {
+			user: ({ text, images }) => ({ role: "user", content: images?.length ? [{ type: "text", text }, ...images.map((url) => ({ type: "image_url", image_url: { url } }))] : text }),
+			assistant: ({ text, calls }) => ({
+				role: "assistant", content: text || null, tool_calls: some(calls.map(({ id, name, input }) => ({ id, type: "function", function: { name, arguments: input } }))),
+			}),
+			tool: ({ results }) => results.map(({ id, text }) => ({ role: "tool", tool_call_id: id, content: text })),
+		});
+		return {
+			model: options.model,
+			messages: withSystem(system, sent),
+			...sampling(options),
+			max_completion_tokens: options.maxTokens,
+			stop: options.stop,
+			reasoning_effort: options.effort,
+			tools: wrapTools(options.tools),
+			tool_choice: options.toolChoice,
+			response_format: options.schema && { type: "json_schema", json_schema: { name: "answer", schema: options.schema } },
+			...scores(options),
+			return_token_ids: options.logprobs,
+			stream: options.stream,
+			stream_options: options.stream ? { include_usage: true } : undefined,
+		};
+	},
+	read(reply, data) {
+		if (data.prompt_token_ids) reply.promptIds = data.prompt_token_ids;
+		const choice = data.choices?.[0];
+		if (choice) {
+			const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta || choice.message || {};
+			reply.reasoning += reasoning || "";
+			reply.text += content || "";
+			(calls || []).forEach(({ index, id, function: made }, at) => {
+				const call = (reply.calls[index ?? at] ||= { id, name: "", input: "" });
+				call.name ||= made?.name || "";
+				call.input += made?.arguments || "";
+			});
+			const scores = choice.logprobs?.content;
+			// Markers precede the text of a chunk. A whole answer ends with its stop token, and with reasoning or calls before
+			// the text nothing tells where it begins.
+			const skipped = choice.delta ? choice.token_ids?.length - scores?.length : 0;
+			const isKnown = choice.delta || !(reasoning || calls);
+			addTokens(reply, choice.token_ids, isKnown ? scores : null, readPart(reasoning, calls, content), skipped || 0);
+			reply.finish = choice.finish_reason || reply.finish;
+		}
+		if (data.usage) reply.usage = readUsage(data.usage, "prompt", "completion");
+	},
+};
+
+const responses = {
+	label: "Responses",
+	path: "/v1/responses",
+	build({ system, messages }, options) {
+		const input = convert(messages, {
+			user: ({ text, images }) => ({ role: "user", content: images?.length ? [{ type: "input_text", text }, ...images.map((url) => ({ type: "input_image", image_url: url }))] : text }),
+			assistant: ({ text, calls }) => [
+				...(text ? [{ type: "message", role: "assistant", content: [{ type: "output_text", text }] }] : []),
+				...calls.map(({ id, name, input }) => ({ type: "function_call", call_id: id, name, arguments: input })),
+			],
+			tool: ({ results }) => results.map(({ id, text }) => ({ type: "function_call_output", call_id: id, output: text })),
+		});
+		return {
+			model: options.model,
+			instructions: system,
+			input,
+			...sampling(options),
+			max_output_tokens: options.maxTokens,
+			stop: options.stop,
+			reasoning: options.effort ? { effort: options.effort } : undefined,
+			tools: some(readTools(options.tools).map((tool) => ({ type: "function", ...tool }))),
+			tool_choice: options.toolChoice,
+			text: options.schema && { format: { type: "json_schema", name: "answer", schema: options.schema } },
+			top_logprobs: scores(options).top_logprobs,
+			store: false,
+			stream: options.stream,
+		};
+	},
+	read(reply, data) {
+		const { type, delta, item } = data;
+		if (type === "response.output_text.delta") {
+			reply.text += delta;
+			addTokens(reply, null, data.logprobs, "text");
+		} else if (type === "response.reasoning_text.delta") reply.reasoning += delta;
+		else if (type === "response.output_item.added" && item.type === "function_call") {
+			reply.calls.push({ id: item.call_id, name: item.name, input: "", item: data.output_index });
+		} else if (type === "response.function_call_arguments.delta") extend(reply, data.output_index, delta);
+		else if (["response.completed", "response.incomplete", "response.failed"].includes(type)) this.finish(reply, data.response);
+		else if (data.object === "response") {
+			for (const made of data.output) {
+				if (made.type === "function_call") reply.calls.push({ id: made.call_id, name: made.name, input: made.arguments });
+				for (const part of made.content || []) {
+					reply[part.type === "output_text" ? "text" : "reasoning"] += part.text || "";
+					addTokens(reply, null, part.logprobs, "text");
+				}
+			}
+			this.finish(reply, data);
+		}
+	},
+	finish(reply, { status, incomplete_details: details, usage }) {
+		reply.finish = details?.reason || status;
+		reply.usage = usage && readUsage(usage, "input", "output");
+	},
+};
+
+const messages = {
+	label: "Messages",
+	path: "/v1/messages",
+	headers: { "anthropic-version": "2023-06-01" },
+	build({ system, messages: list }, options) {
+		const readImage = (url) => {
+			const [head, data] = url.split(",");
+			return { type: "image", source: { type: "base64", media_type: head.slice(5).split(";")[0], data } };
+		};
+		const sent = convert(list, {
+			user: ({ text, images }) => ({ role: "user", content: images?.length ? [...images.map(readImage), { type: "text", text }] : text }),
+			assistant: ({ text, calls }) => ({
+				role: "assistant",
+				content: [...(text ? [{ type: "text", text }] : []), ...calls.map(({ id, name, input }) => ({ type: "tool_use", id, name, input: JSON.parse(input || "{}") }))],
+			}),
+			tool: ({ results }) => ({ role: "user", content: results.map(({ id, text }) => ({ type: "tool_result", tool_use_id: id, content: text })) }),
+		});
+		const effort = options.effort && options.effort !== "none" ? options.effort : undefined;
+		const format = options.schema && { type: "json_schema", schema: options.schema };
+		return {
+			model: options.model,
+			system: system,
+			messages: sent,
+			max_tokens: options.maxTokens ?? 4096, // the API requires it
+			...sampling(options),
+			stop_sequences: options.stop,
+			thinking: options.effort ? { type: effort ? "adaptive" : "disabled" } : undefined,
+			output_config: effort || format ? { effort, format } : undefined,
+			tools: some(readTools(options.tools).map(({ parameters, ...tool }) => ({ ...tool, input_schema: parameters || { type: "object", properties: {} } }))),
+			tool_choice: options.toolChoice ? { type: options.toolChoice === "required" ? "any" : options.toolChoice } : undefined,
+			stream: options.stream,
+		};
+	},
+	read(reply, data) {
+		const { type, delta, index } = data;
+		if (type === "message_start") this.readUsage(reply, data.message.usage);
+		else if (type === "content_block_start") this.readBlock(reply, { ...data.content_block, input: undefined }, index);
+		else if (type === "content_block_delta") {
+			reply.text += delta.text || "";
+			reply.reasoning += delta.thinking || "";
+			if (delta.partial_json) extend(reply, index, delta.partial_json);
+		} else if (type === "message_delta" || type === "message") {
+			(data.content || []).forEach((block) => this.readBlock(reply, block));
+			reply.finish = (delta || data).stop_reason;
+			this.readUsage(reply, data.usage);
+		}
+	},
+	readBlock(reply, { type, id, name, input, text, thinking }, item) {
+		if (type === "tool_use") reply.calls.push({ id, name, input: input ? JSON.stringify(input) : "", item });
+		reply.text += text || "";
+		reply.reasoning += thinking || "";
+	},
+	readUsage(reply, usage) {
+		const cached = usage.cache_read_input_tokens || 0;
+		reply.usage = {
+			prompt: usage.input_tokens + cached + (usage.cache_creation_input_tokens || 0), cached,
+			completion: usage.output_tokens, reasoning: usage.output_tokens_details?.thinking_tokens,
+		};
+	},
+};
+
+const ollama = {
+	label: "Ollama",
+	path: "/api/chat",
+	build({ system, messages: list }, options) {
+		const sent = convert(list, {
+			user: ({ text, images }) => ({ role: "user", content: text, images: some((images || []).map((url) => url.split(",")[1])) }),
+			assistant: ({ text, calls }) => ({
+				role: "assistant", content: text, tool_calls: some(calls.map(({ name, input }) => ({ function: { name, arguments: JSON.parse(input || "{}") } }))),
+			}),
+			tool: ({ results }) => results.map(({ name, text }) => ({ role: "tool", tool_name: name, content: text })),
+		});
+		return {
+			model: options.model,
+			messages: withSystem(system, sent),
+			think: options.effort ? options.effort !== "none" && options.effort : undefined,
+			format: options.schema,
+			tools: wrapTools(options.tools),
+			options: { ...sampling(options), num_predict: options.maxTokens, stop: options.stop },
+			...scores(options),
+			stream: options.stream,
+		};
+	},
+	read(reply, data) {
+		const { content, thinking, tool_calls: calls } = data.message || {};
+		reply.text += content || "";
+		reply.reasoning += thinking || "";
+		for (const { id, function: made } of calls || []) {
+			reply.calls.push({ id: id || `call_${reply.calls.length}`, name: made.name, input: JSON.stringify(made.arguments) });
+		}
+		addTokens(reply, null, data.logprobs, readPart(thinking, calls, content));
+		if (data.done) {
+			reply.finish = data.done_reason;
+			reply.usage = { prompt: data.prompt_eval_count, completion: data.eval_count };
+		}
+	},
+};
+
+export const DIALECTS = { chat, responses, messages, ollama };
+export const DIALECT_NAMES = Object.entries(DIALECTS).map(([name, { label }]) => [name, label]);

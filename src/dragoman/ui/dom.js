@@ -1,0 +1,127 @@
+// Builds elements out of text nodes. Nothing here parses markup: the server's Trusted Types policy forbids it.
+
+/** Create an element from "tag.class.class"; `on*` of the props is a listener, `aria-*` an attribute. */
+export function h(selector, props, ...children) {
+	const [tag, ...classes] = selector.split(".");
+	const element = document.createElement(tag);
+	if (classes.length) element.className = classes.join(" ");
+	if (props?.constructor !== Object) children.unshift(props);
+	else {
+		for (const [name, value] of Object.entries(props)) {
+			if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+			else if (name in element && !name.startsWith("aria")) element[name] = value;
+			else element.setAttribute(name, value);
+		}
+	}
+	element.append(...children.flat(2).filter((child) => (child ?? false) !== false));
+	return element;
+}
+
+export function svg(tag, attributes, ...children) {
+	const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+	for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+	element.append(...children);
+	return element;
+}
+
+let lastId = 0;
+
+export function field(label, control) {
+	control.id ||= `f${++lastId}`;
+	return h("div.field", h("label", { htmlFor: control.id }, label), control);
+}
+
+export function select(options, value, onchange) {
+	const control = h("select", options.map(([name, label]) => h("option", { value: name, selected: name === value }, label)));
+	if (onchange) control.addEventListener("change", () => onchange(control.value));
+	return control;
+}
+
+export const button = (label, onclick, props) => h("button", { type: "button", onclick, ...props }, label);
+export const quiet = (label, onclick, props) => button(label, onclick, { className: "quiet", ...props });
+
+export function copyButton(read) {
+	const control = quiet("Copy", async () => {
+		await navigator.clipboard.writeText(read());
+		control.textContent = "Copied";
+		setTimeout(() => (control.textContent = "Copy"), 1200);
+	});
+	return control;
+}
+
+export function seconds(value) {
+	if (value === null || value === undefined) return "–";
+	if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+	if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
+	return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+}
+
+export function count(value) {
+	if (value === undefined) return "–";
+	return value < 10_000 ? `${Math.round(value * 10) / 10}` : `${(value / 1000).toFixed(value < 100_000 ? 1 : 0)}k`;
+}
+
+export const pretty = (value) => JSON.stringify(value, null, 2);
+
+/** {value} or {error} of JSON that a user typed; an empty text has the value undefined. */
+export function parseJson(text) {
+	try {
+		return { value: text.trim() ? JSON.parse(text) : undefined };
+	} catch (error) {
+		return { error: error.message };
+	}
+}
+
+/** A text area for JSON with its state below. check: the problem of a value of the wrong form. */
+export function jsonEditor(label, text, onchange, check = () => "") {
+	const state = h("small", { role: "status" });
+	const area = h("textarea.code", { rows: 6, spellcheck: false, value: text, "aria-label": label, oninput: () => validate() });
+	const validate = () => {
+		const { value, error } = parseJson(area.value);
+		const problem = error || (value === undefined ? "" : check(value));
+		area.setAttribute("aria-invalid", Boolean(problem));
+		state.className = problem ? "bad" : "";
+		state.textContent = problem || (value === undefined ? "" : "Valid.");
+		onchange(area.value, problem);
+	};
+	validate();
+	return { area, parts: [area, state], set: (next) => ((area.value = next), validate()) };
+}
+
+/** Calls `update` at most once a frame. */
+export function throttle(update) {
+	let frame = 0;
+	const run = () => {
+		frame = 0;
+		update();
+	};
+	return { request: () => (frame ||= requestAnimationFrame(run)), cancel: () => cancelAnimationFrame(frame) };
+}
+
+/** Text with its fenced code blocks set apart; everything stays a text node. */
+export function prose(text) {
+	const parts = text.split(/^```([\w+-]*)\n([\s\S]*?)(?:^```[ \t]*$\n?|(?![\s\S]))/m);
+	const nodes = [];
+	for (let at = 0; at < parts.length; at += 3) {
+		const [plain, language, code] = parts.slice(at, at + 3);
+		if (plain) nodes.push(h("div.text", plain));
+		if (code !== undefined) nodes.push(h("div.fence", h("div.row.spread", h("span", language), copyButton(() => code)), h("pre", { tabIndex: 0 }, code)));
+	}
+	return nodes;
+}
+
+/** Arrow keys move the focus among `items()`; Tab reaches only the current one. */
+export function rove(container, items, onfocus = () => {}) {
+	container.addEventListener("keydown", (event) => {
+		const list = items();
+		const at = list.indexOf(document.activeElement);
+		const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -at, End: list.length - 1 - at };
+		if (at < 0 || !(event.key in steps)) return;
+		event.preventDefault();
+		const next = list[(at + steps[event.key] + list.length) % list.length];
+		list[at].tabIndex = -1;
+		next.tabIndex = 0;
+		next.focus();
+		onfocus(next);
+	});
+}

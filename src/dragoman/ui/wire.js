@@ -1,0 +1,103 @@
+// The Wire view: what goes over the connection, the same question in two dialects, and programs that ask it.
+
+import { BASE, readKey } from "./api.js";
+import { ask, describe, renderError } from "./chat.js";
+import { DIALECTS, DIALECT_NAMES, newReply } from "./dialects.js";
+import { button, copyButton, field, h, pretty, seconds, select, throttle } from "./dom.js";
+import { snippet, SNIPPETS } from "./snippets.js";
+import * as state from "./state.js";
+
+const MAX_EVENTS = 1000;
+
+export function createWire(app) {
+	const columns = [createColumn("chat"), createColumn("messages")];
+	const question = h("textarea", { rows: 2, value: "What is 17 + 26?" });
+	const problem = h("p.bad", { role: "alert" });
+	const stop = button("Stop", () => running?.abort(), { className: "danger", hidden: true });
+	let running = null;
+	let shownNode = null;
+	const start = async (event) => {
+		event.preventDefault();
+		if (running) return;
+		running = new AbortController();
+		stop.hidden = false;
+		problem.textContent = "";
+		try {
+			const options = state.readOptions();
+			const conversation = { system: state.settings.system, messages: [{ role: "user", text: question.value }] };
+			await Promise.all(columns.map((column) => column.run(conversation, options, running.signal)));
+		} catch (error) {
+			problem.textContent = error.message;
+		}
+		running = null;
+		stop.hidden = true;
+	};
+	return {
+		element: h("div.view",
+			h("form.card", { onsubmit: start }, field("The same question to both", question), h("div.row", h("button.primary", { type: "submit" }, "Send to both"), stop), problem),
+			h("div.columns", columns.map((column) => column.element))),
+		show: () => app.node?.wire?.body && app.node !== shownNode && columns[0].open((shownNode = app.node)),
+		refresh: () => columns.forEach((column) => column.writeCode()),
+	};
+}
+
+function createColumn(dialect) {
+	let last = null;
+	const picker = select(DIALECT_NAMES, dialect, (value) => {
+		dialect = value;
+		last = null;
+		writeCode();
+	});
+	const language = select(SNIPPETS, "curl", () => writeCode());
+	const code = h("pre", { tabIndex: 0 });
+	const output = h("div.group");
+	const body = h("pre", { tabIndex: 0 });
+	const answer = h("div.text");
+	const facts = h("div.meta");
+	const events = h("ol.events", { "aria-label": "Events" });
+
+	function writeCode() {
+		const example = { system: "", messages: [{ role: "user", text: "Hello" }] };
+		const sent = last?.wire.body ?? JSON.parse(JSON.stringify(DIALECTS[dialect].build(example, { model: state.settings.model, stream: true })));
+		code.textContent = snippet(language.value, BASE, dialect, sent, Boolean(readKey()));
+	}
+
+	function draw() {
+		const { wire, reply } = last;
+		body.textContent = pretty(wire.body);
+		answer.textContent = reply.text || reply.calls.map((call) => `${call.name}(${call.input})`).join("\n");
+		for (let at = events.childElementCount; at < Math.min(wire.events.length, MAX_EVENTS); at++) events.append(drawEvent(wire.events[at], wire.events[at - 1]?.at ?? 0));
+		facts.replaceChildren(...describe({ reply, first: wire.first, seconds: wire.seconds }), h("span", `${wire.events.length} events`));
+	}
+
+		function open(entry) {
+		last = entry;
+		picker.value = dialect = entry.wire.dialect;
+		events.replaceChildren();
+		output.replaceChildren(h("code", `POST ${entry.wire.path}`), h("details", h("summary", "Request body"), body), entry.reply.error ? renderError(entry.reply.error) : answer, facts, events);
+		draw();
+		writeCode();
+	}
+
+	async function run(conversation, options, signal) {
+		const entry = { wire: { dialect, path: DIALECTS[dialect].path, events: [] }, reply: newReply() };
+		open(entry);
+		const drawing = throttle(draw);
+		await ask(dialect, conversation, options, { ...entry, signal, onchange: drawing.request });
+		drawing.cancel();
+		open(entry);
+	}
+
+	const element = h("section.card", field("API", picker), output, h("div.row.spread", field("As a program", language), copyButton(() => code.textContent)), code);
+	return { element, open, run, writeCode };
+}
+
+/** Without the fields that every event of a stream repeats. */
+const shorten = (data) => data.replace(/^\{("id".*?(?="delta")|"type":"[^"]*",("(sequence_number|index)":\d+,)*)/, "… ").slice(0, 300);
+
+/** An event on one line; opened, its data as formatted JSON. */
+function drawEvent({ at, name, data, json }, before) {
+	const full = h("pre");
+	return h("li", h("details", { ontoggle: () => (full.textContent = json ? pretty(json) : data) },
+		h("summary", h("span.num", seconds(at)), h("span.num", `+${seconds(at - before)}`), h("b", name === ":" ? "comment" : name || json?.object || "data"), h("code", shorten(data))), full));
+}
