@@ -88,7 +88,8 @@ docs: $(VENV)/.docs
 	@echo build/site/index.html
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
+	@mkdir -p build
+	$(BIN)/python benchmarks/overhead.py --json build/overhead.json --plot build/overhead.svg $(BENCH_ARGS)
 
 soak: $(VENV)/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
