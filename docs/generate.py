@@ -230,6 +230,18 @@ def _found(signs: Fingerprints) -> str:
     return "yes" if signs else "no"
 
 
+def metrics() -> Iterable[str]:
+    """Every metric of `/metrics`, as its collector defines it."""
+    sys.path.append(str(DOCS.parent / "deploy"))
+    from metrics import list_metrics  # noqa: PLC0415 - the dashboard is generated from the same definitions
+
+    yield "| metric | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for metric in list_metrics():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -256,6 +268,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "engines": engines,
     "routes": routes,
     "settings": settings,
+    "metrics": metrics,
     "architectures": architectures,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
