@@ -202,6 +202,7 @@ def render() -> dict[Path, str]:
         DEPLOY / "prometheus" / "alerts.yaml": alerts,
         # Helm reads only files below the chart.
         DEPLOY / "helm" / "dragoman" / "files" / "dashboard.json": dashboard,
+        DEPLOY / "helm" / "dragoman" / "files" / "alerts.yaml": alerts,
     }
 
 
