@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.tenants.counters import MINUTE, Demand, UnmetDemand, LocalCounters
+from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, UnmetDemand
 
 
 class MovedClock:
