@@ -324,6 +324,18 @@ def check_rules() -> Iterable[str]:
         yield f"| `{name}` | {areas} | {_cell(rule)} | {level} | {sources} |"
 
 
+def metrics() -> Iterable[str]:
+    """Every metric of `/metrics`, as its collector defines it."""
+    sys.path.append(str(DOCS.parent / "deploy"))
+    from metrics import list_metrics  # noqa: PLC0415 - the dashboard is generated from the same definitions
+
+    yield "| metric | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for metric in list_metrics():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -351,6 +363,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "engines": engines,
     "routes": routes,
     "settings": settings,
+    "metrics": metrics,
     "architectures": architectures,
     "check_areas": check_areas,
     "check_rules": check_rules,

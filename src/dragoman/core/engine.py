@@ -72,6 +72,7 @@ class Health(Struct, frozen=True):
     reason: why it is not ready.
     waiting, running: number of requests.
     failed: it has crashed and cannot become ready again without a restart.
+    kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there is none, or if it is not known.
     """
 
     ready: bool = True
@@ -79,6 +80,7 @@ class Health(Struct, frozen=True):
     waiting: int = 0
     running: int = 0
     failed: bool = False
+    kv_cache_usage: float | None = None
 
 
 @runtime_checkable

@@ -88,6 +88,11 @@ class Stepper:
             outputs += self._sample([chunks[index].sequence for index in indices], states.compute_last_logits(indices))
         return outputs
 
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks that sequences hold."""
+        return 1 - self._pool.num_free / self._pool.size
+
     def offload(self, max_blocks: int = 1) -> bool:
         """Write at most `max_blocks` computed blocks to the store. Returns whether more could be written."""
         if self._files is None or self._runner is None:
