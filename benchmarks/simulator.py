@@ -1,6 +1,6 @@
 """How fast the simulator replays, how near it comes to measured runs, and what each of its parts is worth.
 
-    python -m benchmarks.simulator [--speed] [--accuracy] [--ablations] [--write-profiles]
+    python -m benchmarks.simulator [--speed] [--accuracy] [--comparison] [--ablations] [--write-profiles]
 
 Run in the repository's root. Speed is in CPU time of one core and depends on the machine; the errors do not.
 """
@@ -16,17 +16,27 @@ import numpy as np
 from msgspec.structs import astuple
 from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
 
-from dragoman.engines.simulator.calibrate import measure_spread
+from dragoman.engines.simulator.calibrate import calibrate, measure_spread
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
 from dragoman.engines.simulator.latency import StepLoad, StepTime
 from dragoman.engines.simulator.measurements import compare
-from dragoman.engines.simulator.profile import PROFILES_DIR, SUFFIX, HeldOutError, MetricError, dumps, load
+from dragoman.engines.simulator.profile import (
+    PROFILES_DIR,
+    SUFFIX,
+    HeldOutError,
+    MetricError,
+    SimulatorProfile,
+    dumps,
+    load,
+)
 from dragoman.engines.simulator.replay import replay
+from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
 from dragoman.engines.simulator.synthetic import SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.windows import CONTEXT, PAIRS, TOKENS
 from dragoman.engines.simulator.workload import WorkloadRequest
 
@@ -164,6 +174,56 @@ def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int,
     return compare(measured[FITTED:], simulated[FITTED:])
 
 
+PREDICTED = (
+    ("rtx4090-llama-3.1-8b", "rtx4090", "meta-llama/Llama-3.1-8B", Parallelism(), 256),
+    ("rtxpro6000-llama-3.1-8b", "rtxpro6000", "meta-llama/Llama-3.1-8B", Parallelism(), 128),
+    (
+        "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2",
+        "rtxpro6000",
+        "Qwen/Qwen3-30B-A3B",
+        Parallelism(1, 2, expert=True),
+        128,
+    ),
+)
+"""Measured runs, and what predicts them: device, model, parallelism and `max_num_seqs`."""
+
+
+def comparison() -> None:
+    """A table in Markdown: predicted over all requests, and fitted on the first ones over the others."""
+    print("\nerror in %: mean, p50, p90, p99\n")
+    print("| run | profile | TTFT | latency | TPOT |\n| --- | --- | --- | --- | --- |")
+    for name, gpu, model, parallelism, max_num_seqs in PREDICTED:
+        workload, measured = log(name)
+        settings = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 2048}
+        shape = load_model_shape(model)
+        predicted = predict_profile(find_gpu(gpu), shape, parallelism, name=name, settings=settings)
+        simulated = _serve(predicted, workload)
+        _compared(name, "predicted", compare(measured, simulated))
+        known = next((run for run in RUNS if run.name == name), None)
+        fitted = calibrate(
+            name,
+            (workload, measured),
+            hardware=predicted.hardware if known is None else known.hardware,
+            model=predicted.model if known is None else known.model,
+            engine=predicted.engine if known is None else known.engine,
+            source=name,
+            fitted_ids={timing.id for timing in measured[:FITTED]},
+            prior=predicted.expert_prior,
+        )
+        _compared(name, "fitted", compare(measured[FITTED:], _serve(fitted, workload)[FITTED:]))
+
+
+def _serve(profile: SimulatorProfile, workload: list[WorkloadRequest]) -> list[Timing]:
+    return simulate(
+        workload, profile.engine, profile.latency, profile.frontend_seconds, ranks=profile.hardware.ranks
+    ).timings
+
+
+def _compared(name: str, kind: str, error: HeldOutError) -> None:
+    cells = " | ".join(_row(metric) for metric in (error.ttft, error.latency, error.tpot))
+    print(f"| {name} | {kind} | {cells} |", flush=True)
+
+
 def write_profiles() -> None:
     for run in RUNS:
         path = f"{PROFILES_DIR}/{run.name}{SUFFIX}"
@@ -173,7 +233,13 @@ def write_profiles() -> None:
 
 
 def main() -> None:
-    parts = {"speed": speed, "accuracy": accuracy, "ablations": ablations, "write-profiles": write_profiles}
+    parts = {
+        "speed": speed,
+        "accuracy": accuracy,
+        "comparison": comparison,
+        "ablations": ablations,
+        "write-profiles": write_profiles,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in parts:
         parser.add_argument(f"--{name}", action="store_true")

@@ -1,26 +1,32 @@
 """Served is simulated: the same trace through a real server and on the virtual clock, side by side.
 
     python benchmarks/simulator_served.py [--requests 64] [--rate 12] [--outputs 200-400] [--profile PROFILE]
+    python benchmarks/simulator_served.py --measured tests/data/measured-runs/rtxpro6000-llama-3.1-8b.jsonl \\
+        --profile rtxpro6000-llama-3.1-8b
 
 A server of its own process (`dragoman serve sim`, uvicorn on loopback), asked by one client at the trace's moments; and
 `replay` of the trace with the engine settings that the server has. Times of the server are those that the client saw.
-Client and server share the machine: where it is busy, the difference is what it was busy with.
+With a measured run, its trace is sent, and its times are compared as well. Client and server share the machine: where
+it is busy, the difference is what it was busy with.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from simulator_server import SIMULATOR, server
 
 from dragoman.engines.simulator.blocks import SimulatedBlockPool
 from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.measurements import read_log
 from dragoman.engines.simulator.profile import SimulatorProfile, load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
@@ -34,10 +40,18 @@ LEAD = 0.5
 """Seconds between the measurement's beginning and the first request."""
 
 
+def draw_prompt(request: WorkloadRequest, generator: np.random.Generator) -> list[int]:
+    """A prompt of tokens, of the trace's length. Prompts share a prefix exactly as far as their hashes agree."""
+    tokens: list[int] = []
+    for block_hash in request.block_hashes[: request.input_tokens // request.block_size]:
+        seed = int.from_bytes(hashlib.sha256(block_hash.encode()).digest()[:8])
+        tokens += np.random.default_rng(seed).integers(0, 200, request.block_size).tolist()
+    return tokens + generator.integers(0, 200, request.input_tokens - len(tokens)).tolist()
+
+
 def body_of(request: WorkloadRequest, generator: np.random.Generator) -> bytes:
-    """A prompt of tokens, that its length is the trace's; drawn, so that no two share a prefix."""
     wish = {
-        "prompt": generator.integers(0, 200, request.input_tokens).tolist(),
+        "prompt": draw_prompt(request, generator),
         "max_tokens": request.output_tokens,
         "ignore_eos": True,
         "stream": True,
@@ -103,8 +117,8 @@ def interval(timings: Sequence[Timing]) -> float:
     return sum(each.last_token_s - each.first_token_s for each in timings) / gaps
 
 
-def compare(real: Sequence[Timing], virtual: Sequence[Timing]) -> None:
-    print(f"{'':22}{'served':>12}{'simulated':>12}{'ratio':>9}{'difference':>14}")
+def compare(real: Sequence[Timing], virtual: Sequence[Timing], names: tuple[str, str]) -> None:
+    print(f"{'':22}{names[0]:>12}{names[1]:>12}{'ratio':>9}{'difference':>14}")
 
     def row(name: str, left: float, right: float) -> None:
         print(f"{name:22}{left * 1e3:9.3f} ms{right * 1e3:9.3f} ms{left / right:9.4f}{(left - right) * 1e3:+11.3f} ms")
@@ -114,6 +128,7 @@ def compare(real: Sequence[Timing], virtual: Sequence[Timing]) -> None:
         sides = [float(np.percentile([each.ttft for each in side], share)) for side in (real, virtual)]
         row(f"TTFT p{share}", *sides)
     row("mean TTFT", *(statistics.mean(each.ttft for each in side) for side in (real, virtual)))
+    row("mean TPOT", *(statistics.mean(each.tpot for each in side if each.tpot) for side in (real, virtual)))
     row("mean latency", *(statistics.mean(each.latency for each in side) for side in (real, virtual)))
 
 
@@ -129,18 +144,26 @@ async def main() -> None:
     parser.add_argument("--inputs", default="50-500")
     parser.add_argument("--outputs", default="200-400")
     parser.add_argument("--profile", default=DEFAULT_PROFILE)
+    parser.add_argument("--measured", type=Path, help="log of a measured run, as of simulate --save-detailed")
     args = parser.parse_args()
-    trace = generate_poisson(
-        np.random.default_rng(0),
-        count=args.requests,
-        rate=args.rate,
-        inputs=parse_lengths(args.inputs),
-        outputs=parse_lengths(args.outputs),
-    )
+    measured: Sequence[Timing] = ()
+    if args.measured is not None:
+        with args.measured.open(encoding="utf-8") as lines:
+            trace, measured = read_log(lines)
+    else:
+        trace = generate_poisson(
+            np.random.default_rng(0),
+            count=args.requests,
+            rate=args.rate,
+            inputs=parse_lengths(args.inputs),
+            outputs=parse_lengths(args.outputs),
+        )
     virtual = simulated(trace, load(args.profile), args.profile)
     real = await served(trace, args.profile)
     print(f"{len(trace)} requests, at most {most_at_once(virtual)} at once, profile {args.profile}")
-    compare(real, virtual)
+    compare(real, virtual, ("served", "simulated"))
+    if measured:
+        compare(real, measured, ("served", "measured"))
     late = max(each.arrival_s - request.arrival_s for each, request in zip(real, trace, strict=True))
     print(f"the client sent at most {late * 1e3:.1f} ms late")
 

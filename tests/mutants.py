@@ -503,7 +503,7 @@ MUTANTS = (
     Mutant(
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
-        "    model.queue.check_capacity(find_queue_owner(context))\n",
+        "    model.queue.check_capacity(find_queue_share(context))\n",
         "    await context.service.start_limiter.acquire()\n",
         ("tests/hardening/test_overload.py",),
     ),
@@ -565,9 +565,9 @@ MUTANTS = (
     ),
     Mutant(
         "keys share the queue and not the engine: all callers are one owner",
-        "serving/generate.py",
-        '    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""\n',
-        '    return ""\n',
+        "serving/tenancy.py",
+        "        return QueueShare(owner, 1.0 if tenant is None else tenant.weight)\n",
+        "        return ONE_QUEUE\n",
         ("tests/hardening/test_fairness.py",),
     ),
     Mutant(

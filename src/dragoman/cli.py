@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from . import __version__
 from .commands.calibrate import calibrate
 from .commands.chat import chat
+from .commands.keys import build_keys_app
 from .commands.launch import launch
 from .commands.models import list_models, pull, remove
 from .commands.options import print_error
@@ -95,6 +96,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("profiles", cls=Command)(profiles)
     app.command("profile", cls=Command)(profile)
     app.command("plan", cls=Command)(plan)
+    app.add_typer(build_keys_app(), name="keys")
     app.command("version", cls=Command)(_version)
     return app
 

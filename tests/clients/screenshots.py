@@ -12,7 +12,7 @@ import httpx2
 
 from .devtools import Page, browsing
 from .running import serving
-from .test_ui import TOOLS, ask, open_view, set_up
+from .test_ui import BOTH_ANSWERED, TOOLS, ask, open_view, set_up
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 
@@ -59,7 +59,7 @@ def _draw_chat(page: Page, address: str) -> None:
     set_up(page, address, temperature="0")
     page.click("[role=tab]", "Wire")
     page.click("button", "Send to both")
-    page.wait("[...document.querySelectorAll('.columns .meta')].filter((m) => m.textContent.includes('total')).length === 2")
+    page.wait(BOTH_ANSWERED)
     page.evaluate("document.querySelector('.columns').scrollIntoView()")
     _save(page, "wire")
     page.click("[role=tab]", "Chat")

@@ -192,6 +192,31 @@ def test_a_bad_trace_is_told_by_its_line(text: str, why: str, tmp_path: Path) ->
     assert why in fault("simulate", str(path))
 
 
+def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> None:
+    load = ("poisson", "--num-prompts", "60", "--request-rate", "8")
+    mixed = told("simulate", *load, "--add-replicas", "rtxpro6000-llama-3.1-8b:2", "--routing", "power-of-two")
+    assert "1 x rtx4090-llama-3.1-8b and 2 x rtxpro6000-llama-3.1-8b, power-of-two" in mixed
+    scaled = told(
+        "simulate", *load, "--autoscale", "requests:4", "--max-replicas", "3", "--autoscale-interval", "1",
+        "--startup-time", "1", "--routing", "least-requests", "--routing-delay", "0.2",
+    )  # fmt: skip
+    assert "1 to 3 replicas by requests:4" in scaled
+    assert "at most 3" in scaled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--add-replicas", "rtx4090-llama-3.1-8b"], "is not PROFILE:COUNT"),
+        (["--autoscale", "waiting"], "is not METRIC:TARGET"),
+        (["--autoscale", "rate:3"], "Invalid enum value 'rate'"),
+        (["--autoscale", "waiting:3", "--prefill-replicas", "1"], "not with prefill replicas"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_named(arguments: list[str], why: str) -> None:
+    assert why in fault("simulate", "poisson", "--num-prompts", "5", *arguments)
+
+
 def test_the_profiles_are_listed_with_their_errors() -> None:
     shown = told("profiles")
     assert "rtx4090-llama-3.1-8b" in shown

@@ -28,7 +28,7 @@ TOLD: Json = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "p
 OWN: Json = {"generated_text": ["hi"], "count_output_tokens": 1, "finish_reason": "stop", "prompt_tokens": 2}
 
 
-@pytest.mark.parametrize("payloads", [[HI, END], [HI, ERROR], [event(1, "", "", token=token("", None, logprob=None))]])
+@pytest.mark.parametrize("payloads", [[HI, END], [HI, ERROR], [event(1, "", "", token=token("", -1, logprob=None))]])
 def test_a_good_stream_passes(payloads: list[object]):
     check_stream(sse(*payloads))
 
@@ -46,7 +46,7 @@ def test_a_good_stream_passes(payloads: list[object]):
         ([HI, END | {"details": ENDED | {"finish_reason": "stop"}}], "finish_reason"),
         ([HI | {"details": ENDED}, END], "before the end"),
         ([HI | {"finished": True}, END], "finished is not"),
-        ([HI | {"token": token("hi", -1)}, END], "token.id"),
+        ([HI | {"token": token("hi", -2)}, END], "token.id"),
         ([HI | {"token": token("hi", logprob=0.5)}, END], "no logprob"),
         ([HI | {"token": token("hi", special=None)}, END], "special"),
         ([{"error": "no", "error_type": "bad"}], "error_type"),

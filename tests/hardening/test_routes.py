@@ -26,11 +26,16 @@ PUBLIC = {
     "/version",
     "/api/version",
     "/metrics",
+    "/docs",
+    "/docs/viewer.js",
+    "/docs/viewer.css",
     "/ui",
     "/ui/",
     "/ui/{file}",
 }
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""
+PAGES = {"/ui", "/docs", "/docs/viewer.js", "/docs/viewer.css"}
+"""Their files are the package's own, under a strict policy."""
 KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",), ui=True)
 
 
@@ -81,15 +86,15 @@ async def test_a_users_key_does_not_administrate(server: House):
             assert (await call(server, path, method, "root")).status_code != 403, (path, method)
 
 
-@pytest.mark.parametrize("path", ["/admin", "/v1", "/docs", "/openapi.json", "//health", "/health/"])
+@pytest.mark.parametrize("path", ["/admin", "/v1", "/openapi.json", "//health", "/health/"])
 async def test_what_is_no_route_tells_strangers_nothing(server: House, path: str):
     assert (await call(server, path, "GET")).status_code == 401
 
 
-async def test_nothing_but_the_page_itself_is_answered_as_html(server: House):
-    """Its files are fixed: neither a browser nor a model's words can make another one."""
+async def test_nothing_but_the_pages_themselves_is_answered_as_html(server: House):
+    """Their files are fixed: neither a browser nor a model's words can make another one."""
     for path, method in CALLS:
-        if path == "/ui":
+        if path in PAGES:
             continue
         kind = (await call(server, path, method, "root")).headers.get("content-type", "application/json")
         assert kind.partition(";")[0] in KINDS, (path, method)

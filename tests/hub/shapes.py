@@ -111,7 +111,7 @@ def build_repositories(folder: Path) -> dict[str, StubRepository]:
                 **readme,
                 "adapter_config.json": json.dumps({"base_model_name_or_path": SINGLE, "r": 2}).encode(),
                 "adapter_model.safetensors": write_safetensors(
-                    {"lora_A": ({"dtype": "F32", "shape": [2, 8]}, np.zeros((2, 8), np.float32).tobytes())}
+                    {"lora_A": ({"dtype": "F32", "shape": [2, 4096]}, np.zeros((2, 4096), np.float32).tobytes())}
                 ),
             }
         ),

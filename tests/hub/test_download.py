@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import signal
-import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,10 +19,10 @@ from dragoman.hub import (
     find_cached_repository,
     open_repository,
     parse_reference,
-    select_adapter_files,
 )
-from dragoman.launch.hub_models import PreparedModel, find_reference, prepare_model
+from dragoman.launch.hub_models import PreparedModel, find_reference, prepare_model, prepare_pull
 from dragoman.settings import Settings
+from tests.hub.processes import find_partial_files, kill_during_download, start
 from tests.hub.shapes import ENCODER, GGUF, LORA, MODELS, SHARDED, SINGLE, SPLIT
 from tests.hub.stub import TOKEN, HubStub
 
@@ -110,58 +107,36 @@ def test_the_engine_and_the_files_are_chosen_before_the_download(
     assert hub.count("GET /cdn/") == 0
 
 
+def plan_adapter() -> DownloadPlan:
+    found = find_reference(LORA)
+    assert found is not None
+    return prepare_pull(Settings(), *found).plan
+
+
 @pytest.mark.usefixtures("cache")
 def test_an_adapter_is_downloaded(hub: HubStub):
-    repository = open_repository(ModelReference(LORA))
-    files = select_adapter_files(LORA, repository.files)
-    plan = DownloadPlan(LORA, "main", repository.commit, repository.directory, files)
+    plan = plan_adapter()
     fetch(plan)
     assert names(plan) == {"adapter_config.json", "adapter_model.safetensors"}
     assert plan.find_missing() == ()
 
 
-def run_pull(hub: HubStub, folder: Path, model: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment |= {
-        "HF_ENDPOINT": hub.url,
-        "HF_HUB_CACHE": str(folder / "cache"),
-        "HF_HOME": str(folder / "home"),
-        "XDG_STATE_HOME": str(folder / "state"),
-    }
-    command = [sys.executable, "-m", "dragoman", "pull", model]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, LORA])
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
-    hub.stall_after = 5_000
-    with run_pull(hub, cache.parent, model) as process:
-        assert hub.stalled.wait(60), "no large file was requested"
-        # The bytes are on the disk once a partial file has them.
-        for _ in range(600):
-            if any(file.stat().st_size for file in cache.rglob("*.dragoman.incomplete")):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    partial = {file: file.stat().st_size for file in cache.rglob("*.dragoman.incomplete")}
+    partial = kill_during_download(hub, cache.parent, "pull", model)
     assert sum(partial.values()) > 0
-    hub.released.set()
-    hub.stall_after = None
-    hub.requests.clear()
-    with run_pull(hub, cache.parent, model) as process:
+    with start(hub, cache.parent, "pull", model) as process:
         printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     ranges = [requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested]
     assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values() if size)
-    found = prepare(model)
-    assert found.plan.commit in printed
-    files = hub.repositories[found.plan.repository].files
-    assert all((found.plan.directory / path).read_bytes() == files[path] for path in names(found.plan))
-    assert found.plan.find_missing() == ()
-    assert not list(cache.rglob("*.dragoman.incomplete"))
+    plan = plan_adapter() if model == LORA else prepare(model).plan
+    assert plan.commit in printed
+    files = hub.repositories[plan.repository].files
+    assert all((plan.directory / path).read_bytes() == files[path] for path in names(plan))
+    assert plan.find_missing() == ()
+    assert not find_partial_files(cache)
 
 
 @pytest.mark.usefixtures("cache")

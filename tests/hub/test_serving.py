@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +17,8 @@ from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
+from tests.hub.processes import serve as serve_in_process
+from tests.hub.processes import start
 from tests.hub.shapes import ENCODER, LORA, SHARDED, SINGLE
 from tests.hub.stub import HubStub
 
@@ -168,32 +167,14 @@ async def test_the_simulator_uses_a_tokenizer_and_adapters_of_the_hub(hub: HubSt
     assert hub.requests == []
 
 
-def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    environment |= {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "s")}
-    command = [sys.executable, "-m", "dragoman", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
-
-
 def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, tmp_path: Path):
     model = f"tiny:{SINGLE}"
-    arguments = ("serve", model, "--port", "0", "--store", "none")
     logs: list[str] = []
     requests: list[int] = []
     for _ in range(2):
-        with start(hub, tmp_path, *arguments) as process:
-            assert process.stdout is not None
-            found = re.search(
-                r"Serving org/single on (http://[0-9.:]+) \((down)?loading; requests", process.stdout.readline()
-            )
-            assert found is not None
-            with httpx2.Client(base_url=found[1]) as client:
-                while client.get("/readyz").status_code != 200:
-                    assert process.poll() is None
-                reply = client.post("/v1/chat/completions", json=ASK).json()
-            process.terminate()
-            logs.append(process.communicate(timeout=30)[1])
+        with serve_in_process(hub, tmp_path, model) as (client, logged):
+            reply = client.post("/v1/chat/completions", json=ASK).json()
+        logs.append("\n".join(logged))
         assert reply["choices"][0]["message"]["content"] == "The capital of Japan is Tokyo."
         requests.append(len(hub.requests))
     assert requests[0] == requests[1] > 0

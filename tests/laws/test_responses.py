@@ -53,7 +53,13 @@ views = st.builds(
     logprobs=st.sampled_from((None, 0, 1)),
     as_summary=st.booleans(),
     hide_reasoning=st.sampled_from((False, False, True)),
-    tool_names=st.sampled_from(((), (ToolName("a", "find", "crm"), ToolName("b", "close", "agents")))),
+    tool_names=st.sampled_from(
+        (
+            (),
+            (ToolName("a", "find", "crm"), ToolName("b", "close", "agents")),
+            (ToolName("a", "a", "", "tool_search"), ToolName("b", "b", "", "shell")),
+        )
+    ),
     seal_reasoning=st.sampled_from((None, sealed)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
@@ -87,7 +93,8 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case
     assert normal(json.loads(last.to_json(warnings=False))) == normal(told)
     for index, snapshot in snapshots.items():
         item = told["output"][index]
-        assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
+        if item["type"] != "tool_search_call":
+            assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
 
 
 @given(one_answer, views)
@@ -118,7 +125,10 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
         parts = [part for part in parts if not isinstance(part, Reasoning)]
     told = whole(case, view)
     assert [text_of(item) for item in told["output"]] == [
-        replace_surrogates(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts
+        json.loads(part.arguments)
+        if isinstance(part, ToolCall) and item["type"] == "tool_search_call"
+        else replace_surrogates(part.arguments if isinstance(part, ToolCall) else part.text)
+        for part, item in zip(parts, told["output"], strict=True)
     ]
     assert (told["status"] == "completed") == (choice.reason is FinishReason.STOP)
     if view.logprobs is not None:
@@ -131,14 +141,14 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
         ]
 
 
-def text_of(item: Json) -> str:
+def text_of(item: Json) -> Any:
     match item["type"]:
         case "message":
             part = item["content"][0]
             return part.get("text", part.get("refusal"))
         case "reasoning":
             return (item["summary"] or item["content"])[0]["text"]
-        case "function_call":
+        case "function_call" | "tool_search_call":
             return item["arguments"]
         case _:
             return item["input"]

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
 from dragoman.core.errors import Overloaded, QueueFull
-from dragoman.pipeline.request_queue import FAST_REJECTIONS, MIN_WINDOW, QueuedRequest, RequestQueue
+from dragoman.pipeline.request_queue import (
+    FAST_REJECTIONS,
+    MIN_WINDOW,
+    ONE_QUEUE,
+    QueuedRequest,
+    QueueShare,
+    RequestQueue,
+)
 
 
 class Engine:
     """An engine of `slots` places with a first-come-first-served queue of its own."""
 
-    def __init__(self, queue: RequestQueue, slots: int) -> None:
-        self.queue, self.slots = queue, slots
+    def __init__(self, queue: RequestQueue, slots: int, weights: Mapping[str, float] | None = None) -> None:
+        self.queue, self.slots, self.weights = queue, slots, weights or {}
         self.inside: list[tuple[str, QueuedRequest]] = []
         self.running: list[tuple[str, QueuedRequest]] = []
         self.refused: Counter[str] = Counter()
@@ -24,7 +32,9 @@ class Engine:
 
     async def ask(self, owner: str, tokens: int = 1, *, priority: int = 0, background: bool = False) -> None:
         try:
-            place = self.queue.enqueue(owner, tokens, priority=priority, is_background=background)
+            place = self.queue.enqueue(
+                QueueShare(owner, self.weights.get(owner, 1)), tokens, priority=priority, is_background=background
+            )
         except Overloaded:
             self.refused[owner] += 1
             return
@@ -104,6 +114,29 @@ async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
     assert 2.5 < engine.served["short"] / engine.served["long"] < 3.5
 
 
+async def test_a_key_is_served_in_proportion_to_its_weight() -> None:
+    queue = RequestQueue(400, slots=2)
+    engine = Engine(queue, 2, weights={"heavy": 3})
+    for _ in range(150):
+        await engine.ask("heavy", 10)
+        await engine.ask("light", 10)
+    await engine.begin()
+    for _ in range(120):
+        await engine.end(0)
+    assert 2.5 < engine.served["heavy"] / engine.served["light"] < 3.5
+
+
+async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
+    queue = RequestQueue(12, slots=1, limits_concurrency=True)
+    engine = Engine(queue, 1, weights={"heavy": 2})
+    for _ in range(40):
+        await engine.ask("light")
+        await engine.ask("heavy")
+    waiting = Counter({"heavy": 40, "light": 40}) - engine.refused
+    assert 7 <= waiting["heavy"] <= 9
+    assert 3 <= waiting["light"] <= 5
+
+
 async def test_generated_tokens_count_twice() -> None:
     """Equal prompts; one key's answers are longer by 9 tokens, which count for 18."""
     queue = RequestQueue(400, slots=1, limits_concurrency=True)
@@ -150,7 +183,7 @@ async def test_a_full_queue_takes_the_place_of_who_has_most() -> None:
     await asyncio.sleep(0)
     assert engine.refused["c"] == 0
     with pytest.raises(QueueFull):
-        queue.check_capacity("a")
+        queue.check_capacity(QueueShare("a"))
 
 
 async def test_tokens_are_shared_like_places() -> None:
@@ -171,9 +204,9 @@ async def test_tokens_are_shared_like_places() -> None:
 
 async def test_one_prompt_alone_may_always_wait() -> None:
     queue = RequestQueue(10, 10)
-    queue.enqueue("", 500)
+    queue.enqueue(ONE_QUEUE, 500)
     with pytest.raises(Overloaded):
-        queue.enqueue("", 1)
+        queue.enqueue(ONE_QUEUE, 1)
 
 
 async def test_requests_of_nobody_reach_the_engine_at_once_and_are_bounded() -> None:
@@ -233,7 +266,7 @@ async def test_the_background_waits_for_everybody_and_priorities_for_their_own_k
 
 async def test_who_leaves_in_any_state_leaves_nothing() -> None:
     queue = RequestQueue(4, 100, slots=1, limits_concurrency=True)
-    waiting = [queue.enqueue("a", 10) for _ in range(4)]
+    waiting = [queue.enqueue(QueueShare("a"), 10) for _ in range(4)]
     turn = asyncio.create_task(waiting[2].wait_for_turn())
     await asyncio.sleep(0)
     turn.cancel()
@@ -246,7 +279,7 @@ async def test_who_leaves_in_any_state_leaves_nothing() -> None:
     waiting[3].leave()
     waiting[1].leave()
     assert (queue.waiting_tokens, queue.n_held) == (0, 0)
-    queue.enqueue("b", 100)
+    queue.enqueue(QueueShare("b"), 100)
 
 
 async def test_an_engine_that_refused_for_a_reason_that_is_over_is_asked_again() -> None:

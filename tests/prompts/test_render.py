@@ -460,3 +460,52 @@ def test_many_messages_cost_what_their_number_does() -> None:
     found = render("qwen3", of(*many))
     assert found.text.count("<|im_start|>") == 2_002
     assert TOKENIZERS["byte level"].special_tokens["<think>"] not in found.ids
+
+
+def without_mark(name: str) -> ChatTemplate:
+    """The template as one whose generation prompt cannot be found in its source, so that it is rendered twice."""
+    twice = template(name)
+    assert twice.features.marks_generation
+    twice.features = msgspec.structs.replace(twice.features, marks_generation=False)
+    return twice
+
+
+MARKED = [name for name in SOURCES if template(name).features.marks_generation]
+TEXTS = st.text(st.sampled_from("ab \n<>|\ufdd0\ufdd1") | st.characters(codec="utf-8"), max_size=12)
+
+
+@given(st.sampled_from(MARKED), st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from([None, True, False]))
+def test_one_rendering_finds_the_tail_that_two_find(name: str, texts: list[str], thinks: bool | None) -> None:
+    conversation = Conversation(
+        tuple(say(Role.ASSISTANT if n % 2 else Role.USER, text) for n, text in enumerate(texts)),
+        reasoning=ReasoningOptions(enabled=thinks),
+    )
+    once = RENDERERS[name].render(conversation, now=NOW)
+    assert once == Renderer(without_mark(name), TOKENIZERS["byte level"]).render(conversation, now=NOW)
+
+
+def test_most_templates_are_rendered_once() -> None:
+    assert {"embedded", "chatml", "qwen3", "llama3"} <= set(MARKED)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if add_generation_prompt %}a{% else %}b{% endif %}",
+        "{% if add_generation_prompt or tools %}a{% endif %}",
+        "{% if not add_generation_prompt %}a{% endif %}",
+        "{% if tools and add_generation_prompt %}a{% endif %}",
+        "{{ add_generation_prompt }}{% if add_generation_prompt %}a{% endif %}",
+        "{% if add_generation_prompt %}a{% endif %}{{ messages[0].content }}",
+        "{% for m in messages %}{% if loop.last and add_generation_prompt %}a{% endif %}{% endfor %}",
+        "{{ dragoman_generation_mark }}{% if add_generation_prompt %}a{% endif %}",
+        "{% set add_generation_prompt = true %}{% if add_generation_prompt %}a{% endif %}",
+    ],
+)
+def test_a_generation_prompt_that_is_no_block_of_its_own_is_not_marked(source: str) -> None:
+    assert not ChatTemplate(source).features.marks_generation
+
+
+def test_a_client_cannot_set_the_mark() -> None:
+    with pytest.raises(RequestError, match="may not set"):
+        render("chatml", of(USER, kwargs='{"dragoman_generation_mark": "x"}'))

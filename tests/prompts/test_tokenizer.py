@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from dragoman.core.engine import Tokenizer
 from dragoman.core.errors import RequestError
-from dragoman.prompts.tokenizer import HfTokenizer, TokenizerError, load_tokenizer
+from dragoman.prompts.tokenizer import (
+    MIN_CACHED_CHARS,
+    EncodingCache,
+    HfTokenizer,
+    TokenizerError,
+    load_tokenizer,
+)
 from tests.prompts import vocabularies
 from tests.prompts.vocabularies import CONTROLS, Data, added, byte_level_data, made, sentencepiece_data
 
@@ -275,3 +281,69 @@ def test_a_broken_configuration_is_told(config: str, tmp_path: Path) -> None:
 def test_no_tokenizer_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_tokenizer(tmp_path)
+
+
+FILLER = "The weather in Oslo is fine. " * (MIN_CACHED_CHARS // 20)
+"""Makes a prompt long enough to be cached."""
+
+
+@every_kind
+@given(beginning=hostile_texts, ends=st.lists(hostile_texts, min_size=1, max_size=3), has_mark=st.booleans())
+def test_cached_pieces_have_the_ids_of_the_whole(kind: str, beginning: str, ends: list[str], has_mark: bool) -> None:
+    tokenizer, mark = KINDS[kind], "\ufdd0"
+    for end in ends:
+        text = f"{beginning}{FILLER}<think>{FILLER}{mark if has_mark else ''}{end}"
+        expected = tokenizer.encode_broken(text, mark)
+        for _ in range(2):
+            assert tokenizer.encode_broken(text, mark, cache_owner="a") == expected
+
+
+@pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}])
+@given(text=hostile_texts)
+def test_control_tokens_that_look_around_are_found_by_the_library(flags: dict[str, bool], text: str) -> None:
+    tokenizer = STRIPPING[next(iter(flags))]
+    whole = f"{FILLER}{text}"
+    assert tokenizer.encode_broken(whole, "\ufdd0", cache_owner="a") == tokenizer.encode(whole, special=True)
+
+
+STRIPPING = {
+    flag: made(
+        {
+            **byte_level_data(()),
+            "added_tokens": [added(600 + n, name, **{flag: True}) for n, name in enumerate(CONTROLS)],
+        }
+    )
+    for flag in ("lstrip", "rstrip", "single_word")
+}
+
+
+def counted(cache: EncodingCache, owner: str, text: str, *, is_first: bool = False) -> tuple[list[int], int]:
+    """What the cache answers, and how often it encoded."""
+    calls: list[str] = []
+
+    def encode() -> list[int]:
+        calls.append(text)
+        return [len(text), int(is_first)]
+
+    return cache.find_or_encode(owner, text, is_first, encode), len(calls)
+
+
+def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
+    cache = EncodingCache(100)
+    assert counted(cache, "a", "text") == ([4, 0], 1)
+    assert counted(cache, "a", "text") == ([4, 0], 0)
+    assert counted(cache, "b", "text") == ([4, 0], 1)
+    assert counted(cache, "a", "text", is_first=True) == ([4, 1], 1)
+
+
+def test_the_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:
+    cache = EncodingCache(100)
+    for name in "abc":
+        counted(cache, "", name * 30)
+    assert counted(cache, "", "a" * 30)[1] == 0
+    counted(cache, "", "d" * 30)
+    assert [counted(cache, "", name * 30)[1] for name in "acd"] == [0, 0, 0]
+    assert counted(cache, "", "b" * 30)[1] == 1
+    assert cache.n_chars <= 100
+    assert [counted(cache, "", "e" * 101)[1] for _ in range(2)] == [1, 1], "what is larger than the cache is not kept"
+    assert cache.n_chars <= 100

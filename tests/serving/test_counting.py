@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx2
 import pytest
 
 from dragoman.launch import build_models
+from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.serving.house import house
@@ -59,3 +61,33 @@ async def test_an_unknown_field_is_named(path: str, body: dict[str, Any]) -> Non
     answer = await house().post(path, body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-dragoman-warnings"] == "personality is ignored: unknown field"
+
+
+@pytest.mark.parametrize("model", ["tiny", "sim"])
+async def test_what_a_prompt_wrote_to_the_cache_is_what_the_next_one_reads(model: str) -> None:
+    models = build_models(Settings(model=model, served_model_name=("m",)), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+
+        async def usage(path: str, **fields: Any) -> dict[str, Any]:
+            answer = await client.post(path, json={"model": "m", **fields})
+            assert answer.status_code == 200, answer.text
+            return answer.json()["usage"]
+
+        long = [{"role": "user", "content": "Tell me a long story about the sea. " * 9}]
+        cold = await usage("/v1/messages", messages=long, max_tokens=1)
+        warm = await usage("/v1/messages", messages=long, max_tokens=1)
+        written = cold["cache_creation_input_tokens"]
+        assert written > 50
+        assert (cold["cache_read_input_tokens"], warm["cache_read_input_tokens"]) == (0, written)
+        assert warm["cache_creation_input_tokens"] == 0
+        total = written + cold["input_tokens"]
+        assert warm["input_tokens"] + written == total
+        other = [{"role": "user", "content": "Another " * 80}]
+        details = (await usage("/v1/responses", input=other, max_output_tokens=16))["input_tokens_details"]
+        assert details["cached_tokens"] < 32 < details["cache_write_tokens"]
+        details = (await usage("/v1/chat/completions", messages=other, max_tokens=1))["prompt_tokens_details"]
+        assert details["cached_tokens"] > 32
+        assert details["cache_write_tokens"] == 0
+    await models.stop()

@@ -17,7 +17,8 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.engines.simulator.logs.table import read_json_lines
 from dragoman.launch.server import open_request_log
-from dragoman.serving.request_log import RequestLog, RequestLogLine, log_batches
+from dragoman.serving.call_observer import CallObserver
+from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
 
 from .house import house
@@ -64,7 +65,7 @@ def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[lis
     """On a clock that goes a second further each time it is read: not for a token after the first one."""
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
-    return log_batches(stream(*batches), line, into, lambda: float(next(seconds)))
+    return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
 
 
 async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
@@ -73,7 +74,7 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
         {
             "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
             "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
-            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 5.0,
+            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 5.0, "key": None, "client": None,
         }
     ]  # fmt: skip
 

@@ -29,7 +29,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 ROOT = {"authorization": "Bearer root"}
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
 MAX_BYTES = 80 * 1024
-PAGE = {name: file.content.decode() for name, file in load_page_files().items()}
+PAGE = {name: content.decode() for name, (content, _) in load_page_files().items()}
 SCRIPTS = {name: text for name, text in PAGE.items() if name.endswith(".js")}
 
 

@@ -87,6 +87,24 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             help="Number of tensor-parallel devices.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1
         ),
     ] = None
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of data-parallel ranks; all other settings are of one rank.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    enable_expert_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-expert-parallel/--no-enable-expert-parallel",
+            help="Whether the data-parallel ranks share their experts, so that they step together.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+        ),
+    ] = None
     model: Annotated[
         str | None, typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False)
     ] = None
@@ -169,6 +187,8 @@ def _run_calibration(options: CalibrateOptions) -> None:
     log = join_logs(logs)
     for log_note in log.notes:
         print_warning(f"{log_note}.")
+    # The curve of shared experts is too steep to be found from a log: its shape is a prediction's.
+    prior = base_profile.expert_prior if base_profile is not None else None
     fitted_ids = _select_fitted(log, [len(source_log.timings) for source_log in logs], options.fit_requests)
     profile = calibrate(
         options.name,
@@ -178,10 +198,11 @@ def _run_calibration(options: CalibrateOptions) -> None:
         engine=_build_engine(options, base_profile),
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
         fitted_ids=fitted_ids,
+        prior=prior,
     )
     if options.spread:
         with show_progress("fits", NUM_VARIATIONS) as tick:
-            spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick)
+            spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick, prior)
         assert profile.calibration is not None
         calibration = msgspec.structs.replace(profile.calibration, spread=spread)
         profile = msgspec.structs.replace(profile, calibration=calibration)
@@ -246,6 +267,8 @@ def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | 
         "name": options.hardware,
         "memory_bandwidth": options.memory_bandwidth,
         "tensor_parallel": options.tensor_parallel_size,
+        "data_parallel": options.data_parallel_size,
+        "lock_step": options.enable_expert_parallel,
     }
     return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
 
@@ -328,7 +351,9 @@ def _draw_plots(path: str, profile: SimulatorProfile, log: MeasuredLog, fitted_i
     from ..engines.simulator.fitting import simulate  # noqa: PLC0415
     from .plots import draw_calibration  # noqa: PLC0415
 
-    simulated = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds).timings
+    ranks = profile.hardware.ranks
+    result = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks)
+    simulated = result.timings
     draw_calibration(path, log.timings, simulated, fitted_ids, profile.name)
 
 

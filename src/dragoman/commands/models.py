@@ -16,6 +16,7 @@ from ..hub import (
     LocalModel,
     download,
     format_bytes,
+    is_adapter,
     list_local_models,
     parse_reference,
     remove_local_model,
@@ -46,7 +47,8 @@ def pull(
         with display:
             download(plan, display.update)
         typer.echo(_describe_plan(prepared.name, plan))
-        typer.echo(f"Serve it: dragoman serve {found[0]}")
+        is_used_with = "MODEL --lora-modules NAME=" if is_adapter(plan.files) else ""
+        typer.echo(f"Serve it: dragoman serve {is_used_with}{found[0]}")
 
 
 def _describe_plan(name: str, plan: DownloadPlan) -> str:
@@ -79,6 +81,8 @@ def _find_engine(model: LocalModel) -> str:
         return model.usage.engine
     if model.file is not None:
         return "llamacpp"
+    if (model.directory / "adapter_config.json").is_file():
+        return "(adapter)"
     from ..launch.engine_detection import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
 
     try:

@@ -152,7 +152,7 @@ class PlanOptions(WorkloadOptions):
     ] = ""
     routing: Annotated[
         str,
-        typer.Option(help="Routing policy: round-robin, least-loaded or prefix-aware.", rich_help_panel=SEARCH_PANEL),
+        typer.Option(help="Routing policy, as of `dragoman simulate`.", rich_help_panel=SEARCH_PANEL),
     ] = "least-loaded"
     max_devices: Annotated[
         int, typer.Option(help="Maximum number of devices of a fleet.", min=1, rich_help_panel=SEARCH_PANEL)
@@ -179,9 +179,9 @@ class PlanOptions(WorkloadOptions):
 
 
 def _plan(options: PlanOptions) -> None:
-    from ..engines.simulator.fleet import Routing  # noqa: PLC0415
     from ..engines.simulator.planner import build_candidates, parse_objectives, plan, render_plan  # noqa: PLC0415
     from ..engines.simulator.roofline import find_gpu, load_model_shape  # noqa: PLC0415
+    from ..engines.simulator.routing import Routing  # noqa: PLC0415
 
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..engines.simulator.fleet import Fleet, Routing
+    from ..engines.simulator.fleet import Fleet
     from ..engines.simulator.planner import Objective, Plan
     from ..engines.simulator.replay import ReplayResult, StepLog
     from ..engines.simulator.report import Slo
+    from ..engines.simulator.routing import Routing
     from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import WorkloadRequest
 

@@ -28,7 +28,7 @@ def serve(
     """
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
 
-    read_settings, build = resolve_models(model, engines, settings)
+    read_settings, build = resolve_models(model, engines, settings, in_background=True)
     return run_server(read_settings, typer.echo, build)
 
 

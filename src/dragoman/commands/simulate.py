@@ -18,8 +18,9 @@ from .progress import show_progress
 from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
+    from ..engines.simulator.autoscaling import AutoscalerConfig
     from ..engines.simulator.disaggregated_replay import DisaggregationConfig
-    from ..engines.simulator.fleet import Fleet
+    from ..engines.simulator.fleet import Fleet, ReplicaGroup
     from ..engines.simulator.profile import SimulatorProfile
     from ..engines.simulator.replay import ReplayResult
     from ..engines.simulator.report import Report, Slo
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
 HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
-TRACE is a file (JSON Lines, in our format or Mooncake's; - is the standard input), or a generated workload: `poisson`,
-`bursts`, or `sessions` (conversations with shared prefixes).
+TRACE is a file (our JSON Lines, a trace of Mooncake, Azure or BurstGPT, ShareGPT's conversations, or the log of a
+benchmark tool; - is the standard input), or a generated workload: `poisson`, `bursts`, or `sessions`
+(conversations with shared prefixes).
 """
 
 
@@ -59,10 +61,50 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     prefill_replicas: Annotated[
         int, typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET_PANEL, min=0)
     ] = 0
+    add_replicas: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PROFILE:COUNT",
+            help="Replicas of another profile in the same fleet. Repeatable.",
+            rich_help_panel=FLEET_PANEL,
+        ),
+    ] = field(default_factory=list[str])
     routing: Annotated[
         str,
-        typer.Option(help="Routing policy: round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET_PANEL),
+        typer.Option(
+            help="Routing policy: round-robin, least-loaded, least-requests, least-tokens, power-of-two, prefix-aware, "
+            "session-affinity or llm-d.",
+            rich_help_panel=FLEET_PANEL,
+        ),
     ] = "round-robin"
+    routing_delay: Annotated[
+        float,
+        typer.Option(help="Age in seconds of the load that the router knows.", rich_help_panel=FLEET_PANEL, min=0),
+    ] = 0.0
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC:TARGET",
+            help="Scale from --replicas to --max-replicas by a target per replica: waiting:5, requests:100, "
+            "tokens:50000 or kv:0.8.",
+            rich_help_panel=FLEET_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    autoscale_interval: Annotated[
+        float, typer.Option(help="Seconds between two decisions of the autoscaler.", rich_help_panel=FLEET_PANEL)
+    ] = 15.0
+    startup_time: Annotated[
+        float, typer.Option(help="Seconds until a new replica serves.", rich_help_panel=FLEET_PANEL, min=0)
+    ] = 60.0
+    scale_down_window: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for which fewer replicas must have been enough before one is stopped.",
+            rich_help_panel=FLEET_PANEL,
+            min=0,
+        ),
+    ] = 300.0
 
     kv_transfer_bandwidth: Annotated[
         float, typer.Option(help="Bandwidth of a KV transfer link, in bytes per second.", rich_help_panel=FLEET_PANEL)
@@ -110,7 +152,7 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         float, typer.Option(help="Share of the requests that must meet the SLO.", rich_help_panel=SLO_PANEL)
     ] = 0.99
     max_replicas: Annotated[
-        int, typer.Option(help="Maximum number of replicas to try.", rich_help_panel=SLO_PANEL, min=1)
+        int, typer.Option(help="Maximum number of replicas to try, or to scale to.", rich_help_panel=SLO_PANEL, min=1)
     ] = 64
 
     json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
@@ -259,10 +301,56 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     profile = msgspec.structs.replace(profile, engine=options.merge_into(profile.engine))
     try:
         # msgspec validates the values and names an invalid one.
-        fleet_options = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
-        return msgspec.convert({"profile": profile, "split": _build_split(options, profile), **fleet_options}, Fleet)
+        return msgspec.convert(
+            {
+                "profile": profile,
+                "replicas": options.replicas,
+                "others": tuple(_read_group(text, options) for text in options.add_replicas),
+                "routing": options.routing,
+                "state_delay": options.routing_delay,
+                "split": _build_split(options, profile),
+                "autoscaler": _build_autoscaler(options),
+                "seed": options.seed,
+            },
+            Fleet,
+        )
     except msgspec.ValidationError as error:
-        raise ValueError(f"--routing, --kv-links, --kv-protocol: {error}") from None
+        raise ValueError(f"--routing, --autoscale, --kv-links, --kv-protocol: {error}") from None
+
+
+def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:
+    from ..engines.simulator.fleet import ReplicaGroup  # noqa: PLC0415
+    from ..engines.simulator.profile import load  # noqa: PLC0415
+
+    name, separator, count = text.rpartition(":")
+    if not separator or not count.isdecimal() or int(count) < 1:
+        raise ValueError(f"--add-replicas: {text!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
+    profile = load(name)
+    return ReplicaGroup(msgspec.structs.replace(profile, engine=options.merge_into(profile.engine)), int(count))
+
+
+def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
+    from ..engines.simulator.autoscaling import AutoscalerConfig  # noqa: PLC0415
+
+    if options.autoscale is None:
+        return None
+    metric, _, target = options.autoscale.partition(":")
+    try:
+        goal = float(target)
+    except ValueError:
+        raise ValueError(f"--autoscale: {options.autoscale!r} is not METRIC:TARGET, such as waiting:5") from None
+    return msgspec.convert(
+        {
+            "metric": metric,
+            "target": goal,
+            "min_replicas": options.replicas,
+            "max_replicas": options.max_replicas,
+            "interval": options.autoscale_interval,
+            "startup_seconds": options.startup_time,
+            "scale_down_window": options.scale_down_window,
+        },
+        AutoscalerConfig,
+    )
 
 
 def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> DisaggregationConfig | None:

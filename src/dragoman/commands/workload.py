@@ -71,12 +71,12 @@ class WorkloadOptions:
 
 def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    from ..engines.simulator.workload import read_workload, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    from ..engines.simulator.workload import scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
     elif trace == "-" or Path(trace).exists():
-        workload = read_workload(read_file(trace).splitlines())
+        workload = _read_trace(trace, options)
     else:
         close = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
@@ -84,6 +84,18 @@ def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]
     if not workload:
         raise ValueError(f"{trace}: contains no requests")
     return scale_arrivals(workload, options.speedup)
+
+
+def _read_trace(path: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+    import numpy as np  # noqa: PLC0415
+
+    from ..engines.simulator.traces import TraceOptions, read_trace  # noqa: PLC0415
+
+    given = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
+    trace = read_trace(read_file(path), given, np.random.default_rng(options.seed))
+    for note in trace.notes:
+        typer.echo(f"{path}: {note}", err=True)
+    return trace.requests
 
 
 def _generate_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:

@@ -40,6 +40,14 @@ ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 INCOMPLETE_REASONS = ("max_output_tokens", "content_filter")
 COMPACTION = "compaction"
 """The type of an item without a status, whose content is sent only in its done event."""
+CLIENT_CALL_FIELDS = {
+    "shell_call": ("action",),
+    "local_shell_call": ("action",),
+    "apply_patch_call": ("operation",),
+    "computer_call": ("action", "actions"),
+    "tool_search_call": ("arguments",),
+}
+"""What each type of call of a tool that the client runs has one of."""
 CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The text field of each type of call."""
 
@@ -104,9 +112,13 @@ class _OpenItem:
         self.part: _OpenPart | None = None
         self.closed_parts: list[tuple[_PartKind, str]] = []
         self.pieces: list[str] = []
+        self.commands: list[str] = []
         self.done_arguments: str | None = None
 
     def feed(self, event: Json, name: str) -> None:
+        if self.kind == "shell_call":
+            self._feed_command(event, name)
+            return
         require(event.get("item_id") == self.id, f"{event['type']} of item {event.get('item_id')!r}, not {self.id!r}")
         if self.kind in CALL_TEXT_FIELDS:
             self._feed_call(event, name)
@@ -126,6 +138,24 @@ class _OpenItem:
             require(name == f"{self.kind}_{field}.done", f"{event['type']} in a {self.kind}")
             self.done_arguments = require_string(event.get(field), field)
             require(self.done_arguments == "".join(self.pieces), f"{event['type']} is not the join of its deltas")
+
+    def _feed_command(self, event: Json, name: str) -> None:
+        """Check an event of a shell call's commands, which has no `item_id`: added, deltas, done, one at a time."""
+        begins = name == "shell_call_command.added"
+        expected = len(self.commands) - (0 if begins else 1)
+        require(event.get("command_index") == expected, f"{event['type']} of command {event.get('command_index')!r}")
+        if begins:
+            require(self.done_arguments is not None or not self.commands, "a command begins while another is open")
+            self.commands.append(require_string(event.get("command"), "command"))
+            self.done_arguments = None
+            return
+        require(self.done_arguments is None, f"{event['type']} after the end of the command")
+        if name == "shell_call_command.delta":
+            self.commands[-1] += require_string(event.get("delta"), "delta")
+        else:
+            require(name == "shell_call_command.done", f"{event['type']} in a shell_call")
+            self.done_arguments = require_string(event.get("command"), "command")
+            require(self.done_arguments == self.commands[-1], f"{event['type']} is not the join of its deltas")
 
     def _feed_part(self, event: Json, name: str) -> None:
         part = self.part
@@ -177,6 +207,12 @@ class _OpenItem:
             )
             for key in ("call_id", "name", "namespace"):
                 require(item.get(key) == self.first_item.get(key), f"the call's {key} changed")
+            return
+        if self.kind in CLIENT_CALL_FIELDS:
+            require(item.get("call_id") == self.first_item.get("call_id"), "the call's call_id changed")
+            if self.kind == "shell_call":
+                commands = require_object(item.get("action"), "action").get("commands")
+                require(commands == self.commands, "the commands are not what was streamed")
             return
         for name in ("content", "summary"):
             texts = [_get_text(part) for part in require_objects(item.get(name) or [], name)]
@@ -355,7 +391,7 @@ def _check_state(response: Json, items: list[Json]) -> None:
 
 def _check_added_item(item: Json) -> None:
     kind = item.get("type")
-    require(kind in (*PART_KINDS, *CALL_TEXT_FIELDS, COMPACTION), f"an item of type {kind!r}")
+    require(kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION), f"an item of type {kind!r}")
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
         require(item.get("encrypted_content") == "", "a compaction begins with its end")
@@ -367,6 +403,10 @@ def _check_added_item(item: Json) -> None:
             "a call without id or name",
         )
         require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its end")
+    elif kind in CLIENT_CALL_FIELDS:
+        _check_client_call(item, str(kind), "item")
+        action = item.get("action")
+        require(kind != "shell_call" or action == {**require_object(action, "action"), "commands": []}, "commands")
     else:
         require(not item.get("content") and not item.get("summary"), "an item begins with content")
 
@@ -390,8 +430,16 @@ def _check_item(item: Json, location: str) -> None:
             for key in ("call_id", "name", CALL_TEXT_FIELDS[kind]):
                 require_string(item.get(key), f"{location}.{key}")
             require("namespace" not in item or item["namespace"], f"{location}.namespace is empty")
+        case str(kind) if kind in CLIENT_CALL_FIELDS:
+            _check_client_call(item, kind, location)
         case kind:
             raise Violation(f"{location} is of type {kind!r}")
+
+
+def _check_client_call(item: Json, kind: str, location: str) -> None:
+    require(require_string(item.get("call_id"), f"{location}.call_id"), f"{location}.call_id is empty")
+    present = [name for name in CLIENT_CALL_FIELDS[kind] if item.get(name) is not None]
+    require(len(present) == 1, f"{location} has {present or 'none'} of {', '.join(CLIENT_CALL_FIELDS[kind])}")
 
 
 def _check_content(part: Json, location: str) -> None:

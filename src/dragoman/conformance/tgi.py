@@ -134,8 +134,7 @@ def _check_token(token: Json) -> None:
 
 
 def _check_token_logprob(token: Json) -> None:
-    if token.get("id") is not None:
-        require_count(token["id"], "token.id")
+    require(type(token.get("id")) is int and token["id"] >= -1, f"token.id is {token.get('id')!r}")
     require_string(token.get("text"), "token.text")
     require_key(token, "logprob", "token")
     logprob = token["logprob"]

@@ -205,10 +205,12 @@ class Scheduled(Struct, frozen=True):
     """The sequence has left the queue.
 
     cached_tokens: prompt tokens found in the prefix cache.
+    written_tokens: prompt tokens that the prefill writes to it; None if unknown.
     """
 
     id: str
     cached_tokens: int
+    written_tokens: int | None = None
 
 
 class TokenLogprob(Struct, frozen=True, gc=False):

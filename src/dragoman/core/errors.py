@@ -15,6 +15,7 @@
      |    +-- MisdirectedRequest   421  a Host that this server does not serve
      |    +-- HeadersTooLarge      431
      |    +-- RateLimited          429  retry later, see `retry_after`
+     |         +-- BudgetExhausted 429  the key's tokens of the day or month are used up
      +-- EngineError               500  the engine failed; never the client's fault
           +-- Overloaded           503  no capacity now, see `retry_after`
           |    +-- QueueFull       503
@@ -128,7 +129,29 @@ class HeadersTooLarge(RequestError):
 
 
 class RateLimited(RequestError):
+    """limit: what is limited, as OpenAI's `type` of the error names it (`requests`, `tokens`); None if unknown."""
+
     status, code, retry_after = 429, "rate_limit_exceeded", 1.0
+    limit: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        limit: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code, retry_after=retry_after)
+        if limit is not None:
+            self.limit = limit
+
+
+class BudgetExhausted(RateLimited):
+    """Retrying helps only after the day or the month, so clients should not do it by themselves."""
+
+    code, limit = "insufficient_quota", "insufficient_quota"
 
 
 class EngineError(DragomanError):

@@ -57,7 +57,7 @@ class EventGrammar:
                 raise ProtocolError("Started twice")
             if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
                 raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
-            _check_counts(event, (event.prompt_tokens,), (event.cached_tokens,))
+            _check_counts(event, (event.prompt_tokens,), (event.cached_tokens, event.written_tokens))
             self._started = True
             self._states = [IDLE] * event.choices
             self._prompts = [False] * event.prompts
@@ -91,7 +91,7 @@ class EventGrammar:
 
     def _finish(self, event: Finished) -> None:
         usage = event.usage
-        _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning))
+        _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning, usage.written))
         if any(state is not DONE for state in self._states):
             raise ProtocolError(f"Finished while choices are {self._states}")
         self._finished = True

@@ -59,12 +59,16 @@ class Token(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of a whole request, all choices together. None is unknown, which differs from 0."""
+    """Token counts of a whole request, all choices together. None is unknown, which differs from 0.
+
+    cached, written: prompt tokens that were read from and written to the prefix cache.
+    """
 
     prompt: int
     completion: int
     cached: int | None = None
     reasoning: int | None = None
+    written: int | None = None
 
 
 class FinishReason(StrEnum):
@@ -97,6 +101,7 @@ class Started(Struct, frozen=True, tag=True):
 
     choices: of all prompts together; choice c belongs to prompt c // (choices / prompts).
     edited: applied context edits, in order.
+    cached_tokens, written_tokens: see `Usage`.
     """
 
     prompt_tokens: int
@@ -104,6 +109,7 @@ class Started(Struct, frozen=True, tag=True):
     choices: int = 1
     prompts: int = 1
     edited: tuple[AppliedEdit, ...] = ()
+    written_tokens: int | None = None
 
 
 class PromptTokens(Struct, frozen=True, tag=True):

@@ -129,11 +129,11 @@ class ReplyBuilder:
                 self._usage = usage
             case PromptTokens():
                 self._prompts[event.prompt] = event
-            case Started(prompt_tokens, cached, choices, prompts, applied_edits):
+            case Started(prompt_tokens, cached, choices, prompts, applied_edits, written):
                 self._parts = [[] for _ in range(choices)]
                 self._finishes = [None] * choices
                 self._prompts = [None] * prompts
-                self._usage = Usage(prompt_tokens, 0, cached)
+                self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:

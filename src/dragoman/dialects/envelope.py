@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import FinishReason, Token, Usage, WeightSpan
+from ..core.events import FinishReason, Started, Token, Usage, WeightSpan
 from . import logprobs
 from .base import Header, Profile
 from .errors import render_openai_error
@@ -128,17 +128,18 @@ def _render_head(header: Header, options: RenderOptions, kind: bytes) -> bytes:
 class UsageCounter:
     """The usage so far, for streams with usage in every chunk."""
 
-    __slots__ = ("_cached", "_completion", "_prompt")
+    __slots__ = ("_completion", "_started")
 
-    def __init__(self, prompt: int = 0, cached: int | None = None) -> None:
-        self._prompt, self._cached, self._completion = prompt, cached, 0
+    def __init__(self, started: Started | None = None) -> None:
+        self._started, self._completion = started or Started(0), 0
 
     def add(self, tokens: Sequence[Token]) -> None:
         self._completion += len(tokens)
 
     @property
     def usage(self) -> Usage:
-        return Usage(self._prompt, self._completion, self._cached)
+        started = self._started
+        return Usage(started.prompt_tokens, self._completion, started.cached_tokens, written=started.written_tokens)
 
 
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import DragomanError
+from ..core.errors import DragomanError, RateLimited
 from .base import Profile
 from .json_encoding import escape_line_breaks, replace_surrogates
 
@@ -34,15 +34,15 @@ _VLLM_TYPES = {
 }
 
 
-class _OpenAIError(Struct, frozen=True):
+class OpenAIErrorDetail(Struct, frozen=True):
     message: str
     type: str
     param: str | None
     code: str | int | None
 
 
-class _OpenAIErrorEnvelope(Struct, frozen=True):
-    error: _OpenAIError
+class OpenAIErrorBody(Struct, frozen=True):
+    error: OpenAIErrorDetail
 
 
 def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
@@ -55,11 +55,14 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
         message = message[:MAX_MESSAGE] + "..."
     param = None if error.param is None else replace_surrogates(error.param)[:MAX_MESSAGE]
     code = error.code if profile is Profile.OPENAI else error.status
-    body = _OpenAIErrorEnvelope(_OpenAIError(message, _find_type(error.status, profile), param, code))
+    body = OpenAIErrorBody(OpenAIErrorDetail(message, _find_type(error, profile), param, code))
     return escape_line_breaks(msgspec.json.encode(body))
 
 
-def _find_type(status: int, profile: Profile) -> str:
+def _find_type(error: DragomanError, profile: Profile) -> str:
+    status = error.status
+    if isinstance(error, RateLimited) and error.limit is not None and profile is Profile.OPENAI:
+        return error.limit
     if profile is Profile.VLLM:
         return _VLLM_TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

@@ -22,17 +22,17 @@ class TokenNaming(Struct, frozen=True):
         return f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_TOKEN_ID else token.text
 
 
-class _TopLogprob(Struct, frozen=True):
+class ChatTopLogprob(Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class _TokenLogprob(Struct, frozen=True):
+class ChatTokenLogprob(Struct, frozen=True):
     token: str
     logprob: float
     bytes: list[int]
-    top_logprobs: list[_TopLogprob]
+    top_logprobs: list[ChatTopLogprob]
 
 
 def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
@@ -41,19 +41,19 @@ def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming)
     return escape_line_breaks(_encode([_build_entry(token, top, get_name) for token in tokens]))
 
 
-def _build_entry(token: Token, top: int, get_name: Callable[[Token | Alternative], str]) -> _TokenLogprob:
+def _build_entry(token: Token, top: int, get_name: Callable[[Token | Alternative], str]) -> ChatTokenLogprob:
     alternatives = [
-        _TopLogprob(
+        ChatTopLogprob(
             get_name(alternative),
             clamp_logprob(alternative.logprob),
             list(alternative.text.encode() if alternative.raw is None else alternative.raw),
         )
         for alternative in token.top[:top]
     ]
-    return _TokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives)
+    return ChatTokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives)
 
 
-class _CompletionLogprobs(Struct, frozen=True):
+class CompletionLogprobs(Struct, frozen=True):
     text_offset: list[int]
     token_logprobs: list[float | None]
     tokens: list[str]
@@ -71,7 +71,7 @@ class LogprobRow(Struct, frozen=True):
 
 def render_completion_logprobs(rows: Sequence[LogprobRow]) -> bytes:
     """The object `logprobs` of a choice."""
-    columns = _CompletionLogprobs(
+    columns = CompletionLogprobs(
         [row.offset for row in rows],
         [row.logprob for row in rows],
         [row.token for row in rows],
@@ -137,7 +137,7 @@ def _count_characters(token: Token) -> int:
     return sum(byte & 0xC0 != 0x80 for byte in token.raw)
 
 
-class _PromptLogprob(Struct, frozen=True):
+class PromptLogprob(Struct, frozen=True):
     logprob: float
     rank: int | None
     decoded_token: str
@@ -145,15 +145,15 @@ class _PromptLogprob(Struct, frozen=True):
 
 def render_prompt_logprobs(prompt: PromptTokens, top: int) -> bytes:
     """vLLM's `prompt_logprobs`: an object by token id for each position, the token itself first; null for the first."""
-    positions: list[dict[str, _PromptLogprob] | None] = []
+    positions: list[dict[str, PromptLogprob] | None] = []
     for i, token in enumerate(prompt.tokens):
         if i == 0:
             positions.append(None)
             continue
-        logprobs = {str(token.id): _PromptLogprob(clamp_logprob(token.logprob), token.rank, token.text)}
+        logprobs = {str(token.id): PromptLogprob(clamp_logprob(token.logprob), token.rank, token.text)}
         for rank, alternative in enumerate(token.top[:top], start=1):
             logprobs.setdefault(
-                str(alternative.id), _PromptLogprob(clamp_logprob(alternative.logprob), rank, alternative.text)
+                str(alternative.id), PromptLogprob(clamp_logprob(alternative.logprob), rank, alternative.text)
             )
         positions.append(logprobs)
     return escape_line_breaks(_encode(positions))
@@ -165,7 +165,9 @@ def render_token_ids(tokens: Sequence[Token]) -> bytes:
 
 def render_usage(usage: Usage) -> bytes:
     """Details are null if unknown, which differs from zero."""
-    cached = b"null" if usage.cached is None else b'{"cached_tokens":%d}' % usage.cached
+    counts = (("cached_tokens", usage.cached), ("cache_write_tokens", usage.written))
+    known = [b'"%s":%d' % (name.encode(), count) for name, count in counts if count is not None]
+    cached = b"{%s}" % b",".join(known) if known else b"null"
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning
     return (
         b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'

@@ -37,7 +37,7 @@ def read_page_query(
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= max_limit):
         raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(limit)}")
     order = query.get("order")
-    if order:
+    if order is not None:
         descending = check_one_of(order, ("asc", "desc"), "order") == "desc"
     return PageQuery(int(limit), descending, query.get("after") or None)
 

@@ -123,7 +123,7 @@ class BaseTokenEngine(ABC):
             self._running.pop(id)[0].cancel()
 
     async def _run(self, request: TokenRequest) -> None:
-        self._deliver(Scheduled(request.id, 0))
+        self._deliver(Scheduled(request.id, 0, 0))
         count = 0
         try:
             async with aclosing(self.generate(request)) as tokens:

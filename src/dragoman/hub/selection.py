@@ -237,6 +237,12 @@ def select_tokenizer_files(name: str, files: Iterable[RepositoryFile]) -> tuple[
     return found
 
 
+def is_adapter(files: Iterable[RepositoryFile]) -> bool:
+    """Whether a repository holds a LoRA adapter and no model beside it."""
+    paths = {file.path for file in files}
+    return "adapter_config.json" in paths and not paths & {"model.safetensors", INDEX}
+
+
 def select_adapter_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
     """Select a LoRA adapter. Raises HubError where there is none in safetensors."""
     found = tuple(file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors"))

@@ -14,7 +14,7 @@ from ..pipeline.models import Models, ServedModel
 from ..serving.app import Application
 from ..serving.clock import Clock, SystemClock
 from ..settings import Settings, SettingsError, load_keywords
-from .models import add_queues, build_models, warn_unsupported
+from .models import add_queues, build_models, build_models_in_background, warn_unsupported
 from .plugin import SupportedEngine, build_served_model
 from .secret import load_secret_key
 from .server import ModelsBuilder, build_application
@@ -44,13 +44,20 @@ def create_app(
 
 
 def resolve_models(
-    model: str | None, engines: Mapping[str, SupportedEngine] | None, settings: Mapping[str, object]
+    model: str | None,
+    engines: Mapping[str, SupportedEngine] | None,
+    settings: Mapping[str, object],
+    *,
+    in_background: bool = False,
 ) -> tuple[Settings, ModelsBuilder]:
-    """The settings, and what makes the models. Arguments as of `create_app`. Raises SettingsError."""
+    """The settings, and what makes the models. Raises SettingsError.
+
+    model, engines, settings: as of `create_app`. in_background: as of `build_models`.
+    """
     if engines is None:
         read_settings = load_keywords({**settings, "model": model})
         warn_unsupported(read_settings)
-        return read_settings, build_models
+        return read_settings, build_models_in_background if in_background else build_models
     if model is not None or settings.get("models") is not None:
         raise SettingsError("engines: set either engines or the settings `model` and `models`")
     if not engines:

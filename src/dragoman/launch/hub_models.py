@@ -33,6 +33,7 @@ from ..hub import (
     find_cached_repository,
     find_gguf_models,
     format_bytes,
+    is_adapter,
     looks_like_repository,
     note_use,
     open_repository,
@@ -49,6 +50,7 @@ from ..pipeline.models import ServedModel
 from ..settings import Settings, state_directory
 from .download_progress import DownloadDisplay
 from .engine_detection import EngineChoice, check_engine_installed, choose_engine
+from .local_models import check_architecture
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +93,15 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed, the choice has an empty engine, and the reason says what to install.
+    Where no engine is installed, the choice has an empty engine, and the reason says what to install. So has a LoRA
+    adapter, which is served with its base model.
     """
-    return _prepare(settings, reference, engine, open_repository(reference), needs_engine=False)
+    repository = open_repository(reference)
+    if not is_adapter(repository.files):
+        return _prepare(settings, reference, engine, repository, needs_engine=False)
+    reason = f"{reference.repository} is a LoRA adapter: it is served with its base model"
+    plan = _plan_part(reference, repository, select_adapter_files)
+    return PreparedModel(reference.name, settings, EngineChoice("", reason), plan)
 
 
 def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
@@ -192,26 +200,12 @@ def _plan_safetensors(
             choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
         except ValueError as error:
             choice = EngineChoice("", str(error))
-    _check_architecture(choice.engine, repository)
+    if choice.engine == "encoder":
+        for file in repository.files:
+            if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
+                repository.read(file.path)
+    check_architecture(choice.engine, repository.directory)
     return plan, choice
-
-
-def _check_architecture(engine: str, repository: Repository) -> None:
-    """Raises EngineError if a built-in engine does not support the model. The libraries know only while loading."""
-    match engine:
-        case "tiny":
-            from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
-
-            read_config(repository.directory / "config.json")
-        case "encoder":
-            from ..engines.encoder.config import read_config as read_encoder  # noqa: PLC0415 - as above
-
-            for file in repository.files:
-                if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
-                    repository.read(file.path)
-            read_encoder(repository.directory)
-        case _:
-            pass
 
 
 def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,14 +15,17 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
+from ..pipeline.adapters import read_adapter
 from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel, TokenBackend
 from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .engine_detection import OTHER_ENGINES, check_directory, choose_directory_engine, detect_engine
+from .engine_detection import check_directory, choose_directory_engine, detect_engine
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
+from .local_models import check_local_model, find_model_name
 from .model_builder import build_engine_limits
 from .model_details import describe_loaded, read_details
+from .model_metadata import load_configured_template, resolve_served_names
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +38,10 @@ _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
 
 
-def build_models(settings: Settings, clock: Clock) -> Models:
+def build_models(settings: Settings, clock: Clock, *, in_background: bool = False) -> Models:
     """Build all configured models.
+
+    in_background: a model in files is only checked here, and loaded when `Models` starts, as a model of the hub is.
 
     Raises:
         SettingsError: MODEL or one of its options is invalid.
@@ -43,11 +49,15 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if not settings.models.entries:
         prepared = _prepare_or_raise(settings)
         if prepared is None:
-            return Models([_build_or_raise(settings, clock)])
+            return Models([_build_pinned(settings, clock, in_background=in_background)])
         return Models([_build_hub_spec(ModelEntry(prepared.name, pinned=True), prepared, clock)])
-    return Models(
-        [_build_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.model_memory_limit
-    )
+    models = [_build_entry(entry, settings, clock, in_background=in_background) for entry in settings.models.entries]
+    return Models(models, memory=settings.model_memory_limit)
+
+
+def build_models_in_background(settings: Settings, clock: Clock) -> Models:
+    """As `build_models`, for a server that listens while its models are loaded."""
+    return build_models(settings, clock, in_background=True)
 
 
 def warn_unsupported(settings: Settings) -> None:
@@ -79,18 +89,20 @@ def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: st
         log.warning(warning)
 
 
-def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | ModelSpec:
-    """Build a pinned model at once; only validate the others, which load on demand."""
+def _build_entry(
+    entry: ModelEntry, settings: Settings, clock: Clock, *, in_background: bool
+) -> ServedModel | ModelSpec:
+    """Build a pinned model; only validate the others, which load on demand."""
     entry_settings = settings.for_entry(entry)
     try:
         check_model(entry_settings.model)
     except (OSError, ValueError, DragomanError) as error:
         raise SettingsError(
-            f"models: {entry.name}: cannot serve {entry_settings.model}: {_format_error(error)}"
+            f"models: {entry.name}: cannot serve {entry_settings.model}: {format_error(error)}"
         ) from error
     prepared = _prepare_or_raise(entry_settings, f"models: {entry.name}: ")
     if entry.pinned and prepared is None:
-        return _build_or_raise(entry_settings, clock)
+        return _build_pinned(entry_settings, clock, in_background=in_background)
     if entry.memory is not None:
         memory = entry.memory
     else:
@@ -116,7 +128,7 @@ def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | No
             return None
         prepared = prepare_model(settings, *found)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"{place}cannot serve {settings.model}: {_format_error(error)}") from error
+        raise SettingsError(f"{place}cannot serve {settings.model}: {format_error(error)}") from error
     _warn_unsupported_names(settings, find_changed_settings(settings), prepared.choice.engine)
     return prepared
 
@@ -125,9 +137,13 @@ def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, me
     """A pinned model is downloaded and loaded from the start, in the background: the server listens meanwhile."""
     progress = LoadProgress(phase="downloading" if prepared.plan.find_missing() else "loading")
     names = prepared.settings.served_model_name
+
+    def load() -> ServedModel:
+        return build_prepared(prepared, progress, lambda settings: build(settings, clock))
+
     return ModelSpec(
         names[0],
-        lambda: build_prepared(prepared, progress, lambda settings: build(settings, clock)),
+        (lambda: _build_for_good(load)) if entry.pinned else load,
         int(clock.now()),
         names[1:],
         None if entry.pinned else entry.ttl,
@@ -136,6 +152,7 @@ def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, me
         progress,
         is_eager=entry.pinned,
         revision=prepared.plan.commit,
+        adapters=tuple(read_adapter(text).name for text in prepared.settings.lora_modules),
     )
 
 
@@ -189,14 +206,38 @@ def measure_weights(model: str) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _build_or_raise(settings: Settings, clock: Clock) -> ServedModel:
+def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> ServedModel | ModelSpec:
+    """Build a model, or check it for a load in the background if it is in files. Raises SettingsError."""
     try:
-        return build(settings, clock)
+        check(settings)
+        name = find_model_name(*parse_model(settings.model)) if in_background else None
+        if name is None:
+            return _build_checked(settings, clock)
+        # Loading needs the template only at its end: a mistake in its path is reported at once.
+        load_configured_template(settings)
+        names = resolve_served_names(settings, name)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"cannot serve {settings.model}: {_format_error(error)}") from error
+        raise SettingsError(f"cannot serve {settings.model}: {format_error(error)}") from error
+    named = msgspec.structs.replace(settings, served_model_name=(names[0], *names[1]))
+    adapters = tuple(read_adapter(text).name for text in settings.lora_modules)
+    return ModelSpec(
+        names[0],
+        lambda: _build_for_good(lambda: _build_checked(named, clock)),
+        int(clock.now()),
+        names[1],
+        is_eager=True,
+        adapters=adapters,
+    )
 
 
-def _format_error(error: Exception) -> str:
+def _build_for_good(build_model: Callable[[], ServedModel]) -> ServedModel:
+    """Build a model that is never unloaded: collections of garbage skip its objects, and those of its libraries."""
+    model = build_model()
+    gc.freeze()
+    return model
+
+
+def format_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -254,11 +295,27 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         ValueError: MODEL or an option is invalid.
         OSError, DragomanError: the engine cannot be loaded.
     """
-    check_model(settings.model)
     if (found := find_reference(settings.model, settings.revision)) is not None:
         prepared, progress = prepare_model(settings, *found), LoadProgress()
         download_prepared(prepared, progress)
         return build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
+    check(settings)
+    return _build_checked(settings, clock)
+
+
+def check(settings: Settings) -> None:
+    """Check MODEL, and the files of a model on this machine as far as possible without its weights.
+
+    Raises:
+        ValueError, OSError, DragomanError: as `build`.
+    """
+    check_model(settings.model)
+    kind, path = parse_model(settings.model)
+    if find_reference(settings.model) is None and find_model_name(kind, path) is not None:
+        check_local_model(kind, path, is_fallback=path == settings.model)
+
+
+def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
     settings = resolve_paths(settings)
     model = _build_by_kind(settings, clock)
     if model is None:
@@ -337,13 +394,7 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
 
             return build_upstream(settings, clock, rest)
         case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
-            try:
-                return _build_from_directory(kind, settings, clock, rest)
-            except EngineError as error:
-                if kind == "tiny" and rest == settings.model:
-                    # The user did not choose this engine; it was the fallback.
-                    raise EngineError(f"{error}; for other models: {OTHER_ENGINES}") from error
-                raise
+            return _build_from_directory(kind, settings, clock, rest)
         case "llamacpp" if rest:
             from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
 

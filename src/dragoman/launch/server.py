@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,8 +37,9 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, is_loopback, state_directory
 from ..store import Store
+from ..tenants import Tenant, load_key_file
 from .listener import listen_on_file
-from .models import build_models, warn_unsupported
+from .models import build_models_in_background, format_error, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
 from .puller import HubPuller
@@ -64,7 +65,9 @@ class AssembledServer:
 ModelsBuilder = Callable[[Settings, Clock], Models]
 
 
-def run(settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models) -> int:
+def run(
+    settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models_in_background
+) -> int:
     """Serve until a signal stops it, and return the exit code. Raises SettingsError for what cannot be served.
 
     build: makes what is served out of the settings.
@@ -143,7 +146,7 @@ def assemble_server(
     settings: Settings,
     secret: bytes,
     port_controller: PortController | None = None,
-    build: ModelsBuilder = build_models,
+    build: ModelsBuilder = build_models_in_background,
 ) -> AssembledServer:
     """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
     models = build(settings, SystemClock())
@@ -173,8 +176,19 @@ def build_application(
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
         puller=HubPuller(settings),
+        tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         requires_lifespan=requires_lifespan,
     )
+
+
+def load_tenants(path: str) -> Mapping[str, Tenant]:
+    """Load the file of keys. Raises SettingsError."""
+    try:
+        tenants = load_key_file(Path(path))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        raise SettingsError(f"--keys-file: {path}: {reason}") from error
+    return tenants
 
 
 def open_request_log(path: str) -> RequestLog:
@@ -228,7 +242,7 @@ class Server(uvicorn.Server):
         """Why a model could not be loaded at startup; the server stops then."""
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
-        self.failure = f"cannot serve {name}: {error}"
+        self.failure = f"cannot serve {name}: {format_error(error)}"
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
@@ -379,7 +393,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     route, fields = _build_example_request(first_slot)
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
-    if settings.api_key:
+    if settings.api_key or settings.keys_file is not None:
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base_url = address if settings.uds is None else "http://localhost"
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"

@@ -38,6 +38,7 @@ from ..core.request import (
     Regex,
     StringChoices,
 )
+from .request_queue import ONE_QUEUE, QueueShare
 
 
 class CallTerms(Struct, frozen=True):
@@ -49,7 +50,7 @@ class CallTerms(Struct, frozen=True):
     cache_salt: separates the prefix caches of different owners.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
-    queue_owner: the key that shares the engine fairly with others; empty where there are no others.
+    queue_share: the key that shares the engine with others.
     accepts_unmatched_results: a tool result that answers no call is a warning, as in vLLM, not an error.
     max_logprobs: maximum number of alternatives per token.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
@@ -60,7 +61,7 @@ class CallTerms(Struct, frozen=True):
     new_id: Callable[[], str]
     now: datetime
     cache_salt: str = ""
-    queue_owner: str = ""
+    queue_share: QueueShare = ONE_QUEUE
     is_background: bool = False
     is_strict: bool = False
     accepts_unmatched_results: bool = False

@@ -17,6 +17,7 @@ from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
 from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .request_queue import ONE_QUEUE, QueueShare
 
 MAX_INLINE_CHARS = 2048
 """Longest text, in characters, that is tokenised on the event loop: for these a thread switch costs more."""
@@ -26,12 +27,17 @@ T = TypeVar("T")
 
 
 async def embed(
-    model: ServedModel, texts: TextInputs, dimensions: int | None, normalize: bool | None, *, queue_owner: str = ""
+    model: ServedModel,
+    texts: TextInputs,
+    dimensions: int | None,
+    normalize: bool | None,
+    *,
+    queue_share: QueueShare = ONE_QUEUE,
 ) -> Embeddings:
     """Embed texts.
 
     normalize: None is the model's default.
-    queue_owner: as in CallTerms.
+    queue_share: as in CallTerms.
 
     Raises:
         RequestError: the model does not support the request.
@@ -39,15 +45,17 @@ async def embed(
     """
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
-    model.encoding_queue.check_capacity(queue_owner)
+    model.encoding_queue.check_capacity(queue_share)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
-    return await run_in_turn(model, queue_owner, sum(map(len, inputs)), lambda: embedder.embed(request))
+    return await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request))
 
 
-async def run_in_turn(model: ServedModel, queue_owner: str, tokens: int, compute: Callable[[], Awaitable[T]]) -> T:
+async def run_in_turn(
+    model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
+) -> T:
     """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded where the queue is full."""
-    place = model.encoding_queue.enqueue(queue_owner, tokens)
+    place = model.encoding_queue.enqueue(queue_share, tokens)
     try:
         await place.wait_for_turn()
         with EngineCall():

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from functools import partial
+from threading import Thread
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -130,3 +132,26 @@ async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
         if not timeout.expired():
             raise
         raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
+
+
+async def run_in_daemon_thread(call: Callable[[], T]) -> T:
+    """Run a blocking call that cannot be interrupted, in a thread that does not outlive the process."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def finish(set_result: Callable[[], None]) -> None:
+        if not result.done():
+            set_result()
+
+    def run() -> None:
+        try:
+            value = call()
+            report = partial(finish, partial(result.set_result, value))
+        except BaseException as error:
+            report = partial(finish, partial(result.set_exception, error))
+        # The loop is closed if the server has stopped meanwhile.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(report)
+
+    Thread(target=run, name=run_in_daemon_thread.__name__, daemon=True).start()
+    return await result

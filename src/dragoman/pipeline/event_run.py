@@ -134,4 +134,5 @@ class EventRun:
     def _build_usage(self) -> Usage:
         completion = sum(choice.n_tokens for choice in self._choices)
         reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
-        return Usage(self._started.prompt_tokens, completion, self._started.cached_tokens, reasoning)
+        started = self._started
+        return Usage(started.prompt_tokens, completion, started.cached_tokens, reasoning, started.written_tokens)

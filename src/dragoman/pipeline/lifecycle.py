@@ -19,6 +19,7 @@ import anyio.to_thread
 from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
+from .engine_calls import run_in_daemon_thread
 from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class ModelSpec:
     progress: of both; shared with them.
     is_eager: whether it is loaded from the start; the server is not ready before.
     revision: the commit of a model of a hub.
+    adapters: names of the adapters that it has once it is loaded.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ModelSpec:
     progress: LoadProgress = field(default_factory=LoadProgress)
     is_eager: bool = False
     revision: str | None = None
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,11 @@ class ModelSlot:
         if self.spec is not None and self.spec.revision is not None:
             return self.spec.revision
         return None if self.summary is None else self.summary.details.revision
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the model is never unloaded."""
+        return self.spec is None or self.spec.is_eager
 
     @property
     def is_starting(self) -> bool:
@@ -282,7 +290,7 @@ class ModelSlot:
         """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
         async with self._fail_on_error():
-            model = await anyio.to_thread.run_sync(self.spec.load)
+            model = await run_in_daemon_thread(self.spec.load)
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)

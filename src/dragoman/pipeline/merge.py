@@ -109,6 +109,7 @@ class _MergeState:
             sum(event.choices for event in started),
             len(started),
             tuple(applied_edit for event in started for applied_edit in event.edited),
+            _sum_known([event.written_tokens for event in started]),
         )
         return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 
@@ -126,6 +127,7 @@ class _MergeState:
             sum(usage.completion for usage in self._usages),
             _sum_known([usage.cached for usage in self._usages]),
             _sum_known([usage.reasoning for usage in self._usages]),
+            _sum_known([usage.written for usage in self._usages]),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -65,6 +66,17 @@ class Models:
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self._poll_tasks: list[asyncio.Task[None]] = []
+        self._permitted: tuple[str, ...] = ()
+
+    def restrict(self, permitted: tuple[str, ...]) -> Models:
+        """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
+        view = copy.copy(self)
+        view._permitted = permitted
+        view._slots = tuple(slot for slot in self._slots if view._is_permitted(slot.name, *slot.aliases))
+        return view
+
+    def _is_permitted(self, *names: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self._permitted)
 
     def __iter__(self) -> Iterator[ServedModel]:
         """The loaded models."""
@@ -85,6 +97,8 @@ class Models:
         slot = self._by_name.get(name) or self._find_adapter_slot(name)
         if slot is None:
             slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
+        if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
+            slot = None  # As if it were not served: what a key may not use it need not know.
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
@@ -95,11 +109,15 @@ class Models:
         return slot
 
     def _find_adapter_slot(self, name: str) -> ModelSlot | None:
-        """The slot of the model for which an adapter of this name is loaded."""
-        loaded_slots = ((slot, slot.model) for slot in self._slots if slot.model is not None)
-        return next(
-            (slot for slot, model in loaded_slots if model.adapters is not None and name in model.adapters), None
-        )
+        """The slot of the model for which an adapter of this name is loaded, or will be with the model."""
+        for slot in self._slots:
+            if slot.model is not None:
+                names = () if slot.model.adapters is None else (adapter.name for adapter in slot.model.adapters)
+            else:
+                names = () if slot.spec is None else slot.spec.adapters
+            if name in names:
+                return slot
+        return None
 
     def find_loaded(self, name: str) -> ServedModel:
         """Return a loaded model. Raises ModelNotFound, or Overloaded where it is not loaded now."""

@@ -97,7 +97,7 @@ async def prepare_job(
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     if terms.wait_for_start is not None:
         await terms.wait_for_start()
-    model.queue.check_capacity(terms.queue_owner)
+    model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
             _select_tool_format(model, request, warnings, can_enforce=False)
@@ -157,7 +157,7 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
 def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int) -> QueueTicket:
     # Engines without priorities serve requests in the order of their arrival.
     priority = request.priority if "priority" in model.capabilities.parameters else 0
-    return QueueTicket(model.queue, terms.queue_owner, tokens, priority, terms.is_background)
+    return QueueTicket(model.queue, terms.queue_share, tokens, priority, terms.is_background)
 
 
 def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> GenerateRequest:

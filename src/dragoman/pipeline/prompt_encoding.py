@@ -118,7 +118,10 @@ async def render_conversation(
         renderer = _model_renderer(backend)
         read_images, placeholders = _read_images(backend.vision, images)
         prepared = _apply_effort(renderer, conversation)
-        return renderer.render(prepared, now=terms.now, tools=visible_tools, placeholders=placeholders), read_images
+        rendered = renderer.render(
+            prepared, now=terms.now, tools=visible_tools, placeholders=placeholders, cache_owner=terms.cache_salt
+        )
+        return rendered, read_images
 
     # Decoding images blocks, so it runs in a thread.
     return await _run_off_loop(MAX_INLINE_CHARS + 1 if images else _estimate_size(conversation), work)
@@ -142,7 +145,7 @@ async def _render_untrusted(
     renderer = await templates.renderer(base, source)
     read, pictures = await anyio.to_thread.run_sync(_read_images, backend.vision, images)
     ready = _apply_effort(renderer, conversation)
-    steps = renderer.steps(ready, now=terms.now, tools=visible_tools, pictures=pictures)
+    steps = renderer.steps(ready, now=terms.now, tools=visible_tools, pictures=pictures, cache_owner=terms.cache_salt)
     return await templates.render(renderer, steps), read
 
 

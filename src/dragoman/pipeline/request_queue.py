@@ -3,10 +3,10 @@
 A queue without bounds holds hours of work and any amount of memory. A first-come-first-served queue is filled by one
 client that sends more than the engine can do, and everybody else is rejected. So each key has a queue of its own here:
 
-- Order: the key that has received the least service is next. Service is measured in tokens, as in "Fairness in Serving
-  Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
+- Order: the key that has received the least service for its weight is next. Service is measured in tokens, as in
+  "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
 - Bounds: a request that finds the queue full replaces the last request of the key with the most waiting requests (or
-  tokens), if its own key has fewer; otherwise it is rejected.
+  tokens) for its weight, if its own key has fewer; otherwise it is rejected.
 
 Requests without an owner share one queue in order of arrival. Knows no engine and no clock.
 """
@@ -29,6 +29,21 @@ MIN_WINDOW = 16
 fill a step of the engine; each of them delays the next key's turn."""
 COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """Who shares the engine with others.
+
+    name: the key; empty where all requests share one queue.
+    weight: a key of weight 2 receives twice the service of one of weight 1 while both have requests waiting.
+    """
+
+    name: str = ""
+    weight: float = 1.0
+
+
+ONE_QUEUE = QueueShare()
 
 
 class _State(Enum):
@@ -80,14 +95,19 @@ class _Owner:
     waiting: not dispatched, in the order of their turns.
     n_pending, pending_tokens: not running: waiting here or in the engine's own queue.
     n_present: all requests that have not left.
+    served: tokens of service, divided by the weight.
     """
 
-    __slots__ = ("n_pending", "n_present", "name", "pending_tokens", "served", "waiting")
+    __slots__ = ("n_pending", "n_present", "name", "pending_tokens", "served", "waiting", "weight")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, share: QueueShare) -> None:
+        self.name, self.weight = share.name, share.weight
         self.waiting: list[QueuedRequest] = []
-        self.n_pending = self.pending_tokens = self.n_present = self.served = 0
+        self.n_pending = self.pending_tokens = self.n_present = 0
+        self.served = 0.0
+
+    def serve(self, tokens: int) -> None:
+        self.served += tokens / self.weight
 
 
 class RequestQueue:
@@ -120,27 +140,28 @@ class RequestQueue:
         """Requests that wait here, and that the engine does not know yet."""
         return sum(len(owner.waiting) for owner in self._owners.values())
 
-    def check_capacity(self, owner_name: str = "") -> None:
+    def check_capacity(self, share: QueueShare = ONE_QUEUE) -> None:
         """Raise Overloaded where a prompt of any length would be rejected. Cheap: call it before rendering."""
         if self._fast_rejections:
             self._fast_rejections -= 1
             raise QueueFull("The request queue is full; retry later.")
-        self._find_victims(owner_name, 1)
+        self._find_victims(share, 1)
 
-    def enqueue(self, owner_name: str, tokens: int, *, priority: int = 0, is_background: bool = False) -> QueuedRequest:
+    def enqueue(
+        self, share: QueueShare, tokens: int, *, priority: int = 0, is_background: bool = False
+    ) -> QueuedRequest:
         """Add a request.
 
-        owner_name: the key that shares fairly with others; empty where all requests share one queue.
         priority: lower is earlier, among requests of the same owner.
         is_background: its turn comes after all others.
 
         Raises:
             Overloaded: the queue is full, and its owner has no claim to the place of another request.
         """
-        for victim in self._find_victims(owner_name, tokens):
+        for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
             victim.wake()
-        owner = self._find_owner(owner_name)
+        owner = self._find_owner(share)
         self._n_arrived += 1
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
         insort(owner.waiting, request, key=_get_order)
@@ -176,7 +197,7 @@ class RequestQueue:
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
-        owner.served += COMPLETION_WEIGHT * completion_tokens
+        owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
         self._dispatch()
         if not any(other.n_present for other in self._owners.values()):
@@ -189,11 +210,12 @@ class RequestQueue:
         """
         self._fast_rejections = FAST_REJECTIONS
 
-    def _find_owner(self, name: str) -> _Owner:
+    def _find_owner(self, share: QueueShare) -> _Owner:
         """The owner; one that returns does not keep a claim to the service that it did not use."""
-        owner = self._owners.get(name)
+        owner = self._owners.get(share.name)
         if owner is None:
-            owner = self._owners[name] = _Owner(name)
+            owner = self._owners[share.name] = _Owner(share)
+        owner.weight = share.weight  # It may have been changed.
         if not owner.n_present:
             present = [other.served for other in self._owners.values() if other.n_present]
             owner.served = max(owner.served, min(present, default=0))
@@ -213,14 +235,14 @@ class RequestQueue:
             request = owner.waiting.pop(0)
             request.state = _State.DISPATCHED
             self._n_dispatched += 1
-            owner.served += max(1, request.tokens)
+            owner.serve(max(1, request.tokens))
             request.wake()
 
     def _compute_window(self) -> int:
         """Requests that may wait in the engine's own queue. At most half of all, so that others can be replaced."""
         return min(max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
 
-    def _find_victims(self, owner_name: str, tokens: int) -> list[QueuedRequest]:
+    def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
         n_pending = sum(owner.n_pending for owner in self._owners.values())
         excess_requests = n_pending + 1 - self._compute_max_pending()
@@ -228,8 +250,9 @@ class RequestQueue:
         victims: list[QueuedRequest] = []
         if excess_requests <= 0 and excess_tokens <= 0:
             return victims
-        own = self._owners.get(owner_name)
+        own = self._owners.get(share.name)
         own_requests, own_tokens = (1, tokens) if own is None else (own.n_pending + 1, own.pending_tokens + tokens)
+        own_load = own_requests / share.weight, own_tokens / share.weight
         # Of each other owner: requests that can leave, requests and tokens that would remain.
         others = {
             owner: [len(owner.waiting), owner.n_pending, owner.pending_tokens]
@@ -238,8 +261,9 @@ class RequestQueue:
         }
         while excess_requests > len(victims) or excess_tokens > 0:
             unit = 1 if excess_requests > len(victims) else 2
-            greedy = max((owner for owner in others if others[owner][0]), key=lambda o: others[o][unit], default=None)
-            if greedy is None or others[greedy][unit] <= (own_requests, own_tokens)[unit - 1]:
+            candidates = (owner for owner in others if others[owner][0])
+            greedy = max(candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None)
+            if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
                 raise self._build_error(n_pending, is_tokens=unit == 2)
             remaining = others[greedy]
             victim = greedy.waiting[remaining[0] - 1]
@@ -265,7 +289,7 @@ def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
     return request.order
 
 
-def _get_turn(owner: _Owner) -> tuple[bool, int, int]:
+def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
     """Requests in the background come last; then the owner that was served least; then the one that came first."""
     is_background, _, arrival = owner.waiting[0].order
     return is_background, owner.served, arrival
@@ -276,12 +300,10 @@ class QueueTicket:
     """What a prepared request needs to be enqueued. The fields are those of `RequestQueue.enqueue`."""
 
     queue: RequestQueue
-    owner_name: str
+    share: QueueShare
     tokens: int
     priority: int = 0
     is_background: bool = False
 
     def enqueue(self) -> QueuedRequest:
-        return self.queue.enqueue(
-            self.owner_name, self.tokens, priority=self.priority, is_background=self.is_background
-        )
+        return self.queue.enqueue(self.share, self.tokens, priority=self.priority, is_background=self.is_background)

@@ -14,35 +14,38 @@ from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
 from .embedding import MAX_INLINE_CHARS, find_embedder, run_in_turn, truncate_ids
 from .models import ScorerBackend, ServedModel
+from .request_queue import ONE_QUEUE, QueueShare
 
 T = TypeVar("T")
 
 
-async def score_pairs(model: ServedModel, request: TextPairs, *, queue_owner: str = "") -> RelevanceScores:
-    """Score pairs of texts. queue_owner: as in CallTerms.
+async def score_pairs(
+    model: ServedModel, request: TextPairs, *, queue_share: QueueShare = ONE_QUEUE
+) -> RelevanceScores:
+    """Score pairs of texts. queue_share: as in CallTerms.
 
     Raises:
         RequestError: the model does not support the request.
         Overloaded: the queue is full.
     """
-    model.encoding_queue.check_capacity(queue_owner)
+    model.encoding_queue.check_capacity(queue_share)
     if isinstance(model.backend, ScorerBackend):
-        return await _score_with_cross_encoder(model, model.backend, request, queue_owner)
-    return await _score_with_embeddings(model, request, queue_owner)
+        return await _score_with_cross_encoder(model, model.backend, request, queue_share)
+    return await _score_with_embeddings(model, request, queue_share)
 
 
 async def _score_with_cross_encoder(
-    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_owner: str
+    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_share: QueueShare
 ) -> RelevanceScores:
     limit = backend.engine.max_tokens
     _check_lengths(backend.tokenizer, request, limit)
     pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
     score_request = ScoreRequest(model.name, pairs, request.activation)
     tokens = sum(len(pair.ids) for pair in pairs)
-    return await run_in_turn(model, queue_owner, tokens, lambda: backend.engine.score(score_request))
+    return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
 
 
-async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_owner: str) -> RelevanceScores:
+async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_share: QueueShare) -> RelevanceScores:
     """Score by embeddings; each text is embedded once, however many pairs it is in."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
@@ -53,7 +56,7 @@ async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_o
     _check_lengths(tokenizer, request, limit)
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
     embed_request = EmbedRequest(model.name, inputs, normalize=True)
-    embeddings = await run_in_turn(model, queue_owner, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
+    embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 

@@ -51,6 +51,7 @@ class TokenRun:
         "_queue",
         "_queue_was_full",
         "_ticket",
+        "_written_tokens",
     )
 
     def __init__(self, job: TokenJob, progress: Progress) -> None:
@@ -68,6 +69,7 @@ class TokenRun:
         self._failure: DragomanError | None = None
         self._has_started = self._queue_was_full = False
         self._cached_tokens: int | None = None
+        self._written_tokens: int | None = None
         self._n_unfinished = len(job.requests)
         # While prompt logprobs are pending, output of other choices waits too: PromptTokens precedes all text.
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
@@ -133,8 +135,8 @@ class TokenRun:
         if type(output) is Sampled and self._pending_outputs is None:  # The common case.
             return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
         match output:
-            case Scheduled(_, cached):
-                return self._handle_scheduled(cached)
+            case Scheduled():
+                return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
                 pending, self._pending_outputs = self._pending_outputs or [], None
                 return [
@@ -155,15 +157,23 @@ class TokenRun:
                 self._pending_outputs.append(output)
         return []
 
-    def _handle_scheduled(self, cached: int) -> list[Event]:
+    def _handle_scheduled(self, scheduled: Scheduled) -> list[Event]:
         if self._has_started:
             return []
         self._has_started = True
-        self._cached_tokens = cached
+        self._cached_tokens, self._written_tokens = scheduled.cached_tokens, scheduled.written_tokens
         if self._place is not None:
             self._place.start()
         edited = () if self._job is None else self._job.applied_edits
-        events: list[Event] = [Started(self._prompt_tokens, cached, len(self._choices), edited=edited)]
+        events: list[Event] = [
+            Started(
+                self._prompt_tokens,
+                self._cached_tokens,
+                len(self._choices),
+                edited=edited,
+                written_tokens=self._written_tokens,
+            )
+        ]
         if self._pending_outputs is None:
             events += self._build_prompt_events(None)
             if self._generates_nothing:
@@ -226,6 +236,7 @@ class TokenRun:
             completion,
             self._cached_tokens,
             sum(pipeline.n_reasoning_tokens for pipeline in pipelines),
+            self._written_tokens,
         )
 
 

@@ -13,6 +13,10 @@ from ..core.errors import RequestError
 _NEEDLE = "Qqneedleqq"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 
+GENERATION_MARK = "dragoman_generation_mark"
+"""The variable whose value is written where the generation prompt begins; nothing where it is not set."""
+_GENERATION_PROMPT = "add_generation_prompt"
+
 RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
 """Render messages and tools; raises RequestError."""
 
@@ -29,6 +33,7 @@ class TemplateFeatures(Struct, frozen=True):
     literals: the texts that it writes or compares with.
     split_separators: what it splits strings at.
     replaces_text: it removes parts of strings.
+    marks_generation: it writes `GENERATION_MARK` where the generation prompt begins, see `insert_generation_mark`.
     """
 
     accepts_strings: bool
@@ -41,6 +46,7 @@ class TemplateFeatures(Struct, frozen=True):
     literals: frozenset[str]
     split_separators: frozenset[str]
     replaces_text: bool
+    marks_generation: bool = False
 
     @property
     def supports_thinking(self) -> bool:
@@ -76,6 +82,26 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
         split_separators=frozenset(_find_split_separators(tree)),
         replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter)) or "replace" in fields,
     )
+
+
+def insert_generation_mark(tree: nodes.Template) -> bool:
+    """Insert the mark in front of the block that writes the generation prompt, if it can be found; return whether.
+
+    It can where the template ends with a block that `add_generation_prompt` alone switches on, and reads the variable
+    nowhere else: what precedes the mark is then what the template writes without a generation prompt.
+    """
+    reads = [node for node in tree.find_all(nodes.Name) if node.name in (_GENERATION_PROMPT, GENERATION_MARK)]
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
+        return False
+    test = last.test
+    while isinstance(test, nodes.And):
+        test = test.left
+    if test is not reads[0]:
+        return False
+    mark = nodes.Output([nodes.Name(GENERATION_MARK, "load")]).set_lineno(last.lineno)
+    tree.body.insert(-1, mark.set_environment(tree.environment))
+    return True
 
 
 def _find_split_separators(tree: nodes.Template) -> set[str]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..core.message import Message, Reasoning, Role, Text, Tool, ToolCall
 from ..core.request import Conversation
+from .capabilities import GENERATION_MARK
 from .control_tokens import ControlTokenBreaker
 from .json_values import InvalidJson, Json, JsonDict, decode
 from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
@@ -109,11 +110,12 @@ class Renderer:
         now: datetime,
         tools: tuple[Tool, ...] | None = None,
         placeholders: ImagePlaceholders | None = None,
+        cache_owner: str | None = None,
     ) -> Rendered:
         """Run `steps` with a template that renders in this process."""
         template = self._template
         assert isinstance(template, ChatTemplate)
-        steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders)
+        steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders, cache_owner=cache_owner)
         try:
             step = next(steps)
             while True:
@@ -133,11 +135,13 @@ class Renderer:
         now: datetime,
         tools: tuple[Tool, ...] | None = None,
         pictures: ImagePlaceholders | None = None,
+        cache_owner: str | None = None,
     ) -> Steps[Rendered]:
         """Render in steps; `conversation.template.template` is ignored.
 
         tools: those that the prompt shows; None is all of the conversation's.
         pictures: placeholders of its images.
+        cache_owner: as in `HfTokenizer.encode_broken`.
 
         Raises:
             RequestError: the template rejects the conversation.
@@ -166,10 +170,12 @@ class Renderer:
             _check_final_message(conversation.messages, options.add_generation_prompt)
             text, tail = yield from prompt.render_open_ended(sign)
         else:
-            text, tail = yield from prompt.render_closed(options.add_generation_prompt)
+            mark_char = sign if reading.features.marks_generation else None
+            text, tail = yield from prompt.render_closed(options.add_generation_prompt, mark_char)
         if pictures is not None:
             text = pictures.insert_into(text)
-        ids = tuple(self._tokenizer.encode_broken(text, mark, self._build_sampled_prefixes(conversation)))
+        sampled_prefixes = self._build_sampled_prefixes(conversation)
+        ids = tuple(self._tokenizer.encode_broken(text, mark, sampled_prefixes, cache_owner=cache_owner))
         return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored_options)
 
     def _build_sampled_prefixes(self, conversation: Conversation) -> SampledPrefixes | None:
@@ -234,8 +240,17 @@ class _Prompt:
         self._values, self._now = values, now
         self._n_chars, self._break_char = n_chars, break_char
 
-    def render_closed(self, generate: bool) -> Steps[tuple[str, str]]:
-        """Return the text and its tail. generate: adds the generation prompt."""
+    def render_closed(self, generate: bool, mark_char: str | None) -> Steps[tuple[str, str]]:
+        """Return the text and its tail.
+
+        generate: adds the generation prompt.
+        mark_char: what a template that marks the beginning of the generation prompt writes there; None for others.
+        """
+        if generate and mark_char is not None:
+            marked = yield from self._render_text({"add_generation_prompt": True, GENERATION_MARK: mark_char})
+            before, _, tail = marked.rpartition(mark_char)
+            text = before + tail
+            return text, tail or text[-_MAX_TAIL_CHARS:]
         text = yield from self._render_text({"add_generation_prompt": generate})
         return text, (yield from self._find_tail(text, {})) if generate else ""
 

@@ -15,10 +15,11 @@ import re
 import types
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import nodes, pass_environment
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import do_indent, do_wordwrap
 from jinja2.parser import Parser
@@ -74,8 +75,25 @@ class Budget:
                 pending += item
 
 
+class _HookCodeGenerator(CodeGenerator):
+    """Calls hooks directly: Jinja's sandbox would check for each call whether it is safe."""
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        # Only `HookInserter` makes these nodes: no template source can name an attribute of the environment.
+        if not isinstance(node.node, nodes.EnvironmentAttribute):
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.write(f"environment.{node.node.name}(")
+        for number, argument in enumerate(node.args):
+            self.write(", " if number else "")
+            self.visit(argument, frame)
+        self.write(")")
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja with the settings of transformers. `budget` belongs to one rendering, see `for_rendering`."""
+    """Jinja with the settings of transformers. `budget` belongs to one rendering, see `build_template`."""
+
+    code_generator_class = _HookCodeGenerator
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     budget: Budget
@@ -94,10 +112,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """The syntax tree with hooks. Only this may be compiled: the code generator folds constants."""
         return HookInserter(self).visit(self.parse(source))
 
-    def build_template(self, code: CodeType, budget: Budget) -> jinja2.Template:
+    def build_template(self, code: CodeType) -> SandboxedTemplate:
+        """A template with an environment of its own, for one rendering at a time."""
         environment = self.overlay()
-        environment.budget = budget
-        return jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        return SandboxedTemplate(
+            environment, jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        )
 
     def step(self) -> str:
         self.budget.count_step()
@@ -127,8 +147,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
-        if isinstance(__obj, types.MethodType) and __obj.__self__ is __self:
-            return __obj(*args)  # A hook: a template cannot name a method of its environment.
         name, owner = _find_method(__obj)
         if isinstance(owner, str):
             __self._check_method(name, owner, (*args, *kwargs.values()))
@@ -184,6 +202,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.small(times)
             for _ in range(times):
                 self.budget.spend_value(sequence)
+
+
+class SandboxedTemplate(NamedTuple):
+    """A compiled template and the environment in which it renders, whose budget is to be set before."""
+
+    environment: Sandbox
+    template: jinja2.Template
 
 
 class _Generation(Extension):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from . import capabilities
-from .sandbox import Budget, Sandbox
+from .sandbox import Budget, Sandbox, SandboxedTemplate
 
 _FAILURES = (
     ArithmeticError,
@@ -93,6 +93,7 @@ class ChatTemplate:
         try:
             tree, hooked_tree = self._sandbox.parse(source), self._sandbox.parse_with_hooks(source)
             variables = meta.find_undeclared_variables(hooked_tree)
+            marks_generation = capabilities.insert_generation_mark(hooked_tree)
             self._code = self._sandbox.compile(hooked_tree)
         except jinja2.TemplateError as error:
             raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
@@ -101,7 +102,10 @@ class ChatTemplate:
         self.reserved_names: frozenset[str] = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
         # Every template is given documents; whether it reads them decides whether a request's are ignored.
         read = variables - (self.reserved_names - {"documents"})
-        self.features = capabilities.detect_features(tree, read, self._render_probe)
+        # Templates that do not render at the moment: building one costs as much as a short rendering.
+        self._idle_templates: list[SandboxedTemplate] = []
+        features = capabilities.detect_features(tree, read, self._render_probe)
+        self.features = msgspec.structs.replace(features, marks_generation=marks_generation)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """Render the template.
@@ -117,9 +121,15 @@ class ChatTemplate:
     def _render(self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits) -> str:
         max_chars = limits.characters + limits.per_character * characters
         budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
-        template = self._sandbox.build_template(self._code, budget)
         try:
-            return template.render({**self.special_tokens, "strftime_now": now.strftime, **variables})
+            sandboxed = self._idle_templates.pop()
+        except IndexError:
+            sandboxed = self._sandbox.build_template(self._code)
+        sandboxed.environment.budget = budget
+        try:
+            text = sandboxed.template.render({**self.special_tokens, "strftime_now": now.strftime, **variables})
+            self._idle_templates.append(sandboxed)
+            return text
         except jinja2.TemplateError as error:
             raise RequestError(_describe_error(error), param="messages") from error
         except _FAILURES as error:
@@ -237,7 +247,7 @@ _RESERVED = frozenset(
         *("messages", "conversation", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt"),
         *("continue_final_message", "padding", "truncation", "max_length", "strftime_now", "bos_token", "eos_token"),
         *("unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "additional_special_tokens", "self"),
-        *("loop", "caller", "varargs", "kwargs"),
+        *("loop", "caller", "varargs", "kwargs", capabilities.GENERATION_MARK),
     ]
 )
 """Variables that a client must not set."""

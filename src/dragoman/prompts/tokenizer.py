@@ -7,9 +7,13 @@ a control token.
 
 from __future__ import annotations
 
+import re
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +32,44 @@ __all__ = ["HfTokenizer", "SpecialTokenWrapping", "TokenizerError", "load_tokeni
 
 MAX_UNSHARED_CHARS = 16_384
 """Longer texts, in characters, are encoded without the GIL: other threads would notice the wait."""
+
+
+MIN_CACHED_CHARS = 2048
+"""Shorter prompts are encoded in one call of the library, which costs less than to find their pieces."""
+MAX_CACHED_CHARS = 4 * 1024 * 1024
+
+
+class EncodingCache:
+    """Ids of pieces of prompts: most long prompts begin like an earlier one. Thread-safe; drops the least used ones.
+
+    An owner finds only its own pieces, so that the time of a request reveals nothing about the prompts of others.
+
+    max_chars: of all pieces.
+    """
+
+    def __init__(self, max_chars: int = MAX_CACHED_CHARS) -> None:
+        self._max_chars = max_chars
+        self._entries: OrderedDict[tuple[str, bool, str], array[int]] = OrderedDict()
+        self._lock = Lock()
+        self.n_chars = 0
+
+    def find_or_encode(self, owner: str, text: str, is_first: bool, encode: Callable[[], Sequence[int]]) -> list[int]:
+        """The ids of a piece. is_first: it begins a prompt, where some tokenizers encode differently."""
+        key = (owner, is_first, text)
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+                return found.tolist()
+        ids = list(encode())
+        with self._lock:
+            if key not in self._entries and len(text) <= self._max_chars:
+                self._entries[key] = array("i", ids)
+                self.n_chars += len(text)
+                while self.n_chars > self._max_chars:
+                    (_, _, oldest_text), _ = self._entries.popitem(last=False)
+                    self.n_chars -= len(oldest_text)
+        return ids
 
 
 class SpecialTokenWrapping(msgspec.Struct, frozen=True):
@@ -62,6 +104,8 @@ class HfTokenizer:
         self._plain_tokenizer = _build_tokenizer(plain_data)
         self._inner_tokenizer = self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
         self._scanner, self._scanned_ids = _build_scanner(control_tokens)
+        self._control_pattern = _build_control_pattern(control_tokens)
+        self._encoding_cache = EncodingCache()
         self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
         self._special_ids = frozenset(token.id for token in added_tokens if token.special)
         self._byte_table = _build_byte_table(self._full_tokenizer, added_tokens, read_bytes)
@@ -107,7 +151,14 @@ class HfTokenizer:
         """Ids of the control tokens."""
         return self._control_ids
 
-    def encode_broken(self, text: str, break_char: str, sampled_prefixes: SampledPrefixes | None = None) -> list[int]:
+    def encode_broken(
+        self,
+        text: str,
+        break_char: str,
+        sampled_prefixes: SampledPrefixes | None = None,
+        *,
+        cache_owner: str | None = None,
+    ) -> list[int]:
         """Encode text in which names of control tokens count, except those that contain a break character.
 
         Break characters are removed. A control token of one character does not count behind one. Text without them is
@@ -117,20 +168,25 @@ class HfTokenizer:
         name.
 
         sampled_prefixes: texts between control tokens that get their sampled ids.
+        cache_owner: whose cached ids a long prompt may use; None for no cache.
         """
-        if sampled_prefixes is None and break_char not in text and not self._can_spell_controls:
+        is_short = cache_owner is None or len(text) < MIN_CACHED_CHARS
+        if is_short and sampled_prefixes is None and break_char not in text and not self._can_spell_controls:
             return self.encode(text, special=True)
+        owner = None if is_short else cache_owner
         ids: list[int] = []
         encoded_until = 0
         for start, end, id in self._find_control_spans(text):
             if end - start == 1 and text[start - 1 : start] == break_char:
                 continue
             ids += self._encode_piece(
-                text[encoded_until:start], break_char, sampled_prefixes, is_first=encoded_until == 0
+                text[encoded_until:start], break_char, sampled_prefixes, owner, is_first=encoded_until == 0
             )
             ids.append(id)
             encoded_until = end
-        ids += self._encode_piece(text[encoded_until:], break_char, sampled_prefixes, is_first=encoded_until == 0)
+        ids += self._encode_piece(
+            text[encoded_until:], break_char, sampled_prefixes, owner, is_first=encoded_until == 0
+        )
         return ids
 
     def token_bytes(self, id: int) -> bytes:
@@ -149,20 +205,33 @@ class HfTokenizer:
 
     def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         """(start, end, id) of each control token, with the blanks that it strips."""
+        if self._control_pattern is not None:
+            for match in self._control_pattern.finditer(text):
+                yield match.start(), match.end(), self._special_tokens[match[0]]
+            return
         encoding = _encode(self._scanner, text, False)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if number:
                 yield start, end, self._scanned_ids[number]
 
     def _encode_piece(
-        self, text: str, break_char: str, sampled_prefixes: SampledPrefixes | None, *, is_first: bool
+        self,
+        text: str,
+        break_char: str,
+        sampled_prefixes: SampledPrefixes | None,
+        cache_owner: str | None,
+        *,
+        is_first: bool,
     ) -> Sequence[int]:
         text = text.replace(break_char, "")
         sampled_ids = None if sampled_prefixes is None or not text else sampled_prefixes.take_ids(text)
-        return (
-            _encode(self._plain_tokenizer if is_first else self._inner_tokenizer, text, False).ids
-            if sampled_ids is None
-            else sampled_ids
+        if sampled_ids is not None:
+            return sampled_ids
+        tokenizer = self._plain_tokenizer if is_first else self._inner_tokenizer
+        if cache_owner is None or not text:
+            return _encode(tokenizer, text, False).ids
+        return self._encoding_cache.find_or_encode(
+            cache_owner, text, is_first, lambda: _encode(tokenizer, text, False).ids
         )
 
 
@@ -224,6 +293,17 @@ def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer
         if scanner.add_tokens([entry]):  # pyright: ignore[reportUnknownMemberType]
             true_ids.append(token.id)
     return scanner, tuple(true_ids)
+
+
+def _build_control_pattern(controls: Sequence[AddedToken]) -> re.Pattern[str] | None:
+    """A pattern that finds what the scanner finds, a hundred times as fast; None where tokens look at their neighbours.
+
+    The scanner takes the leftmost name, and the longest of several.
+    """
+    if any(token.single_word or token.lstrip or token.rstrip for token in controls):
+        return None
+    names = sorted((token.content for token in controls if token.content), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, names)) if names else r"(?!)")
 
 
 def _build_byte_table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
@@ -16,7 +16,8 @@ from ..http.disconnect import find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts
-from ..store import Store
+from ..store import MemoryStore, Store
+from ..tenants import Counters, LocalCounters, Tenant
 from .auth import Access, AccessPolicy, Keyring
 from .body import BodyMemoryBudget, ClientGone
 from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
@@ -38,6 +39,8 @@ from .routes.table import Features, build_routes
 from .routing import FallbackEndpoint, Router, build_not_found_handler, raise_not_started
 from .service import GenerationServices, Service, ServingOptions
 from .streaming import ResponseOutcome
+from .tenancy import Tenancy
+from .usage import UsageLedger
 
 
 def create_app(
@@ -52,6 +55,8 @@ def create_app(
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
     puller: ModelPuller | None = None,
+    tenants: Mapping[str, Tenant] | None = None,
+    counters: Counters | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -60,6 +65,8 @@ def create_app(
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
     puller: downloads models, for /models/pull and /api/pull; None refuses to.
+    tenants: named keys, besides those of `options`; None if there is no file of keys.
+    counters: of the keys' limits; None counts in this process.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -82,6 +89,8 @@ def create_app(
         recent_prompts=features.recent_prompts,
         recent_requests=RecentRequests() if options.ui else None,
     )
+    keyring = Keyring(options.api_keys, options.admin_keys, tenants, now=clock.now)
+    ledger = UsageLedger(store or MemoryStore(now=clock.now), clock.now)
     service = Service(
         models=models,
         clock=clock,
@@ -90,6 +99,7 @@ def create_app(
         generation=generation,
         stream_monitor=StreamMonitor(options.timeouts),
         body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
+        tenancy=Tenancy(keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock),
         store=store,
     )
     return _build_application(service, features, HttpMetrics(), requires_lifespan=requires_lifespan)
@@ -101,7 +111,7 @@ def _build_application(
     """Connect the routes with what serves them: endpoints, the WebSocket, jobs and the lifespan."""
     options = service.options
     policy = AccessPolicy(
-        Keyring(options.api_keys, options.admin_keys),
+        service.tenancy.keyring,
         build_allowed_hosts(options.bind, options.allowed_hosts),
         options.cors,
     )
@@ -123,7 +133,7 @@ def _build_application(
         message_batches.build_worker(service, client, slots, features.new_message_batches),
     )
     lifespan = build_lifespan(service, features.background, workers)
-    return Application(router, websocket, lifespan, not_started if requires_lifespan else None)
+    return Application(router, websocket, lifespan, not_started if requires_lifespan else None, service.tenancy.keyring)
 
 
 class Application:
@@ -131,6 +141,7 @@ class Application:
 
     websocket: its path is the only one with WebSockets. lifespan_factory: makes what begins and ends with it.
     not_started: answers all requests while the lifespan does not run; None where others may start the engines.
+    keyring: may be changed while the application runs.
     """
 
     def __init__(
@@ -139,7 +150,9 @@ class Application:
         websocket: ResponsesWebSocket,
         lifespan_factory: Callable[[object], AbstractAsyncContextManager[object]],
         not_started: Endpoint | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
+        self.keyring = keyring or Keyring()
         self._router, self._websocket, self._lifespan_factory = router, websocket, lifespan_factory
         self._not_started, self._is_started = not_started, False
 

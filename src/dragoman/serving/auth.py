@@ -5,9 +5,9 @@ Each route declares the `Access` that it requires; it is never derived from the 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 from starlette.datastructures import Headers
 
 from ..core.errors import AuthenticationError, PermissionDenied
+from ..tenants import Tenant, hash_key
 from .cors import CorsPolicy
 from .host import check_headers
 
@@ -34,7 +35,8 @@ class Access(StrEnum):
 class Caller(Struct, frozen=True):
     """An authenticated client.
 
-    owner: a digest of the key for store records and cache salts, which does not reveal the key; empty without keys.
+    owner: separates store records and cache salts: the id of a named key, or a digest of an unnamed one, which does
+        not reveal the key; empty without keys.
     is_admin: whether the key is an administrator's.
     is_background: no client waits for the response, so the request has the lowest priority.
     """
@@ -44,17 +46,78 @@ class Caller(Struct, frozen=True):
     is_background: bool = False
 
 
-class Keyring:
-    """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM CVE-2025-59425)."""
+class _NamedKey(Struct, frozen=True):
+    """expires: Unix seconds; None is never."""
 
-    def __init__(self, keys: Iterable[str] = (), admin_keys: Iterable[str] = ()) -> None:
-        self._user_digests = tuple(_hash_key(key) for key in keys)
-        self._admin_digests = tuple(_hash_key(key) for key in admin_keys)
+    caller: Caller
+    expires: float | None
+
+
+class Keyring:
+    """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM CVE-2025-59425).
+
+    keys, admin_keys: unnamed ones.
+    tenants: named ones, which `replace_tenants` changes while the server runs; None: there is no file of keys.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        admin_keys: Iterable[str] = (),
+        tenants: Mapping[str, Tenant] | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._user_digests = tuple({hash_key(key) for key in keys})
+        self._admin_digests = tuple({hash_key(key) for key in admin_keys})
+        self._unnamed_owners = {_build_owner(digest) for digest in (*self._user_digests, *self._admin_digests)}
+        self._has_file, self._now = tenants is not None, now
+        self.replace_tenants(tenants or {})
+
+    def replace_tenants(self, tenants: Mapping[str, Tenant]) -> None:
+        """Accept these named keys from now on, and no others."""
+        self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
+        self._named = {
+            each.sha256: _NamedKey(
+                Caller(tenant.id, tenant.role == "admin"), None if each.expires is None else each.expires.timestamp()
+            )
+            for tenant in tenants.values()
+            if not tenant.disabled
+            for each in tenant.secrets
+        }
+
+    @property
+    def n_owners(self) -> int:
+        return len(self._unnamed_owners) + len(self._tenants)
+
+    def find_tenant(self, owner: str) -> Tenant | None:
+        """The tenant; None for the owner of an unnamed key. Raises AuthenticationError if its key was revoked."""
+        found = self._tenants.get(owner)
+        # A WebSocket or a batch can outlive its key.
+        if found is None and not self.is_open and owner not in self._unnamed_owners:
+            raise AuthenticationError("This API key has been revoked.")
+        if found is not None and (found[1].disabled or not self._has_valid_secret(found[1])):
+            raise AuthenticationError("This API key has been revoked.")
+        return None if found is None else found[1]
+
+    def peek_tenant(self, owner: str) -> Tenant | None:
+        """As `find_tenant`, also for a revoked key."""
+        found = self._tenants.get(owner)
+        return None if found is None else found[1]
+
+    def find_name(self, owner: str) -> str | None:
+        """The name of the owner's key for logs and metrics; part of the digest for an unnamed key, None for no key."""
+        found = self._tenants.get(owner)
+        return found[0] if found is not None else owner[:12] or None
+
+    def _has_valid_secret(self, tenant: Tenant) -> bool:
+        now = self._now()
+        return any(each.expires is None or each.expires.timestamp() > now for each in tenant.secrets)
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is configured, so that every client has access."""
-        return not self._user_digests and not self._admin_digests
+        """Whether no key is configured, so that every client has access. An empty file of keys gives access to none."""
+        return not self._has_file and not self._user_digests and not self._admin_digests
 
     def authenticate(self, headers: Headers, access: Access) -> Caller:
         """Return the caller with these headers.
@@ -81,13 +144,15 @@ class Keyring:
         return known_callers[0]
 
     def _find_caller(self, key: str) -> Caller | None:
-        digest = _hash_key(key)
+        digest = hash_key(key)
         # All comparisons are made, so that timing does not reveal which key matched.
         user_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests]
         admin_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests]
-        if not any(user_matches) and not any(admin_matches):
-            return None
-        return Caller(digest.hex()[:32], any(admin_matches))
+        if any(user_matches) or any(admin_matches):
+            return Caller(_build_owner(digest), any(admin_matches))
+        # A file can have thousands of keys. To learn from the time of a lookup, a client would have to choose digests.
+        named = self._named.get(digest)
+        return None if named is None or (named.expires is not None and named.expires <= self._now()) else named.caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +183,8 @@ class AccessPolicy:
             self.cors.check_origin(headers, by_name=is_admin, allow_navigation=reads and not is_admin)
 
 
-def _hash_key(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _build_owner(digest: str) -> str:
+    return digest[:32]
 
 
 def _read_keys(headers: Headers) -> list[str]:

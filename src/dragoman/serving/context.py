@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 
 from .auth import Caller
 from .file_store import OwnerFiles
+from .request_log import RequestLogLine
 from .service import Service
 
 
@@ -28,6 +29,26 @@ class RequestContext(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def client_host(self) -> str | None: ...
+
+    @property
+    def record(self) -> RequestRecord: ...
+
+
+class RequestRecord:
+    """What is known of a request when its response begins or has ended, for headers and the access log.
+
+    owner: whose limits the response's headers report.
+    call: its last call that used a model; None if there was none, or if nothing observes calls.
+    """
+
+    __slots__ = ("call", "owner")
+
+    def __init__(self) -> None:
+        self.owner = ""
+        self.call: RequestLogLine | None = None
 
 
 def build_owner_files(context: RequestContext) -> OwnerFiles:

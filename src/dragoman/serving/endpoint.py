@@ -10,19 +10,21 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
 from ..dialects.base import Profile
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
+from .context import RequestRecord
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
@@ -51,6 +53,7 @@ class HttpRequest:
     on_disconnect: registers a callback for the client's disconnect.
     client: the client's address, if it has one.
     body_memory: the body's share of the memory budget.
+    record: shared by all copies of this request.
     """
 
     service: Service
@@ -66,6 +69,11 @@ class HttpRequest:
     path: str
     body_memory: BodyMemoryShare
     client: tuple[str, int] | None = None
+    record: RequestRecord = field(default_factory=RequestRecord)
+
+    @property
+    def client_host(self) -> str | None:
+        return self.client[0] if self.client is not None and self.client[0] else None
 
     @property
     def query(self) -> QueryParams:
@@ -106,6 +114,9 @@ class HttpRequest:
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
+        limits = self.service.tenancy.read_limits(self.record.owner)
+        if limits:
+            headers += self.envelope.render_rate_limits(limits, self.service.clock.now())
         if warnings:
             headers.append((WARNINGS_HEADER.encode(), encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
@@ -133,8 +144,11 @@ class HttpRequest:
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
-            # At least 1: zero would make SDKs retry at once.
-            headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+            # At least 1: zero would make SDKs retry at once. Rounded up: a second earlier would be rejected again.
+            headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
+        if isinstance(error, BudgetExhausted):
+            # OpenAI's and Anthropic's SDKs would retry a 429 by themselves.
+            headers.append((b"x-should-retry", b"false"))
         if error.status == 401:
             # RFC 9110, 11.6.1 requires the challenge.
             headers.append((b"www-authenticate", b"Bearer"))
@@ -147,13 +161,12 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A response that is complete at once. warnings: which parts of the request were ignored. headers: further ones."""
+    """A response that is complete at once. warnings: which parts of the request were ignored."""
 
     body: bytes
     status: int = 200
     content_type: tuple[bytes, bytes] = JSON
     warnings: tuple[str, ...] = ()
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +256,9 @@ class Endpoint:
             allowed = (*handlers, *(("HEAD",) if "GET" in handlers else ()))
             message = f"{method} is not allowed on {self.route.path}; use {', '.join(handlers)}."
             raise MethodNotAllowed(message, allowed=allowed)
+        http.record.owner = caller.owner
         try:
-            return await handler(replace(http, caller=caller))
+            return await handler(replace(http, caller=caller, service=restrict_service(self._service, caller)))
         finally:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()
@@ -347,11 +361,21 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
         return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
 
 
+def restrict_service(service: Service, caller: Caller) -> Service:
+    """The service as this caller may use it: only with the models that its key permits."""
+    tenant = service.tenancy.keyring.peek_tenant(caller.owner)
+    if tenant is None or not tenant.models:
+        return service
+    return replace(service, models=service.models.restrict(tenant.models))
+
+
 def build_response(
     http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
 ) -> Responder | CompleteResponse:
     """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
-    if isinstance(result, Responder | CompleteResponse):
+    if isinstance(result, CompleteResponse):
+        return result if with_body else replace(result, body=b"")
+    if isinstance(result, Responder):
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error
@@ -359,7 +383,7 @@ def build_response(
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
-    response_headers = [*http.build_headers(result.content_type, result.warnings), *result.headers]
+    response_headers = http.build_headers(result.content_type, result.warnings)
     body = add_warnings(result.body, http.render_warnings(result.warnings))
     return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 

@@ -5,7 +5,7 @@ A route declares its envelope beside its handlers, so that its 401, 404 and 405 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.errors import DragomanError
@@ -14,6 +14,12 @@ from ..dialects.anthropic.files import is_anthropic_request
 from ..dialects.base import Profile
 from ..dialects.errors import render_openai_error
 from ..dialects.ollama import render_ollama_error
+from ..dialects.rate_limits import (
+    Headers,
+    RateLimitState,
+    render_anthropic_rate_limits,
+    render_openai_rate_limits,
+)
 from ..dialects.responses import render_responses_error
 from ..dialects.tgi import map_tgi_status, render_tgi_error
 
@@ -26,12 +32,14 @@ class ErrorEnvelope:
     render: renders the body from an error, the request's id and the server's profile.
     map_status: maps an error to the dialect's HTTP status.
     anthropic: used instead for requests of Anthropic's clients, on paths that both vendors have.
+    render_rate_limits: renders the headers that report the limits of a key, at a Unix time.
     """
 
     name: str
     render: Callable[[DragomanError, str, Profile], bytes]
     map_status: Callable[[DragomanError], int]
     anthropic: ErrorEnvelope | None = None
+    render_rate_limits: Callable[[Sequence[RateLimitState], float], Headers] = render_openai_rate_limits
 
     def resolve(self, headers: Mapping[str, str]) -> ErrorEnvelope:
         """Return the envelope for a request with these headers."""
@@ -46,7 +54,10 @@ RESPONSES = ErrorEnvelope(
     "Responses", lambda error, _, profile: render_responses_error(error, profile), lambda error: error.status
 )
 ANTHROPIC = ErrorEnvelope(
-    "Anthropic", lambda error, request_id, _: render_anthropic_error(error, request_id), map_anthropic_status
+    "Anthropic",
+    lambda error, request_id, _: render_anthropic_error(error, request_id),
+    map_anthropic_status,
+    render_rate_limits=render_anthropic_rate_limits,
 )
 OLLAMA = ErrorEnvelope("Ollama", lambda error, _, __: render_ollama_error(error), lambda error: error.status)
 TGI = ErrorEnvelope("TGI", lambda error, _, __: render_tgi_error(error), map_tgi_status)

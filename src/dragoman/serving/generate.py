@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
@@ -20,12 +21,13 @@ from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
 from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
+from ..pipeline.request_queue import QueueShare
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
+from .call_observer import COMPLETIONS, observe_call
 from .context import RequestContext, build_owner_files
 from .disconnect import cancel_on_disconnect
 from .endpoint import Handler, HttpRequest, JsonResponse
-from .request_log import RequestLogLine, log_batches
 from .service import Service
 from .streaming import EventBatches, GenerationResponder, RawHeaders, Responder
 
@@ -116,7 +118,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
         RequestError: the request is invalid.
         ClientGone: the client has disconnected.
     """
-    work = _prepare_and_log(context, call, header)
+    work = _prepare_and_observe(context, call, header)
     if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
         # Compiling a schema can take seconds, which a client that has left must not cost.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
@@ -139,26 +141,23 @@ def _uses_workers(request: GenerateRequest) -> bool:
     return request.constraint is not None or has_program
 
 
-async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepare the call and record its outcome in the request log and among the last requests, as far as wanted."""
-    generation, clock = context.service.generation, context.service.clock
-    request_log, recent_requests = generation.request_log, generation.recent_requests
-    if request_log is None and recent_requests is None:
+async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
+    """Prepare the call within the limits of its key, and observe it until its end."""
+    observer = await observe_call(context, header.model, COMPLETIONS)
+    if observer is None:
         return await prepare_call(context, call, header)
-    line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
-    recent_request = None if recent_requests is None else recent_requests.add(line)
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(observer)
         admitted = await prepare_call(context, call, header)
-    except Exception as error:
-        # Rejected requests are logged too: they are part of the load.
-        line.failed(error)
-        if request_log is not None:
-            request_log.put(line)
-        raise
-    if recent_request is not None:
-        recent_request.warnings = admitted.warnings
-    batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
-    return replace(admitted, run=replace(admitted.run, batches=batches))
+        observer.record_warnings(admitted.warnings)
+        try:
+            await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
+        except RequestError:
+            await admitted.run.batches.aclose()
+            raise
+        # From here on the batches hold the observer.
+        stack.pop_all()
+    return replace(admitted, run=replace(admitted.run, batches=observer.observe(admitted.run.batches)))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -174,7 +173,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
-    model.queue.check_capacity(find_queue_owner(context))
+    model.queue.check_capacity(find_queue_share(context))
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -222,7 +221,8 @@ def build_stream_headers(
 async def find_queried_model(http: HttpRequest) -> ServedModel:
     """Load and return the model in the query, or else the default model."""
     models = http.service.models
-    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
+    # A key may be restricted to models of which none is served.
+    return await models.load_and_find(http.query.get("model") or next((slot.name for slot in models.slots), ""))
 
 
 class WarningSource(Protocol):
@@ -268,7 +268,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=context.caller.owner,
-        queue_owner=find_queue_owner(context),
+        queue_share=find_queue_share(context),
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
@@ -278,10 +278,9 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
     )
 
 
-def find_queue_owner(context: RequestContext) -> str:
-    """The key that shares an engine with others; empty where there is one key at most."""
-    options = context.service.options
-    return context.caller.owner if len({*options.api_keys, *options.admin_keys}) > 1 else ""
+def find_queue_share(context: RequestContext) -> QueueShare:
+    """The caller's share of an engine."""
+    return context.service.tenancy.find_share(context.caller.owner)
 
 
 def request_timeout(context: RequestContext) -> float | None:

@@ -13,7 +13,7 @@ from starlette.types import Message
 from .auth import Caller
 from .body import BodyMemoryShare
 from .disconnect import never
-from .endpoint import WARNINGS_HEADER, HttpRequest, Route, build_response, call_handler
+from .endpoint import WARNINGS_HEADER, HttpRequest, Route, build_response, call_handler, restrict_service
 from .service import Service
 
 
@@ -35,7 +35,8 @@ class InternalClient:
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
         # No route's checks run: the owner was authenticated when the job was created.
-        connection, service, route = _InMemoryConnection(body), self._service, self._routes[path]
+        connection, route = _InMemoryConnection(body), self._routes[path]
+        service = restrict_service(self._service, caller)
         http = HttpRequest(
             service,
             msgspec.structs.replace(caller, is_background=True),

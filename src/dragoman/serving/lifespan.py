@@ -43,6 +43,8 @@ def build_lifespan(
         async with (
             _close_request_log(service.generation.request_log),
             _open(service.store),
+            # Generations can end, and are counted, until the models have stopped.
+            _open(None if service.tenancy.keyring.is_open else service.tenancy.ledger),
             _start_models(service.models),
             _open(background),
             _run_workers(service.store, workers),

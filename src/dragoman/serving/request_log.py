@@ -9,15 +9,14 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, TextDelta, get_answer_tokens
+from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, get_answer_tokens
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,8 @@ class RequestLogLine(Struct):
     status: the HTTP status, or the one that an error after the headers would have had.
     error: a code or exception type, never a message: that could quote a prompt.
     finish_reasons: one per finished choice, in order of finishing.
+    key: name of the API key, or part of its digest; None without keys.
+    client: the client's address; None over a Unix socket.
     """
 
     arrival_s: float
@@ -53,6 +54,8 @@ class RequestLogLine(Struct):
     queue_s: float | None = None
     ttft_s: float | None = None
     latency_s: float | None = None
+    key: str | None = None
+    client: str | None = None
 
     def record(self, batch: list[Event], elapsed: float) -> None:
         """Update the line from a batch of events. elapsed: seconds since arrival."""
@@ -142,34 +145,3 @@ class RecentRequests:
 
     def iterate_newest_first(self) -> Iterator[RecentRequest]:
         return reversed(self._requests)
-
-
-async def log_batches(
-    batches: AsyncGenerator[list[Event]],
-    line: RequestLogLine,
-    request_log: RequestLog | None,
-    elapsed: Callable[[], float],
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, and log the line when they end in any way. Closing it closes `batches`.
-
-    request_log: None if only the line itself is wanted. elapsed: returns seconds since arrival.
-    """
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                # The common case by far, and all that it changes is a count.
-                if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
-                    line.output_tokens += len(event.tokens)
-                else:
-                    line.record(batch, elapsed())
-                yield batch
-    except Exception as error:
-        line.failed(error)
-        raise
-    finally:
-        line.latency_s = elapsed()
-        # Neither finished nor failed: the generator was closed.
-        if line.status == CLIENT_CLOSED_REQUEST:
-            line.error = "cancelled"
-        if request_log is not None:
-            request_log.put(line)

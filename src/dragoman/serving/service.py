@@ -21,6 +21,7 @@ from .crypto import Sealer
 from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
 from .request_log import RecentRequests, RequestLog
+from .tenancy import Tenancy
 
 STARTS_PER_TURN = 4
 
@@ -38,6 +39,7 @@ class ServingOptions(Struct, frozen=True):
     request_timeout: seconds after which a generation fails; None is unlimited.
     progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
     ui: serve the page at `/ui`, and keep the facts of the last requests for it.
+    observes_calls: calls are recorded for the access log, also without a request log and keys.
     """
 
     profile: Profile = Profile.OPENAI
@@ -65,6 +67,7 @@ class ServingOptions(Struct, frozen=True):
     request_timeout: float | None = None
     progress_timeout: float = 600.0
     ui: bool = False
+    observes_calls: bool = False
 
 
 class StartLimiter:
@@ -135,6 +138,7 @@ class Service:
     """What the handlers of all routes share. It knows no feature: a feature's state is handed to its own routes alone.
 
     body_budget: the memory for all request bodies in flight.
+    tenancy: the keys, with their limits and usage.
     store: None if storage is disabled.
     """
 
@@ -145,4 +149,5 @@ class Service:
     generation: GenerationServices
     stream_monitor: StreamMonitor
     body_budget: BodyMemoryBudget
+    tenancy: Tenancy
     store: Store | None = None

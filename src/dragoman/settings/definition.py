@@ -241,6 +241,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     admin_api_key: Annotated[
         tuple[Secret, ...], Option("Access", "API key for administrative endpoints. Repeatable.")
     ] = ()
+    keys_file: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "YAML file of named API keys with their roles, models, limits and budgets, as `dragoman keys` writes it. "
+            "It contains hashes, no keys, and is read again on SIGHUP.",
+            metavar="FILE",
+        ),
+    ] = None
     secret_key: Annotated[
         Secret | None,
         Option(

@@ -188,10 +188,12 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address")
     if not re.fullmatch("0?[0-7]{3}", settings.uds_mode):
         raise SettingsError(f"{origins['uds_mode']}: {settings.uds_mode!r} is no mode such as 600 or 660")
-    if settings.uds is None and not is_loopback(settings.host) and not settings.api_key and not settings.no_auth:
+    has_keys = bool(settings.api_key) or settings.keys_file is not None
+    if settings.uds is None and not is_loopback(settings.host) and not has_keys and not settings.no_auth:
         raise SettingsError(
             f"{origins['host']}: {settings.host} is reachable from other machines, and no API key is set. "
-            "Set one with --api-key (or DRAGOMAN_API_KEY), or use --no-auth to allow unauthenticated access."
+            "Set one with --keys-file, --api-key (or DRAGOMAN_API_KEY), or use --no-auth to allow unauthenticated "
+            "access."
         )
 
 

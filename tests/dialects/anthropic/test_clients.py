@@ -141,7 +141,12 @@ def test_usage_counts_cached_tokens_apart():
     events = check_stream(streamed(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
-        assert usage["cache_creation_input_tokens"] == 0
+        assert usage["cache_creation_input_tokens"] is None
+    started = Started(10, 4, written_tokens=2)
+    events = check_stream(streamed(messages(), started, STOP, Finished(Usage(10, 1, 4, written=2))).encode())
+    for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
+        assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (4, 4)
+        assert usage["cache_creation_input_tokens"] == 2
 
 
 def test_client_11_load_generators_send_what_they_send_everywhere():

@@ -103,7 +103,23 @@ def bodies(draw: DrawFn) -> Json:
     return body | draw(st.dictionaries(st.sampled_from(NAMES), values, max_size=3))
 
 
-MUST: dict[str, Json] = {"item_reference": {"id": "i3"}, "compaction": {"encrypted_content": "compaction:ab"}}
+FOUND: list[Json] = [
+    {"type": "function", "name": "k"},
+    {"type": "namespace", "name": "g", "tools": [{"type": "custom", "name": "n"}]},
+]
+MUST: dict[str, Json] = {
+    "item_reference": {"id": "i3"},
+    "compaction": {"encrypted_content": "compaction:ab"},
+    "additional_tools": {"tools": FOUND},
+    "configuration_update": {"reasoning": {"effort": "low"}},
+    "shell_call": {"action": {"commands": ["ls\u2028"]}},
+    "local_shell_call": {"action": {"type": "exec", "command": []}},
+    "apply_patch_call": {"operation": {"type": "delete_file", "path": "é"}},
+    "computer_call": {"actions": [{"type": "wait"}]},
+    "computer_call_output": {"output": {"type": "computer_screenshot", "image_url": PIXEL_URL}},
+    "tool_search_call": {"arguments": {"query": "x"}},
+    "tool_search_output": {"tools": FOUND},
+}
 # Items and tools as they should be: what comes of them, rather than what is refused.
 said = st.text('ab é😀"\\\n\x85\u2028', max_size=4)
 good_parts: st.SearchStrategy[Any] = st.sampled_from(

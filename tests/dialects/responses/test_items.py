@@ -26,6 +26,7 @@ from dragoman.core.message import (
     ToolResult,
     UploadedMedia,
 )
+from dragoman.core.request import Conversation
 from dragoman.dialects.sealing import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
@@ -178,7 +179,9 @@ def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
         asked = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
-        (message,) = asked.read_items([row for row in [b'{"id":"1",%s}' % asked.input[0].rest]])
+        continued = asked.with_items([b'{"id":"1",%s}' % asked.input[0].rest]).call.requests[0].prompt
+        assert isinstance(continued, Conversation)
+        (message,) = continued.messages
         assert message.parts == (Reasoning(thought),)
 
 
@@ -195,9 +198,8 @@ def test_a_strict_server_names_the_item_whose_reasoning_is_foreign(shown: list[o
 
 def test_items_of_hosted_tools_are_left_out_with_a_warning():
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
-    shell = {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "", "outcome": {"type": "exit"}}]}
-    asked = call(input=[searched, shell, {"type": "computer_call_output", "output": {"type": "x"}}, USER])
-    assert len(asked.warnings) == 3
+    asked = call(input=[searched, {"type": "program_output", "output": {"type": "x"}}, USER])
+    assert len(asked.warnings) == 2
     assert turns(searched, USER) == turns(USER)
     assert input_rows(searched, USER)[0] == searched
 

@@ -248,14 +248,14 @@ def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
 
 def test_an_end_that_nobody_foresaw_has_an_event_without_a_token():
     *_, (last,) = fed(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
-    assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (None, "", "Hi")
+    assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (-1, "", "Hi")
     assert last["finish_reason"] == "length"
 
 
 def test_where_no_tokens_are_told_the_usage_tells_their_number():
     events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
     _, (text,), _, (last,) = fed(TgiRenderOptions(details=True), *events)
-    assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (None, "Hi", False)
+    assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (-1, "Hi", False)
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 

@@ -19,7 +19,7 @@ from dragoman.engines.simulator.disaggregation import (
 )
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.replay import ReplayResult
-from dragoman.engines.simulator.routing import build_least_loaded, build_round_robin
+from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 from dragoman.engines.simulator.workload import WorkloadRequest
@@ -35,7 +35,7 @@ def cores(count: int, seconds: float = 1.0, config: SimulatedSchedulerConfig = C
 
 
 def served(workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig) -> ReplayResult:
-    return replay_disaggregated(workload, engines, split, routes=(build_round_robin(), build_round_robin()))
+    return replay_disaggregated(workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter()))
 
 
 def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> SimulatedSequence:
@@ -307,7 +307,7 @@ def test_everyone_is_answered_and_all_blocks_come_back(
         hashes = tuple(f"s{block}" for block in range(inputs // 4)) if shares else ()
         workload.append(WorkloadRequest(f"r{number}", at, inputs, outputs, hashes, 4, priority))
     engines = cores(split.prefill + 2, config=config)
-    replayed = replay_disaggregated(workload, engines, split, routes=(build_round_robin(), build_least_loaded()))
+    replayed = replay_disaggregated(workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter("least-loaded")))
     assert [timing.id for timing in replayed.timings] == [request.id for request in workload]
     for request, timing in zip(workload, replayed.timings, strict=True):
         assert request.arrival_s < timing.first_token_s <= timing.last_token_s

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from dragoman.engines.simulator.calibrate import evaluate
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.fitting import Prior, RankLayout, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
 from dragoman.engines.simulator.lock_step import replay_in_lock_step
 from dragoman.engines.simulator.replay import ReplayResult, replay
-from dragoman.engines.simulator.routing import build_round_robin
+from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.workload import WorkloadRequest
 
 LATENCY = LatencyModel(base=0.01, per_token=(TokenCost(0, 1e-4),))
@@ -23,7 +27,7 @@ def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
 
 def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
     engines = cores(count, is_async=is_async)
-    result = replay_in_lock_step(workload, engines, ranks, route=build_round_robin())
+    result = replay_in_lock_step(workload, engines, ranks, router=ReplicaRouter())
     assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [(0, 0)] * count
     return result
 
@@ -37,14 +41,15 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
         one, other = result.steps[first], result.steps[first + 1]
         assert list(one.begins) == list(other.begins)
         assert list(one.ends) == list(other.ends)
-        assert min(one.tokens) == 0 or min(other.tokens) == 0, "no dummy step was run"
+        assert list(one.tokens) == list(other.tokens), "the load that the duration is due to"
+        assert min(one.running) == 0 or min(other.running) == 0, "no dummy step was run"
     assert list(result.steps[0].ends) != list(result.steps[2].ends), "servers are independent of each other"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_equal_ranks_are_as_fast_as_independent_ones(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", 0.05 * (index // 2), 100, 5) for index in range(10)]
-    alone = replay(workload, cores(2, is_async=is_async), route=build_round_robin())
+    alone = replay(workload, cores(2, is_async=is_async), router=ReplicaRouter())
     together = served(workload, 2, 2, is_async=is_async)
     assert together.timings == alone.timings
 
@@ -53,7 +58,7 @@ def test_a_long_prompt_holds_up_the_other_rank() -> None:
     """A decoding request of one rank waits for the prompt of the other in every step."""
     decoding = WorkloadRequest("decoding", 0.0, 16, 50)
     prompt = WorkloadRequest("prompt", 0.1, 2000, 1)
-    alone = replay([decoding, prompt], cores(2), route=build_round_robin())
+    alone = replay([decoding, prompt], cores(2), router=ReplicaRouter())
     together = served([decoding, prompt], 2, 2)
     held_up = together.timings[0].latency - alone.timings[0].latency
     assert held_up == pytest.approx(LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1)))
@@ -65,5 +70,24 @@ def test_experts_work_for_the_tokens_of_all_ranks() -> None:
     assert latency.compute_seconds(StepLoad(100, expert_tokens=50)) == pytest.approx(0.015)
     config = SimulatedSchedulerConfig(num_gpu_blocks=1000)
     ranks = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(2)]
-    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, route=build_round_robin())
+    result = replay_in_lock_step([WorkloadRequest("one", 0.0, 100, 1)], ranks, 2, router=ReplicaRouter())
     assert result.timings[0].ttft == pytest.approx(0.015), "the other rank's dummy step has no tokens"
+
+
+def test_a_fit_finds_the_latencies_of_ranks_in_lock_step() -> None:
+    """Also where they share experts, whose curve is expected to be a fifth cheaper than it is."""
+    experts = (TokenCost(0, 4e-4), TokenCost(16, 5e-5))
+    actual = LatencyModel(0.012, (TokenCost(0, 2e-5),), per_context_token=2e-8, per_expert_token=experts)
+    config, ranks = SimulatedSchedulerConfig(num_gpu_blocks=20_000, max_num_seqs=64), RankLayout(2, lock_step=True)
+    workload = generate_poisson(
+        np.random.default_rng(3), count=120, rate=6.0, inputs=UniformLength(50, 900), outputs=UniformLength(20, 200)
+    )
+    measured = simulate(workload, config, actual, 0.001, ranks=ranks).timings
+    expected = Prior(base=0.012, per_expert_token=tuple(TokenCost(cost.beyond, 0.8 * cost.seconds) for cost in experts))
+    found = fit(workload, measured[:60], config, expected, ranks=ranks)
+    error = evaluate(
+        (workload, measured), config, found.latency, found.frontend_seconds, {each.id for each in measured[:60]}, ranks
+    )
+    assert max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot)) < 0.02
+    alone = evaluate((workload, measured), config, found.latency, found.frontend_seconds, set(), RankLayout(2))
+    assert abs(alone.ttft.mean) > 0.02, "lock-step makes a difference here"

@@ -8,7 +8,7 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import Slo, build_report, render_report, summarize
-from dragoman.engines.simulator.routing import build_least_loaded, build_prefix_aware, build_round_robin
+from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.synthetic import (
     FixedLength,
@@ -73,17 +73,21 @@ def test_the_same_workload_gives_the_same_run() -> None:
 def test_replicas_take_turns_unless_told_otherwise() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 1, 30 if index == 0 else 1) for index in range(4)]
     assert [timing.replica for timing in replay(workload, cores(2)).timings] == [0, 1, 0, 1]
-    rotated = replay(workload, cores(3), route=build_round_robin()).timings
+    rotated = replay(workload, cores(3), router=ReplicaRouter()).timings
     assert [timing.replica for timing in rotated] == [0, 1, 2, 0]
     apart = [WorkloadRequest("long", 0.0, 1, 30), WorkloadRequest("x", 5.0, 1, 1), WorkloadRequest("y", 9.0, 1, 1)]
-    assert [timing.replica for timing in replay(apart, cores(2), route=build_least_loaded()).timings] == [0, 1, 1]
+    assert [timing.replica for timing in replay(apart, cores(2), router=ReplicaRouter("least-loaded")).timings] == [
+        0,
+        1,
+        1,
+    ]
 
 
 def test_routing_by_prefix_finds_more_in_the_caches() -> None:
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=2.0, options=TALKS)
     hits = {
-        name: build_report(replay(workload, cores(4, 0.02), route=route)).cache_hits
-        for name, route in (("turns", build_round_robin()), ("prefix", build_prefix_aware()))
+        name: build_report(replay(workload, cores(4, 0.02), router=router)).cache_hits
+        for name, router in (("turns", ReplicaRouter()), ("prefix", ReplicaRouter("prefix-aware")))
     }
     assert hits["prefix"] > hits["turns"] + 0.1
 

@@ -55,20 +55,20 @@ class MessageBatchRequest(Struct, frozen=True):
     params: bytes
 
 
-class _RequestBody(Struct, frozen=True):
+class MessageBatchEntry(Struct, frozen=True):
     custom_id: str
     params: Raw
 
 
-class _CreateBody(Struct, frozen=True):
-    requests: list[_RequestBody] | None = None
+class MessageBatchBody(Struct, frozen=True):
+    requests: list[MessageBatchEntry] | None = None
 
 
 class _Params(Struct, frozen=True):
     stream: object = None
 
 
-_CREATE = BodySchema(_CreateBody)
+_CREATE = BodySchema(MessageBatchBody)
 _params_decoder = msgspec.json.Decoder(_Params)
 
 
@@ -103,50 +103,50 @@ def _check_params(params: Raw, path: str) -> None:
         raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
 
 
-class _Succeeded(Struct, frozen=True, tag_field="type", tag="succeeded"):
+class SucceededResult(Struct, frozen=True, tag_field="type", tag="succeeded"):
     message: Raw
 
 
-class _Errored(Struct, frozen=True, tag_field="type", tag="errored"):
+class ErroredResult(Struct, frozen=True, tag_field="type", tag="errored"):
     error: Raw
 
 
-class _Canceled(Struct, frozen=True, tag_field="type", tag="canceled"):
+class CanceledResult(Struct, frozen=True, tag_field="type", tag="canceled"):
     pass
 
 
-class _Expired(Struct, frozen=True, tag_field="type", tag="expired"):
+class ExpiredResult(Struct, frozen=True, tag_field="type", tag="expired"):
     pass
 
 
-class _Result(Struct, frozen=True):
+class MessageBatchResult(Struct, frozen=True):
     custom_id: str
-    result: _Succeeded | _Errored | _Canceled | _Expired
+    result: SucceededResult | ErroredResult | CanceledResult | ExpiredResult
 
 
-_result_decoder = msgspec.json.Decoder(_Result)
+_result_decoder = msgspec.json.Decoder(MessageBatchResult)
 
 
 def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
     """Encode a result line. body: a message, or the error envelope."""
-    result = _Succeeded(Raw(body)) if status < 400 else _Errored(Raw(body))
-    return msgspec.json.encode(_Result(custom_id, result)) + b"\n"
+    result = SucceededResult(Raw(body)) if status < 400 else ErroredResult(Raw(body))
+    return msgspec.json.encode(MessageBatchResult(custom_id, result)) + b"\n"
 
 
 def encode_missing_result(custom_id: str, *, canceled: bool) -> bytes:
-    return msgspec.json.encode(_Result(custom_id, _Canceled() if canceled else _Expired())) + b"\n"
+    return msgspec.json.encode(MessageBatchResult(custom_id, CanceledResult() if canceled else ExpiredResult())) + b"\n"
 
 
 def count_result(counts: MessageBatchCounts, line: bytes) -> MessageBatchCounts:
     """Count one more result."""
     match _result_decoder.decode(line).result:
-        case _Succeeded():
+        case SucceededResult():
             return msgspec.structs.replace(counts, succeeded=counts.succeeded + 1)
-        case _Errored():
+        case ErroredResult():
             return msgspec.structs.replace(counts, errored=counts.errored + 1)
-        case _Canceled():
+        case CanceledResult():
             return msgspec.structs.replace(counts, canceled=counts.canceled + 1)
-        case _Expired():
+        case ExpiredResult():
             return msgspec.structs.replace(counts, expired=counts.expired + 1)
 
 
@@ -180,7 +180,7 @@ def read_cursor_query(limit: str | None, after: str | None, before: str | None) 
     return CursorQuery(int(text), after or None, before or None)
 
 
-class _BatchPage(Struct, frozen=True):
+class MessageBatchPage(Struct, frozen=True):
     data: list[Raw]
     has_more: bool
     first_id: str | None
@@ -189,4 +189,4 @@ class _BatchPage(Struct, frozen=True):
 
 def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes:
     first, last = (rows[0][0], rows[-1][0]) if rows else (None, None)
-    return msgspec.json.encode(_BatchPage([Raw(row) for _, row in rows], has_more, first, last))
+    return msgspec.json.encode(MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last))

@@ -45,10 +45,9 @@ _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
 
-class ThreadUnsupportedDetails(Struct, frozen=True):
+class ThreadUnsupportedDetails(Struct, frozen=True, tag_field="error_code", tag="thread_unsupported_request"):
     """The details that make the official SDK resend the whole conversation without `thread`."""
 
-    error_code: str = "thread_unsupported_request"
     unsupported: tuple[str, ...] = ("thread",)
 
 
@@ -61,10 +60,8 @@ class ThreadUnsupported(Unsupported):
         super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
 
 
-class ThreadNotFoundDetails(Struct, frozen=True):
+class ThreadNotFoundDetails(Struct, frozen=True, tag_field="error_code", tag="thread_not_found"):
     """The details that make the official SDK resend the whole conversation as a new thread."""
-
-    error_code: str = "thread_not_found"
 
 
 class ThreadNotFound(NotFound):
@@ -76,15 +73,15 @@ class ThreadNotFound(NotFound):
         super().__init__(f"There is no message {abbreviate(id)} to continue.", param="thread.previous_message_id")
 
 
-class _AnthropicError(Struct, frozen=True):
+class AnthropicErrorDetail(Struct, frozen=True):
     type: str
     message: str
     details: ThreadUnsupportedDetails | ThreadNotFoundDetails | UnsetType = UNSET
 
 
-class _AnthropicErrorEnvelope(Struct, frozen=True, kw_only=True):
+class AnthropicErrorBody(Struct, frozen=True, kw_only=True):
     type: str = "error"
-    error: _AnthropicError
+    error: AnthropicErrorDetail
     request_id: str | UnsetType = UNSET
 
 
@@ -95,8 +92,8 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
         message = message[:MAX_MESSAGE] + "..."
     details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
     id = UNSET if request_id is None else request_id
-    body = _AnthropicError(_find_type(error.status), message, details)
-    return escape_line_breaks(msgspec.json.encode(_AnthropicErrorEnvelope(error=body, request_id=id)))
+    body = AnthropicErrorDetail(_find_type(error.status), message, details)
+    return escape_line_breaks(msgspec.json.encode(AnthropicErrorBody(error=body, request_id=id)))
 
 
 def map_anthropic_status(error: DragomanError) -> int:

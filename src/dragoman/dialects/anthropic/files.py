@@ -28,7 +28,7 @@ class FileMetadata(Struct, frozen=True, kw_only=True):
     downloadable: bool = True
 
 
-class _FilePage(Struct, frozen=True):
+class FilePage(Struct, frozen=True):
     data: list[Raw]
     has_more: bool
     first_id: str | None
@@ -76,7 +76,7 @@ def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
 def render_file_list(rows: Sequence[FileMetadata], *, has_more: bool) -> bytes:
     first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
     data = [Raw(msgspec.json.encode(row)) for row in rows]
-    return msgspec.json.encode(_FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None))
+    return msgspec.json.encode(FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None))
 
 
 def render_deleted_file(id: str) -> bytes:

@@ -19,7 +19,7 @@ _THREAD_KEY = b'"thread"'
 _NULL = Raw(b"null")
 
 
-class _Thread(Struct, frozen=True):
+class ThreadReference(Struct, frozen=True):
     type: str
     previous_message_id: str | None = None
 
@@ -28,7 +28,7 @@ class _ThreadBody(Struct, frozen=True):
     messages: list[Raw] | None = None
     system: Raw = _NULL
     tools: Raw = _NULL
-    thread: _Thread | None = None
+    thread: ThreadReference | None = None
 
 
 _THREAD_BODY = BodySchema(_ThreadBody)

@@ -201,7 +201,7 @@ class MessagesWriter:
                 return self._open_block.add(text) if self._open_block is not None and text else b""
 
     def _start(self, event: Started) -> bytes:
-        usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens))
+        usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens))
         empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
         message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
         return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
@@ -330,9 +330,10 @@ def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
 
 
 def _render_usage(usage: Usage) -> bytes:
-    """Cached prompt tokens are counted separately. A zero is a zero; unknown is null or absent."""
-    counts = b'"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":%s,"output_tokens":%d' % (
-        usage.prompt - (usage.cached or 0), encode_int(usage.cached), usage.completion,
+    """Prompt tokens read from and written to the cache are counted apart. 0 is a count; unknown is null or absent."""
+    rest = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
+    counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
+        rest, encode_int(usage.written), encode_int(usage.cached), usage.completion,
     )  # fmt: skip
     if usage.reasoning is None:
         return counts

@@ -55,11 +55,11 @@ class BatchCounts(Struct, frozen=True):
     failed: int = 0
 
 
-class _InputDetails(Struct, frozen=True):
+class BatchInputDetails(Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class _OutputDetails(Struct, frozen=True):
+class BatchOutputDetails(Struct, frozen=True):
     reasoning_tokens: int = 0
 
 
@@ -67,9 +67,9 @@ class BatchUsage(Struct, frozen=True):
     """Tokens of all answers together."""
 
     input_tokens: int = 0
-    input_tokens_details: _InputDetails = _InputDetails()
+    input_tokens_details: BatchInputDetails = BatchInputDetails()
     output_tokens: int = 0
-    output_tokens_details: _OutputDetails = _OutputDetails()
+    output_tokens_details: BatchOutputDetails = BatchOutputDetails()
     total_tokens: int = 0
 
     def add(self, other: BatchUsage) -> BatchUsage:
@@ -77,9 +77,9 @@ class BatchUsage(Struct, frozen=True):
         reasoning = self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens
         return BatchUsage(
             self.input_tokens + other.input_tokens,
-            _InputDetails(cached),
+            BatchInputDetails(cached),
             self.output_tokens + other.output_tokens,
-            _OutputDetails(reasoning),
+            BatchOutputDetails(reasoning),
             self.total_tokens + other.total_tokens,
         )
 
@@ -165,8 +165,8 @@ def read_usage(answer: bytes) -> BatchUsage:
     output_details = usage.output_tokens_details or usage.completion_tokens_details or _Details()
     return BatchUsage(
         input_tokens,
-        _InputDetails(input_details.cached_tokens or 0),
+        BatchInputDetails(input_details.cached_tokens or 0),
         output_tokens,
-        _OutputDetails(output_details.reasoning_tokens or 0),
+        BatchOutputDetails(output_details.reasoning_tokens or 0),
         input_tokens + output_tokens,
     )

@@ -15,7 +15,7 @@ PURPOSES = ("batch", "user_data", "assistants", "vision", "fine-tune", "evals")
 _MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 2592000
 
 
-class _BatchBody(Struct, frozen=True, kw_only=True):
+class BatchBody(Struct, frozen=True, kw_only=True):
     input_file_id: Annotated[str, Meta(min_length=1)] | None = None
     endpoint: str | None = None
     completion_window: str | None = None
@@ -32,7 +32,7 @@ class BatchRequest(Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
-_SCHEMA = BodySchema(_BatchBody)
+_SCHEMA = BodySchema(BatchBody)
 
 
 def read_batch_request(data: bytes, endpoints: Collection[str]) -> BatchRequest:

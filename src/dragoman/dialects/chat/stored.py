@@ -62,11 +62,11 @@ def read_stored_chat(body: bytes) -> StoredChat:
     return msgspec.json.decode(body, type=StoredChat)
 
 
-class _Update(Struct, frozen=True):
+class ChatUpdate(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_UPDATE = BodySchema(_Update)
+_UPDATE = BodySchema(ChatUpdate)
 
 
 def read_update(data: bytes) -> Raw:

@@ -191,7 +191,7 @@ class ChatWriter(ChunkWriter):
             self._envelope.chunk_suffix,
         )
         if self._counter is not None:
-            self._counter = UsageCounter(event.prompt_tokens, event.cached_tokens)
+            self._counter = UsageCounter(event)
         self._awaits_prompt = self._wants_prompt
         return b"" if self._awaits_prompt else self._render_roles(None)
 

@@ -141,7 +141,7 @@ class CompletionsWriter(ChunkWriter):
         self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)
         self._choices_per_prompt = event.choices // event.prompts
         if self._counter is not None:
-            self._counter = UsageCounter(event.prompt_tokens, event.cached_tokens)
+            self._counter = UsageCounter(event)
         return b""
 
     def _get_state(self, choice: int) -> _ChoiceState:

@@ -13,7 +13,7 @@ from ..base import Header, Profile
 from ..prompt_usage import PromptUsage, build_prompt_usage
 
 
-class _Embedding(Struct, frozen=True):
+class EmbeddingObject(Struct, frozen=True):
     """One vector.
 
     embedding: numbers, or base64 of little-endian float32.
@@ -24,14 +24,14 @@ class _Embedding(Struct, frozen=True):
     embedding: tuple[float, ...] | str
 
 
-class _EmbeddingsBody(Struct, frozen=True, omit_defaults=True):
+class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
     """The response body.
 
     id, created: only in vLLM's profile.
     """
 
     object: str
-    data: list[_Embedding]
+    data: list[EmbeddingObject]
     model: str
     usage: PromptUsage
     id: str | UnsetType = UNSET
@@ -41,8 +41,8 @@ class _EmbeddingsBody(Struct, frozen=True, omit_defaults=True):
 def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
     """Render vectors. Each number is the exact float32: parsed as a double it rounds to the same bits."""
     encode = _encode_base64 if as_base64 else _unpack_floats
-    data = [_Embedding(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
-    answer = _EmbeddingsBody("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
+    data = [EmbeddingObject(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
+    answer = EmbeddingsAnswer("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
     if profile is Profile.VLLM:
         answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)

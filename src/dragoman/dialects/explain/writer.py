@@ -41,7 +41,7 @@ class PromptExplanation(Struct, frozen=True):
     warnings: tuple[str, ...]
 
 
-class _ExplanationBody(Struct, frozen=True):
+class ExplanationBody(Struct, frozen=True):
     object: str
     model: str
     prompt: str
@@ -56,7 +56,7 @@ class _ExplanationBody(Struct, frozen=True):
 
 def render_explanation(explanation: PromptExplanation) -> bytes:
     return msgspec.json.encode(
-        _ExplanationBody(
+        ExplanationBody(
             "prompt.explanation",
             explanation.model,
             replace_surrogates(explanation.prompt),

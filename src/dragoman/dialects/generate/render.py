@@ -14,7 +14,7 @@ from ...core.engine import TokenRequest
 from ...core.request import GenerateRequest, Sampling
 
 
-class _GenerateBody(Struct, frozen=True):
+class RenderedGenerateBody(Struct, frozen=True):
     request_id: str
     token_ids: tuple[int, ...]
     sampling_params: dict[str, Any]
@@ -48,7 +48,7 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
         "prompt_logprobs": request.prompt_logprobs,
     }
     return msgspec.json.encode(
-        _GenerateBody(
+        RenderedGenerateBody(
             request_id,
             token_request.prompt,
             params,

@@ -46,7 +46,7 @@ class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = GenerateRenderOptions()
 
 
-class _TopLogprob(Struct, frozen=True):
+class GenerateTopLogprob(Struct, frozen=True):
     """An alternative.
 
     token: as in chat logprobs with token ids.
@@ -60,12 +60,12 @@ class _TopLogprob(Struct, frozen=True):
     bytes: None = None
 
 
-class _TokenLogprob(Struct, frozen=True):
+class GenerateTokenLogprob(Struct, frozen=True):
     token: str
     token_id: int
     logprob: float
     rank: int | None
-    top_logprobs: list[_TopLogprob]
+    top_logprobs: list[GenerateTopLogprob]
     bytes: None = None
 
 
@@ -139,10 +139,10 @@ class GenerateWriter:
         return b'{"content":%s}' % msgspec.json.encode([_build_logprob(token, max_top) for token in tokens])
 
 
-def _build_logprob(token: Token, max_top: int) -> _TokenLogprob:
+def _build_logprob(token: Token, max_top: int) -> GenerateTokenLogprob:
     top = [_build_top(alternative, rank) for rank, alternative in enumerate(token.top[:max_top], start=1)]
-    return _TokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
+    return GenerateTokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
 
 
-def _build_top(alternative: Alternative, rank: int) -> _TopLogprob:
-    return _TopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)
+def _build_top(alternative: Alternative, rank: int) -> GenerateTopLogprob:
+    return GenerateTopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)

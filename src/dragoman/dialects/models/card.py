@@ -47,14 +47,14 @@ class ModelCard(Struct, frozen=True):
     progress: tuple[int, int] | None = None
 
 
-class _Progress(Struct, frozen=True):
+class DownloadProgress(Struct, frozen=True):
     """A download, in bytes."""
 
     completed: int
     total: int
 
 
-class _DragomanFields(Struct, frozen=True, omit_defaults=True):
+class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
     """This server's own fields, in an object of their own."""
 
     state: str
@@ -65,10 +65,10 @@ class _DragomanFields(Struct, frozen=True, omit_defaults=True):
     size: int | None = None
     parameters: int | None = None
     revision: str | None = None
-    progress: _Progress | None = None
+    progress: DownloadProgress | None = None
 
 
-class _Meta(Struct, frozen=True, omit_defaults=True):
+class ModelMeta(Struct, frozen=True, omit_defaults=True):
     """llama.cpp's `meta`. Field names are its own."""
 
     n_ctx: int | None = None
@@ -78,14 +78,14 @@ class _Meta(Struct, frozen=True, omit_defaults=True):
     size: int | None = None
 
 
-class _Architecture(Struct, frozen=True):
+class ModelArchitecture(Struct, frozen=True):
     """OpenRouter's and llama.cpp's `architecture`."""
 
     input_modalities: tuple[str, ...]
     output_modalities: tuple[str, ...]
 
 
-class _Permission(Struct, frozen=True):
+class ModelPermission(Struct, frozen=True):
     """A field of old versions of OpenAI's API, which some clients need and vLLM still sends."""
 
     id: str
@@ -102,7 +102,7 @@ class _Permission(Struct, frozen=True):
     is_blocking: bool = False
 
 
-class _Model(Struct, frozen=True, omit_defaults=True):
+class ModelObject(Struct, frozen=True, omit_defaults=True):
     """One model with OpenAI's fields, then Anthropic's, then vLLM's.
 
     The context length has a name in each family of clients: `context_length` is OpenRouter's and LM Studio's,
@@ -123,17 +123,17 @@ class _Model(Struct, frozen=True, omit_defaults=True):
     context_length: int | None = None
     context_window: int | None = None
     max_output_tokens: int | None = None
-    architecture: _Architecture | None = None
-    meta: _Meta | None = None
+    architecture: ModelArchitecture | None = None
+    meta: ModelMeta | None = None
     root: str | msgspec.UnsetType | None = msgspec.UNSET
     parent: str | msgspec.UnsetType | None = msgspec.UNSET
-    permission: tuple[_Permission, ...] | msgspec.UnsetType = msgspec.UNSET
-    dragoman: _DragomanFields | msgspec.UnsetType = msgspec.UNSET
+    permission: tuple[ModelPermission, ...] | msgspec.UnsetType = msgspec.UNSET
+    dragoman: ModelDetailsObject | msgspec.UnsetType = msgspec.UNSET
 
 
-class _ModelList(Struct, frozen=True):
+class ModelObjectList(Struct, frozen=True):
     object: str
-    data: list[_Model]
+    data: list[ModelObject]
     has_more: bool
     first_id: str | None
     last_id: str | None
@@ -143,7 +143,7 @@ def render_model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
     """The response to GET /v1/models."""
     models = [_build_model(card, profile) for card in cards]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
-    return msgspec.json.encode(_ModelList("list", models, False, first, last))
+    return msgspec.json.encode(ModelObjectList("list", models, False, first, last))
 
 
 def render_model(card: ModelCard, profile: Profile) -> bytes:
@@ -151,8 +151,8 @@ def render_model(card: ModelCard, profile: Profile) -> bytes:
     return msgspec.json.encode(_build_model(card, profile))
 
 
-def _build_model(card: ModelCard, profile: Profile) -> _Model:
-    model = _Model(
+def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
+    model = ModelObject(
         id=card.id,
         object="model",
         created=card.created,
@@ -170,12 +170,12 @@ def _build_model(card: ModelCard, profile: Profile) -> _Model:
         architecture=None if card.capabilities is None else _build_architecture(card.capabilities),
         meta=None
         if card.max_model_len is None
-        else _Meta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
+        else ModelMeta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
         dragoman=msgspec.UNSET if card.state is None else _build_own_fields(card, card.state),
     )
     if profile is Profile.OPENAI:
         return model
-    permission = _Permission(f"modelperm-{card.id}", card.created)
+    permission = ModelPermission(f"modelperm-{card.id}", card.created)
     return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
 
 
@@ -183,14 +183,14 @@ def _generates(card: ModelCard) -> bool:
     return card.capabilities is not None and "generation" in card.capabilities
 
 
-def _build_architecture(capabilities: Sequence[str]) -> _Architecture:
+def _build_architecture(capabilities: Sequence[str]) -> ModelArchitecture:
     inputs = ("text", "image") if "images" in capabilities else ("text",)
     outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
-    return _Architecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))
+    return ModelArchitecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))
 
 
-def _build_own_fields(card: ModelCard, state: str) -> _DragomanFields:
-    return _DragomanFields(
+def _build_own_fields(card: ModelCard, state: str) -> ModelDetailsObject:
+    return ModelDetailsObject(
         state,
         card.aliases,
         card.capabilities,
@@ -199,5 +199,5 @@ def _build_own_fields(card: ModelCard, state: str) -> _DragomanFields:
         card.size,
         card.parameters,
         card.revision,
-        None if card.progress is None else _Progress(*card.progress),
+        None if card.progress is None else DownloadProgress(*card.progress),
     )

@@ -82,7 +82,7 @@ class RunningModel(Struct, frozen=True):
     expires_at: float
 
 
-class _Details(Struct, frozen=True):
+class OllamaModelDetails(Struct, frozen=True):
     parent_model: str
     format: str
     family: str
@@ -91,30 +91,30 @@ class _Details(Struct, frozen=True):
     quantization_level: str
 
 
-class _ListedModel(Struct, frozen=True):
+class OllamaListedModel(Struct, frozen=True):
     name: str
     model: str
     modified_at: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
 
 
-class _ProcessModel(Struct, frozen=True):
+class OllamaProcessModel(Struct, frozen=True):
     name: str
     model: str
     size: int
     digest: str
-    details: _Details
+    details: OllamaModelDetails
     expires_at: str
     size_vram: int
     context_length: int
 
 
-class _Show(Struct, frozen=True, omit_defaults=True):
+class OllamaShow(Struct, frozen=True, omit_defaults=True):
     """The response of /api/show. Ollama leaves out what is unknown."""
 
-    details: _Details
+    details: OllamaModelDetails
     model_info: dict[str, str | int]
     modified_at: str
     parameters: str = ""
@@ -125,7 +125,7 @@ class _Show(Struct, frozen=True, omit_defaults=True):
 def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
     """The response of /api/tags."""
     models = [
-        _ListedModel(
+        OllamaListedModel(
             name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
         )
         for card in cards
@@ -136,7 +136,7 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
 def render_running_models(models: Sequence[RunningModel]) -> bytes:
     """The response of /api/ps, the model that stays longest first."""
     entries = [
-        _ProcessModel(
+        OllamaProcessModel(
             name := add_tag(model.card.name),
             name,
             model.card.size,
@@ -159,7 +159,7 @@ def render_show(card: OllamaModelCard) -> bytes:
         info[f"{architecture}.context_length"] = card.max_model_len
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
-    show = _Show(
+    show = OllamaShow(
         _build_details(card),
         info,
         format_time(card.created),
@@ -198,9 +198,9 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
     return (PullProgress("pulling manifest"), *layer, *map(PullProgress, statuses))
 
 
-def _build_details(card: OllamaModelCard) -> _Details:
+def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    return _Details("", card.format, card.architecture, families, card.parameter_size, card.quantization)
+    return OllamaModelDetails("", card.format, card.architecture, families, card.parameter_size, card.quantization)
 
 
 def _render_parameters(sampling: Sampling) -> str:

@@ -76,11 +76,11 @@ class OllamaRenderOptions(Struct, frozen=True):
     returns_context: bool = False
 
 
-class _TokenLogprob(Struct, frozen=True, omit_defaults=True):
+class OllamaTokenLogprob(Struct, frozen=True, omit_defaults=True):
     token: str
     logprob: float
     bytes: list[int] | UnsetType = UNSET
-    top_logprobs: list[_TokenLogprob] | UnsetType = UNSET
+    top_logprobs: list[OllamaTokenLogprob] | UnsetType = UNSET
 
 
 class LineFraming:
@@ -251,9 +251,9 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _build_logprob(token: Token | Alternative, top: Sequence[Alternative]) -> _TokenLogprob:
+def _build_logprob(token: Token | Alternative, top: Sequence[Alternative]) -> OllamaTokenLogprob:
     raw = token.text.encode("utf-8", "replace") if token.raw is None else token.raw
-    return _TokenLogprob(
+    return OllamaTokenLogprob(
         replace_surrogates(token.text),
         clamp_logprob(token.logprob),
         list(raw) or UNSET,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from ...core.message import Message
-from ...core.request import Conversation
+from ...core.request import Conversation, GenerateRequest
 from ..base import GenerationCall, Header
 from ..envelope import ResponseId
 from .compaction import CompactionWriter, CompactResponseWriter, select_user_messages
@@ -18,6 +17,14 @@ from .render_options import ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 
+class BuiltRequest(Struct, frozen=True):
+    """What a body and its input items ask for. echo: the fields that `Echo.rest` has."""
+
+    request: GenerateRequest
+    render_options: ResponsesRenderOptions
+    echo: bytes
+
+
 class ResponsesCall(Struct, frozen=True, kw_only=True):
     """A parsed Responses body.
 
@@ -25,7 +32,7 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     input: those items, normalized.
     echo: the request fields that the response object repeats.
     render_options, id: for `create_writer` and `with_echo`.
-    read_items: parses items to messages, for `with_items`.
+    rebuild: what the body asks for after other items, for `with_items`.
     previous_response_id, conversation: whose items precede these.
     store: whether to store the response; None is unset, which means yes.
     background: run in the background.
@@ -36,7 +43,7 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     echo: Echo
     render_options: ResponsesRenderOptions
     id: ResponseId
-    read_items: Callable[[Sequence[bytes]], tuple[Message, ...]]
+    rebuild: Callable[[Sequence[bytes]], BuiltRequest]
     previous_response_id: str | None = None
     conversation: str | None = None
     store: bool | None = None
@@ -45,13 +52,13 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     def with_items(self, items: Sequence[bytes]) -> ResponsesCall:
         """The same call with its items replaced: earlier turns, resolved references, its own items.
 
-        items: each a complete JSON object, in order. The instructions stay before them. Raises RequestError.
+        items: each a complete JSON object, in order. The instructions stay before them, and tools
+        and settings that they contain apply. Raises RequestError.
         """
-        request = self.call.requests[0]
-        assert isinstance(request.prompt, Conversation)
-        prompt = msgspec.structs.replace(request.prompt, messages=self.read_items(items))
-        requests = (msgspec.structs.replace(request, prompt=prompt),)
-        return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
+        built = self.rebuild(items)
+        call = msgspec.structs.replace(self.call, requests=(built.request,))
+        changed = msgspec.structs.replace(self, call=call, render_options=built.render_options)
+        return changed.with_echo(msgspec.structs.replace(self.echo, rest=built.echo))
 
     def with_sampled_turns(self, sampled_turns: tuple[tuple[int, ...], ...]) -> ResponsesCall:
         """The same call, whose conversation encodes earlier output to the ids that were sampled."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
 from .input_items import ID_PREFIXES, NormalizedItem, normalize_item
-from .items import HOSTED_TYPES, read_items
+from .items import read_items, read_raw_items
+from .tools import ResponsesToolRegistry
 from .wire import WireItem
 
 CONVERSATION_PREFIX = "conv_"
@@ -22,20 +23,24 @@ MAX_ITEMS = 20
 Items = Annotated[list[WireItem], Meta(max_length=MAX_ITEMS)]
 
 
-class _CreateBody(Struct, frozen=True):
+class ConversationBody(Struct, frozen=True):
     metadata: dict[str, str] | None = None
     items: Items | None = None
 
 
-class _AddBody(Struct, frozen=True):
+class ConversationItemsBody(Struct, frozen=True):
     items: Items | None = None
 
 
-class _UpdateBody(Struct, frozen=True):
+class ConversationUpdate(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_CREATION, _ADDITION, _UPDATE = BodySchema(_CreateBody), BodySchema(_AddBody), BodySchema(_UpdateBody)
+_CREATION, _ADDITION, _UPDATE = (
+    BodySchema(ConversationBody),
+    BodySchema(ConversationItemsBody),
+    BodySchema(ConversationUpdate),
+)
 
 
 class ConversationItems(Struct, frozen=True):
@@ -94,12 +99,9 @@ def render_deleted_conversation(id: str) -> bytes:
 
 
 def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
-    read_items(items, lambda name, _: name, None, [], path="items")
+    read_items(items, ResponsesToolRegistry((), []), None, [], path="items")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
             raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
-    raw: list[dict[str, Raw]] = [{}] * len(items)
-    if any(item.type in HOSTED_TYPES for item in items):
-        raw = msgspec.json.decode(parsed.fields["items"], type=list[dict[str, Raw]])
-    pairs = zip(items, raw, strict=True)
+    pairs = zip(items, read_raw_items(items, parsed.fields, "items"), strict=True)
     return tuple(normalize_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(pairs))

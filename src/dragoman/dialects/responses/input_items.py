@@ -7,14 +7,15 @@ official types require. Ids are the client's if it sent any; the others derive f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ..body import read_json_value
 from ..json_encoding import encode_string
-from .items import HOSTED_TYPES, find_item_type, read_arguments, read_texts
+from .client_tools import CALL_TYPES, OUTPUT_TYPES
+from .items import RAW_TYPES, find_item_type, read_arguments, read_texts
 from .raw_json import minify
 from .wire import ResponsesContentPart, WireContent, WireItem
 
@@ -27,6 +28,16 @@ ID_PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
     "compaction": "cmp",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
+    "computer_call": "cu",
+    "computer_call_output": "cuo",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
 }
 """Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
@@ -84,11 +95,21 @@ def find_response_id(item: str) -> str | None:
     return None if match is None else f"resp_{match[1]}"
 
 
+_STATUS, _EXECUTION = {"status": Raw(b'"completed"')}, {"execution": Raw(b'"client"')}
+_REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
+    **dict.fromkeys(sorted(CALL_TYPES | OUTPUT_TYPES), _STATUS),
+    "computer_call": {**_STATUS, "pending_safety_checks": Raw(b"[]")},
+    "tool_search_call": {**_STATUS, **_EXECUTION},
+    "tool_search_output": {**_STATUS, **_EXECUTION},
+}
+"""Fields that a listed item has and a client may leave out."""
+
+
 def normalize_item(item: WireItem, raw: dict[str, Raw], path: str) -> NormalizedItem:
-    """Normalize an item that `read_items` has accepted. raw: its original fields, used for a hosted tool's item."""
+    """Normalize an item that `read_items` has accepted. raw: its original fields, if its type is one of RAW_TYPES."""
     kind = find_item_type(item, path)
-    if kind in HOSTED_TYPES:
-        return NormalizedItem(kind, item.id, _render_raw(raw, path))
+    if kind in RAW_TYPES:
+        return NormalizedItem(kind, item.id, _render_raw({**_REQUIRED_FIELDS.get(kind, {}), **raw}, path))
     status = item.status if item.status in STATUSES else "completed"
     return NormalizedItem(kind, item.id, _render_fields(kind, item, status or "completed", path))
 

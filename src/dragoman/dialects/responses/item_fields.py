@@ -58,8 +58,9 @@ def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, argument
 def render_usage(usage: Usage) -> bytes:
     """Render usage. Both API references require integers in all fields, so unknown counts are 0 here."""
     return (
-        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},'
+        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},'
         b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
     ) % (
-        usage.prompt, usage.cached or 0, usage.completion, usage.reasoning or 0, usage.prompt + usage.completion,
+        usage.prompt, usage.cached or 0, usage.written or 0, usage.completion, usage.reasoning or 0,
+        usage.prompt + usage.completion,
     )  # fmt: skip

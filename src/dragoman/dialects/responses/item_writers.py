@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from ...core.events import Token
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import ReplyPart
 from ..content_tokens import ContentTokens
 from ..json_encoding import encode_string
 from . import item_fields
+from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
 from .render_options import ResponsesRenderOptions
 from .tools import ToolName
@@ -187,6 +190,64 @@ class CallItemWriter(_BaseItemWriter):
         return item_fields.render_call(self.id, status, self._call_id, self._name, self.join_text(), self._custom)
 
 
+class ClientCallItemWriter(CallItemWriter):
+    """A call of a tool that OpenAI defines and the client runs.
+
+    Its item has the arguments in a shape of its own, so it begins when the call is complete. Arguments that do not have
+    this shape, because the answer was cut or the engine enforces no schema, are a function call: a client has no
+    command to run that the model has not written.
+    """
+
+    def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
+        super().__init__(index, tail, call_id, name, custom=False)
+        self._tail, self._tool = tail, CLIENT_TOOLS[name.kind]
+        self._fields: CallFields | None = None
+
+    def resolve(self) -> None:
+        """Choose the type of the item for the arguments that were added."""
+        try:
+            self._fields = self._tool.render_call(self.join_text().encode())
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return
+        self.id = encode_string(f"{ID_PREFIXES[self._tool.call]}_{self._tail}_{self.index}")
+
+    def render_added(self) -> bytes:
+        """The item as it begins: without what its events add."""
+        if self._fields is None:
+            return item_fields.render_call(self.id, IN_PROGRESS, self._call_id, self._name, "", custom=False)
+        return self._render(IN_PROGRESS, self._fields.initial or self._fields.complete)
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        del tokens
+        self.texts.append(text)
+        return None
+
+    def end(self) -> list[EventFields]:
+        if self._fields is None:
+            text = self.join_text()
+            deltas = [(self._text_event + b".delta", self.delta_prefix + encode_string(text))] if text else []
+            return [*deltas, *super().end()]
+        events: list[EventFields] = []
+        for i, command in enumerate(self._fields.commands):
+            location = b'"output_index":%d,"command_index":%d' % (self.index, i)
+            events.append((b"shell_call_command.added", location + b',"command":""'))
+            events.append((b"shell_call_command.delta", b'%s,"delta":%s' % (location, encode_string(command))))
+            events.append((b"shell_call_command.done", b'%s,"command":%s' % (location, encode_string(command))))
+        return events
+
+    def render(self, status: bytes) -> bytes:
+        if self._fields is None:
+            return super().render(status)
+        # A patch has no status `incomplete`, and its arguments are complete.
+        is_patch = self._tool.call == "apply_patch_call"
+        return self._render(COMPLETED if is_patch and status == INCOMPLETE else status, self._fields.complete)
+
+    def _render(self, status: bytes, fields: bytes) -> bytes:
+        return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,%s}' % (
+            self.id, self._tool.call.encode(), status, encode_string(self._call_id), fields,
+        )  # fmt: skip
+
+
 class ItemWriterFactory:
     """Creates the items of one response. Their ids derive from the response's id and never change."""
 
@@ -205,14 +266,19 @@ class ItemWriterFactory:
         )
 
     def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
-        return CallItemWriter(index, self._tail, call_id, self._names.get(name) or ToolName(name, name, ""), custom)
+        known_name = self._names.get(name) or ToolName(name, name, "")
+        if known_name.kind and not custom:
+            return ClientCallItemWriter(index, self._tail, call_id, known_name)
+        return CallItemWriter(index, self._tail, call_id, known_name, custom)
 
     def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
         """Create the item of a finished part."""
         if isinstance(part, ToolCall):
-            writer: ItemWriter = self.create_call(index, part.id, part.name, part.custom)
-            writer.add(part.arguments, ())
-            return writer
+            call = self.create_call(index, part.id, part.name, part.custom)
+            call.add(part.arguments, ())
+            if isinstance(call, ClientCallItemWriter):
+                call.resolve()
+            return call
         writer = self.create(index, type(part))
         writer.add(part.text, part.tokens if isinstance(part, Text) else ())
         return writer

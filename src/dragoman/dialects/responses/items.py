@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -26,12 +26,15 @@ from ...core.message import (
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
 from ..sealing import Purpose, SealingKey, VerificationMode
+from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
 from .summary_prompt import apply_summary
-from .wire import ResponsesContentPart, ResponsesInputAudio, WireContent, WireItem
+from .tools import ResponsesToolRegistry
+from .wire import ResponsesContentPart, ResponsesInputAudio, ResponsesWireTool, WireContent, WireItem
 
 T = TypeVar("T")
 
 COMPACTION_TRIGGER = "compaction_trigger"
+ADDITIONAL_TOOLS, CONFIGURATION_UPDATE = "additional_tools", "configuration_update"
 READ_TYPES = (
     "message",
     "reasoning",
@@ -41,39 +44,31 @@ READ_TYPES = (
     "custom_tool_call_output",
     "compaction",
     COMPACTION_TRIGGER,
+    ADDITIONAL_TOOLS,
+    CONFIGURATION_UPDATE,
+    *sorted(CALL_TYPES),
+    *sorted(OUTPUT_TYPES),
 )
 REFERENCE_TYPES = ("item_reference",)
 """Items that refer to others, which only a server with a store can resolve."""
 HOSTED_TYPES = (
-    "additional_tools",
-    "apply_patch_call",
-    "apply_patch_call_output",
     "code_interpreter_call",
-    "computer_call",
-    "computer_call_output",
     "file_search_call",
     "image_generation_call",
-    "local_shell_call",
-    "local_shell_call_output",
     "mcp_approval_request",
     "mcp_approval_response",
     "mcp_call",
     "mcp_list_tools",
     "program",
     "program_output",
-    "shell_call",
-    "shell_call_output",
-    "tool_search_call",
-    "tool_search_output",
     "web_search_call",
 )
+RAW_TYPES = frozenset(HOSTED_TYPES) | CALL_TYPES | OUTPUT_TYPES | {ADDITIONAL_TOOLS, CONFIGURATION_UPDATE}
+"""Items that are stored as they were sent."""
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PART_TYPES = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 PART_TYPES = (*TEXT_PART_TYPES, "refusal", "input_image", "input_file", "input_audio")
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
-
-QualifyName = Callable[[str, str | None], str]
-"""Maps a tool's name and namespace to its name in the prompt."""
 
 
 def find_item_type(item: WireItem, path: str) -> str:
@@ -89,16 +84,17 @@ def find_item_type(item: WireItem, path: str) -> str:
 
 def read_items(
     items: Sequence[WireItem],
-    qualify: QualifyName,
+    tools: ResponsesToolRegistry,
     sealing_key: SealingKey | None,
     warnings: list[str],
     path: str = "input",
 ) -> tuple[Message, ...]:
     """Parse items to messages. References are skipped.
 
+    tools: the declared tools; those that items load are added.
     path: field that contains the items. Raises RequestError with the path of the offending field.
     """
-    turns = _TurnBuilder(qualify, sealing_key, warnings)
+    turns = _TurnBuilder(tools, sealing_key, warnings)
     for i, item in enumerate(items):
         turns.add(item, f"{path}[{i}]")
     return turns.finish()
@@ -110,8 +106,8 @@ class _TurnBuilder:
     Consecutive text messages of the assistant are separate turns.
     """
 
-    def __init__(self, qualify: QualifyName, sealing_key: SealingKey | None, warnings: list[str]) -> None:
-        self._qualify, self._sealing_key, self._warnings = qualify, sealing_key, warnings
+    def __init__(self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str]) -> None:
+        self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -134,12 +130,18 @@ class _TurnBuilder:
                 self._add_result(item, path)
             case "compaction":
                 self._add_compaction(item, path)
+            case kind if kind in CALL_TYPES:
+                self._add_client_call(item, kind, path)
+            case kind if kind in OUTPUT_TYPES:
+                self._add_client_result(item, kind, path)
+            case "additional_tools":
+                self._tools.load(read_tools(item, path), f"{path}.tools")
             case kind if kind in HOSTED_TYPES:
                 self._warnings.append(f"{path}: items of type '{kind}' cannot be replayed here; it was left out")
             case "item_reference" if not item.id:
                 raise missing_parameter(f"{path}.id")
             case _:
-                """References are resolved by the server's store; a trigger is handled after the last item."""
+                """References are resolved by the server's store; triggers and updates are handled by the reader."""
 
     def _close_turn(self) -> None:
         if self._open_parts:
@@ -198,9 +200,49 @@ class _TurnBuilder:
             raise missing_parameter(f"{path}.call_id")
         if not item.name:
             raise missing_parameter(f"{path}.name")
-        name = self._qualify(item.name, item.namespace)
+        name = self._tools.qualify(item.name, item.namespace)
         self._names[call_id] = name
         self._open_parts.append(ToolCall(call_id, name, arguments, custom=custom))
+
+    def _add_client_call(self, item: WireItem, kind: str, path: str) -> None:
+        call_id = item.call_id or item.id
+        if not call_id:
+            raise missing_parameter(f"{path}.call_id")
+        if kind == "tool_search_call" and not item.call_id:
+            self._warnings.append(f"{path}: a search that a server made cannot be replayed here; it was left out")
+            return
+        name = self._tools.qualify_client_tool(kind)
+        tool = CLIENT_TOOLS[find_kinds(kind)[0]]
+        self._names[call_id] = name
+        self._open_parts.append(ToolCall(call_id, name, tool.read_call(item, path).decode()))
+
+    def _add_client_result(self, item: WireItem, kind: str, path: str) -> None:
+        """Add the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
+        if kind == "tool_search_output":
+            loaded = self._tools.load(read_tools(item, path), f"{path}.tools")
+            content: tuple[Text | Image | Audio | File, ...] = (Text("Loaded tools: " + (", ".join(loaded) or "none")),)
+            if not item.call_id:
+                return
+        else:
+            content = self._read_client_output(item, kind, f"{path}.output")
+        call_id = item.call_id or item.id
+        if not call_id:
+            raise missing_parameter(f"{path}.call_id")
+        self._close_turn()
+        result = ToolResult(call_id, content, is_error=item.status == "failed")
+        self._messages.append(Message(Role.TOOL, (result,), self._names.get(call_id)))
+
+    def _read_client_output(self, item: WireItem, kind: str, path: str) -> tuple[Text | Image | Audio | File, ...]:
+        output = item.output
+        if kind == "apply_patch_call_output" and not output:
+            return (Text("The patch failed." if item.status == "failed" else "The patch was applied."),)
+        if output is None:
+            raise missing_parameter(path)
+        if kind == "shell_call_output" and isinstance(output, list):
+            return (Text(render_shell_output(output)),)
+        if kind == "computer_call_output" and isinstance(output, dict):
+            return (_read_image(read_screen(output), path),)
+        return tuple(_to_result_part(part) for part in _read_content(output, path))
 
     def _add_result(self, item: WireItem, path: str) -> None:
         if not item.call_id and not item.name:
@@ -212,11 +254,21 @@ class _TurnBuilder:
         if not item.call_id:
             # An output that no call precedes, such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is
             # optional beside `name`). Chat templates know no such turn, so the model reads it as a user's.
-            name = self._qualify(item.name or "", item.namespace)
+            name = self._tools.qualify(item.name or "", item.namespace)
             self._messages.append(Message(Role.USER, (Text(f"Output of {name}:\n"), *content)))
             return
         result = ToolResult(item.call_id, content)
         self._messages.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
+
+
+def read_raw_items(items: Sequence[WireItem], fields: Mapping[str, Raw], name: str) -> list[dict[str, Raw]]:
+    """The original fields of the items that are stored as they were sent; none of others.
+
+    name: the body's field that contains the items.
+    """
+    if any(item.type in RAW_TYPES for item in items):
+        return msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
+    return [{}] * len(items)
 
 
 def _foreign_content_error(path: str) -> RequestError:
@@ -259,6 +311,16 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
             return _read_file(part, path)
         case _:
             return _read_audio(_require(part.input_audio, f"{path}.input_audio"), f"{path}.input_audio")
+
+
+def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
+    """The tools of an item."""
+    if not bytes(item.tools):
+        raise missing_parameter(f"{path}.tools")
+    try:
+        return msgspec.json.decode(item.tools, type=list[ResponsesWireTool])
+    except msgspec.MsgspecError as error:
+        raise invalid_value(f"{path}.tools", str(error)) from None
 
 
 def read_texts(content: WireContent | None) -> list[str]:

@@ -12,8 +12,10 @@ _HONOURED = (
     ("model", "optional if the server has a default model"),
     (
         "input",
-        "a string, or items: messages of all roles with text, refusal, input_image, input_file and input_audio parts, "
-        "function and custom calls and their outputs, reasoning, item_reference, compaction and "
+        "a string, or items: messages of all roles with text, refusal, input_image, input_file and input_audio parts; "
+        "function and custom calls and their outputs; calls and outputs of shell, local_shell, apply_patch, computer "
+        "and tool_search, whose found tools can be called from then on; additional_tools; configuration_update, of "
+        "which the last one replaces reasoning.effort or text.format; reasoning, item_reference, compaction and "
         "compaction_trigger. Items of hosted tools are omitted with a warning",
     ),
     ("instructions", "a system message before all others"),
@@ -28,7 +30,12 @@ _HONOURED = (
         "message.output_text.logprobs; reasoning.encrypted_content, which only this server can decrypt, for the same "
         "API key. Other values belong to hosted tools and have no effect",
     ),
-    ("tools", "function, namespace, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
+    (
+        "tools",
+        "function, namespace, and custom with an enforced regex; shell and local_shell, apply_patch, computer, "
+        "computer_use_preview and tool_search with execution client as functions, whose calls are items of their own "
+        "types; lark grammars, hosted tools and a shell in a container give a warning",
+    ),
     ("tool_choice", "all forms; a hosted tool is refused"),
     ("parallel_tool_calls", ""),
     ("max_tool_calls", "limits calls of hosted tools; there are none"),

@@ -20,7 +20,15 @@ from ...core.request import (
     TemplateOptions,
 )
 from ..base import GenerationCall, ReaderOptions
-from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
+from ..body import (
+    BodySchema,
+    ParsedBody,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    prefix_param,
+    read_json_object,
+)
 from ..body import abbreviate as quote
 from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
@@ -28,11 +36,11 @@ from ..fields import check_metadata, check_service_tier, read_stop_strings, reso
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
 from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
-from .call import ResponsesCall, build_writer_factory
+from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .echo import Echo, encode_bool
 from .errors import RESPONSES_NAMES
 from .input_items import NormalizedItem, normalize_item
-from .items import COMPACTION_TRIGGER, HOSTED_TYPES, read_items
+from .items import COMPACTION_TRIGGER, CONFIGURATION_UPDATE, read_items, read_raw_items
 from .parameters import RESPONSES
 from .raw_json import minify as compacted_json
 from .render_options import ResponsesRenderOptions
@@ -67,7 +75,16 @@ class _Items(Struct, frozen=True):
     input: list[WireItem]
 
 
-_BODY, _ITEMS = BodySchema(ResponsesBody, RESPONSES_NESTED), BodySchema(_Items)
+class _ConfigurationUpdate(Struct, frozen=True):
+    reasoning: ReasoningConfig | None = None
+    text: TextOptions | None = None
+
+
+_BODY, _ITEMS, _UPDATE = (
+    BodySchema(ResponsesBody, RESPONSES_NESTED),
+    BodySchema(_Items),
+    BodySchema(_ConfigurationUpdate),
+)
 
 
 def read_responses(
@@ -89,18 +106,54 @@ def read_responses(
     if compact and body.model is None:
         raise missing_parameter("model")
     compact = compact or _has_compaction_trigger(items)
+
+    def build(items: Sequence[WireItem], warnings: list[str]) -> BuiltRequest:
+        return _build(body, items, options, now, warnings, compact=compact)
+
+    def rebuild(rows: Sequence[bytes]) -> BuiltRequest:
+        return build(ParsedBody(b'{"input":[%s]}' % b",".join(rows)).decode(_ITEMS).input, [])
+
+    built = build(items, warnings)
+    echo, id = _build_echo(body, built.echo), ResponseId(ID_PREFIX, body.request_id)
+    return ResponsesCall(
+        call=GenerationCall(
+            (built.request,),
+            bool(body.stream),
+            ID_PREFIX,
+            build_writer_factory(id, built.render_options, echo),
+            tuple(warnings),
+            unknown,
+            field_names=RESPONSES_NAMES,
+        ),
+        input=_normalize_items(items, parsed.fields),
+        echo=echo,
+        render_options=built.render_options,
+        id=id,
+        rebuild=rebuild,
+        previous_response_id=echo.previous_response_id,
+        conversation=echo.conversation,
+        store=body.store,
+        background=echo.background,
+    )
+
+
+def _build(
+    body: ResponsesBody,
+    items: Sequence[WireItem],
+    options: ReaderOptions,
+    now: Callable[[], int] | None,
+    warnings: list[str],
+    *,
+    compact: bool,
+) -> BuiltRequest:
+    """What a body asks for after these items: they may load tools and update the configuration."""
+    body = _apply_updates(body, items)
     tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
-
-    def build_messages(items: Sequence[WireItem], warnings: list[str]) -> tuple[Message, ...]:
-        item_messages = read_items(items, tool_registry.qualify, options.sealing_key, warnings)
-        instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
-        return (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
-
-    def build_messages_from_rows(items: Sequence[bytes]) -> tuple[Message, ...]:
-        return build_messages(ParsedBody(b'{"input":[%s]}' % b",".join(items)).decode(_ITEMS).input, [])
-
+    item_messages = read_items(items, tool_registry, options.sealing_key, warnings)
+    instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
+    messages = (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
     tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
-    conversation = _build_conversation(body, build_messages(items, warnings), tool_registry, tool_choice, warnings)
+    conversation = _build_conversation(body, messages, tool_registry, tool_choice, warnings)
     render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
     request = _build_request(body, options, conversation, render_options.logprobs)
     if compact:
@@ -108,27 +161,34 @@ def read_responses(
             _enable_compaction(render_options, options.sealing_key),
             build_summary_request(request),
         )
-    echo, id = _build_echo(body, tool_registry.echo, echoed_choice), ResponseId(ID_PREFIX, body.request_id)
-    return ResponsesCall(
-        call=GenerationCall(
-            (request,),
-            bool(body.stream),
-            ID_PREFIX,
-            build_writer_factory(id, render_options, echo),
-            tuple(warnings),
-            unknown,
-            field_names=RESPONSES_NAMES,
-        ),
-        input=_normalize_items(items, parsed.fields),
-        echo=echo,
-        render_options=render_options,
-        id=id,
-        read_items=build_messages_from_rows,
-        previous_response_id=echo.previous_response_id,
-        conversation=echo.conversation,
-        store=body.store,
-        background=echo.background,
-    )
+    return BuiltRequest(request, render_options, _render_echo(body, tool_registry.echo, echoed_choice))
+
+
+def _apply_updates(body: ResponsesBody, items: Sequence[WireItem]) -> ResponsesBody:
+    """The body with the settings of `configuration_update` items, of which the last one holds.
+
+    They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
+    stays cached (openai-python 3.54: "until a later update replaces that setting").
+    """
+    for i, item in enumerate(items):
+        if item.type != CONFIGURATION_UPDATE:
+            continue
+        path = f"input[{i}]"
+        fields = {"reasoning": item.reasoning, "text": item.text}
+        present = {name: raw for name, raw in fields.items() if bytes(raw).strip() not in (b"", b"null")}
+        if not present:
+            raise missing_parameter(f"{path}.reasoning", " An update has 'reasoning', 'text' or both.")
+        with prefix_param(path):
+            update = ParsedBody(msgspec.json.encode(present)).decode(_UPDATE)
+            if update.reasoning is not None:
+                effort = update.reasoning.effort
+                check_one_of(effort or "none", EFFORTS, "reasoning.effort")
+                reasoning = msgspec.structs.replace(body.reasoning or ReasoningConfig(), effort=effort)
+                body = msgspec.structs.replace(body, reasoning=reasoning)
+            if update.text is not None:
+                text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
+                body = msgspec.structs.replace(body, text=text)
+    return body
 
 
 def _has_compaction_trigger(items: Sequence[WireItem]) -> bool:
@@ -177,10 +237,7 @@ def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem
 
 
 def _normalize_items(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tuple[NormalizedItem, ...]:
-    raws: list[dict[str, Raw]] = [{}] * len(items)
-    if any(item.type in HOSTED_TYPES for item in items):
-        raws = msgspec.json.decode(fields["input"], type=list[dict[str, Raw]])
-    pairs = zip(items, raws, strict=True)
+    pairs = zip(items, read_raw_items(items, fields, "input"), strict=True)
     return tuple(normalize_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(pairs))
 
 
@@ -297,8 +354,8 @@ def _read_format(body: ResponsesBody) -> list[tuple[str, Constraint]]:
             return []
 
 
-def _build_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> Echo:
-    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
+def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
+    """The request fields that the response object repeats, as JSON without braces."""
     fields = {
         "instructions": encode_string_or_null(body.instructions),
         "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
@@ -325,8 +382,13 @@ def _build_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> Echo:
     }
     if body.user is not None:
         fields["user"] = encode_string(body.user)
+    return b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items())
+
+
+def _build_echo(body: ResponsesBody, rest: bytes) -> Echo:
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
     return Echo(
-        rest=b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items()),
+        rest=rest,
         store=body.store is not False,
         background=bool(body.background),
         previous_response_id=body.previous_response_id or None,

@@ -15,7 +15,7 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     logprobs: maximum alternatives for each token, None for no logprobs.
     as_summary: render reasoning as a summary.
     hide_reasoning: omit reasoning.
-    tool_names: names of the tools in namespaces.
+    tool_names: of the tools in namespaces, and of those that OpenAI defines and the client runs.
     seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
     now: returns Unix seconds, for `completed_at`.
     seal_compaction: encrypts the summary if the response is a compaction.

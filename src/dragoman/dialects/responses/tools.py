@@ -1,7 +1,8 @@
 """Translates tools, namespaces and tool choice to the core's, and back to the name and namespace of a call on the wire.
 
 Chat templates have no namespaces: a tool in one has a joined name in the prompt, `crm__find`, which is unique in the
-request. Hosted tools, which this server cannot run, are left out of the prompt and of the echo.
+request. Tools that OpenAI defines and the client runs are functions there. Hosted tools, which this server cannot run,
+are left out of the prompt and of the echo.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from ...core.errors import RequestError, Unsupported
 from ...core.message import CustomTool, FunctionTool, Tool, ToolChoice
 from ..body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..json_encoding import encode_string, encode_string_or_null
+from .client_tools import (
+    CHOICE_TYPES,
+    CLIENT_TOOLS,
+    build_client_function,
+    find_kinds,
+    is_client_tool,
+    render_client_tool,
+)
 from .raw_json import minify
 from .wire import CustomToolFormat, ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice
 
@@ -24,11 +34,15 @@ CALLABLE_TYPES = ("function", "custom")
 
 
 class ToolName(Struct, frozen=True):
-    """The names of a tool in a namespace: `qualified` in the prompt, `name` and `namespace` on the wire."""
+    """The names of a tool: `qualified` in the prompt, `name` and `namespace` on the wire.
+
+    kind: type of a tool that OpenAI defines and the client runs; empty for others.
+    """
 
     qualified: str
     name: str
     namespace: str
+    kind: str = ""
 
 
 class ResponsesToolRegistry:
@@ -38,11 +52,9 @@ class ResponsesToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._qualified_names: dict[tuple[str, str], str] = {}
         self._names_in_groups: dict[str, list[str]] = {}
+        self._client_names: dict[str, str] = {}
         self._warnings = warnings
-        # Namespaces last: a joined name must not collide with any declared name.
-        groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
-        echoed = {i: self._add(tool, f"tools[{i}]") for i, tool in enumerate(tools) if tool.type != "namespace"}
-        echoed |= {i: self._add_group(tool, f"tools[{i}]") for i, tool in groups}
+        echoed = self._add_all(tools, "tools")
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
 
     @property
@@ -51,9 +63,38 @@ class ResponsesToolRegistry:
 
     @property
     def names(self) -> tuple[ToolName, ...]:
-        return tuple(
+        """The names that differ between the prompt and the wire."""
+        grouped = (
             ToolName(qualified, name, namespace) for (namespace, name), qualified in self._qualified_names.items()
         )
+        run_by_client = (ToolName(name, name, "", kind) for kind, name in self._client_names.items())
+        return (*grouped, *run_by_client)
+
+    def load(self, tools: Sequence[ResponsesWireTool], path: str) -> list[str]:
+        """Add the tools of an input item, except those that are declared already. Return the names of all of them."""
+        new: list[ResponsesWireTool] = []
+        names: list[str] = []
+        for tool in tools:
+            members = [member for member in tool.tools or () if member.name] if tool.type == "namespace" else [tool]
+            namespace = tool.name or "" if tool.type == "namespace" else ""
+            names += [f"{namespace}{NAMESPACE_SEPARATOR if namespace else ''}{member.name}" for member in members]
+            if namespace:
+                missing = [each for each in members if (namespace, each.name) not in self._qualified_names]
+                new += [msgspec.structs.replace(tool, tools=missing)] if missing else []
+            elif (tool.name or tool.type) not in self._tools:
+                new.append(tool)
+        self._add_all(new, path)
+        return names
+
+    def _add_all(self, tools: Sequence[ResponsesWireTool], path: str) -> dict[int, bytes]:
+        """Add tools and return their echoes by position; empty if one is left out."""
+        groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
+        run_by_client = [(i, tool) for i, tool in enumerate(tools) if is_client_tool(tool)]
+        special = {i for i, _ in (*groups, *run_by_client)}
+        echoed = {i: self._add(tool, f"{path}[{i}]") for i, tool in enumerate(tools) if i not in special}
+        # Joined names and those of OpenAI's tools last: they must not collide with any declared name.
+        echoed |= {i: self._add_group(tool, f"{path}[{i}]") for i, tool in groups}
+        return echoed | {i: self._add_client_tool(tool, f"{path}[{i}]") for i, tool in run_by_client}
 
     def qualify(self, name: str, namespace: str | None) -> str:
         """The name of a tool in the prompt, also if it is not declared any more.
@@ -66,6 +107,23 @@ class ResponsesToolRegistry:
             return name
         candidates = self._names_in_groups.get(name, ())
         return candidates[0] if len(candidates) == 1 else name
+
+    def qualify_client_tool(self, call: str) -> str:
+        """The name in the prompt of the tool that has this type of call, also if it is not declared any more."""
+        kinds = find_kinds(call)
+        return next(
+            (self._client_names[kind] for kind in kinds if kind in self._client_names), CLIENT_TOOLS[kinds[0]].name
+        )
+
+    def _add_client_tool(self, tool: ResponsesWireTool, path: str) -> bytes:
+        if self._skip_hosted_caller(tool, path):
+            return b""
+        if tool.type in self._client_names:
+            raise invalid_value(f"{path}.type", f"there can be one tool of type {abbreviate(tool.type)}")
+        name = self._make_unique(CLIENT_TOOLS[tool.type].name)
+        self._client_names[tool.type] = name
+        self._tools[name] = build_client_function(tool, name, path)
+        return render_client_tool(tool, path)
 
     def _add(self, tool: ResponsesWireTool, path: str) -> bytes:
         """Add a tool and return its echo; empty if it is left out."""
@@ -112,6 +170,9 @@ class ResponsesToolRegistry:
         if tool.type not in CALLABLE_TYPES:
             self._warnings.append(f"{path}: tools of type {abbreviate(tool.type)} cannot be run here; it was left out")
             return True
+        return self._skip_hosted_caller(tool, path)
+
+    def _skip_hosted_caller(self, tool: ResponsesWireTool, path: str) -> bool:
         if tool.allowed_callers and "direct" not in tool.allowed_callers:
             self._warnings.append(f"{path}: it can only be called by hosted code; it was omitted")
             return True
@@ -133,6 +194,8 @@ class ResponsesToolRegistry:
                 return ToolChoice("required", (name,), is_named=True), _render_reference(tool)
             case "allowed_tools":
                 return self._read_allowed(choice)
+            case kind if (name := self._client_names.get(CHOICE_TYPES.get(kind, kind))) is not None:
+                return ToolChoice("required", (name,), is_named=True), b'{"type":%s}' % encode_string(kind)
             case hosted:
                 raise Unsupported(
                     f"'tool_choice': tools of type {abbreviate(hosted)} cannot be run here.", param="tool_choice"
@@ -154,6 +217,8 @@ class ResponsesToolRegistry:
                 yield self._resolve_reference(tool, path)
             elif tool.type == "namespace":
                 groups.add(tool.name)
+            elif (name := self._client_names.get(CHOICE_TYPES.get(tool.type, tool.type))) is not None:
+                yield name
             else:
                 self._warnings.append(
                     f"{path}: tools of type {abbreviate(tool.type)} cannot be run here; it was left out"

@@ -36,6 +36,9 @@ class ResponsesContentPart(Struct, frozen=True):
     file_url: str | None = None
     filename: str | None = None
     input_audio: ResponsesInputAudio | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    outcome: Raw = Raw()
 
 
 WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
@@ -43,7 +46,12 @@ WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
 
 
 class WireItem(Struct, frozen=True):
-    """One item of the input. Without a type it is a message, or a reference if it has no role."""
+    """One item of the input. Without a type it is a message, or a reference if it has no role.
+
+    action, actions, operation: of calls of tools that the client runs, see `client_tools`.
+    tools: what a tool search found, or further tools.
+    reasoning, text: of an update of the configuration.
+    """
 
     type: str | None = None
     id: str | None = None
@@ -59,6 +67,12 @@ class WireItem(Struct, frozen=True):
     arguments: Raw = Raw()
     input: Raw = Raw()
     output: WireContent | None = None
+    action: Raw = Raw()
+    actions: Raw = Raw()
+    operation: Raw = Raw()
+    tools: Raw = Raw()
+    reasoning: Raw = Raw()
+    text: Raw = Raw()
 
 
 class CustomToolFormat(Struct, frozen=True):
@@ -78,6 +92,10 @@ class ResponsesWireTool(Struct, frozen=True):
     format: CustomToolFormat | None = None
     tools: list[ResponsesWireTool] | None = None
     allowed_callers: list[str] | None = None
+    environment: Raw = Raw()
+    display_width: int | None = None
+    display_height: int | None = None
+    execution: str | None = None
 
 
 class ResponsesNamedTool(Struct, frozen=True):
@@ -124,14 +142,19 @@ RESPONSES_NESTED = NestedRules(
     accepted={
         # What clients replay from an answer, and hints for caches.
         ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
-        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"}),
+        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"})
+        # Of calls of tools that the client runs, and of their outputs.
+        | {"environment", "execution", "max_output_length", "pending_safety_checks", "acknowledged_safety_checks"},
         ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
     },
     checked_types={
         # The others are reported as a whole.
         WireItem: frozenset({None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call"})
-        | {"custom_tool_call_output", "item_reference", "compaction", "compaction_trigger"},
-        ResponsesWireTool: frozenset({"function", "custom", "namespace"}),
+        | {"custom_tool_call_output", "item_reference", "compaction", "compaction_trigger", "configuration_update"}
+        | {"additional_tools", "shell_call", "shell_call_output", "local_shell_call", "local_shell_call_output"}
+        | {"apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output"},
+        ResponsesWireTool: frozenset({"function", "custom", "namespace", "local_shell", "apply_patch"})
+        | {"computer", "computer_use_preview"},
         ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
     },
 )

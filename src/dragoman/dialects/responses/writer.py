@@ -42,6 +42,7 @@ from .item_writers import (
     IN_PROGRESS,
     INCOMPLETE,
     QUEUED,
+    ClientCallItemWriter,
     EventFields,
     ItemWriter,
     ItemWriterFactory,
@@ -196,6 +197,8 @@ class ResponsesWriter:
 
     def _start_item(self, item: ItemWriter) -> bytes:
         self._open_item_writer = item
+        if isinstance(item, ClientCallItemWriter):
+            return b""
         if isinstance(item, MessageItemWriter) and self._options.logprobs is None:
             self._open_text = item
         return self._render_item_event(b"added", item.render(IN_PROGRESS)) + b"".join(
@@ -207,7 +210,11 @@ class ResponsesWriter:
         self._early_tokens = []
         if item is None:
             return b""
-        end_events = b"".join(map(self._render_event_fields, item.end()))
+        added = b""
+        if isinstance(item, ClientCallItemWriter):
+            item.resolve()
+            added = self._render_item_event(b"added", item.render_added())
+        end_events = added + b"".join(map(self._render_event_fields, item.end()))
         rendered_item = item.render(status)
         done = self._render_item_event(b"done", rendered_item)
         self._items.append(rendered_item)

@@ -11,41 +11,41 @@ from ..json_encoding import replace_surrogates
 from ..prompt_usage import PromptUsage, build_prompt_usage
 
 
-class _Document(Struct, frozen=True):
+class RankedDocument(Struct, frozen=True):
     text: str
     multi_modal: None = None
 
 
-class _Result(Struct, frozen=True, omit_defaults=True):
+class RerankResult(Struct, frozen=True, omit_defaults=True):
     index: int
     relevance_score: float
-    document: _Document | UnsetType = UNSET
+    document: RankedDocument | UnsetType = UNSET
 
 
-class _Usage(Struct, frozen=True):
+class RerankUsage(Struct, frozen=True):
     prompt_tokens: int
     total_tokens: int
 
 
-class _RerankBody(Struct, frozen=True):
+class RerankAnswer(Struct, frozen=True):
     id: str
     model: str
-    usage: _Usage
-    results: list[_Result]
+    usage: RerankUsage
+    results: list[RerankResult]
 
 
-class _Score(Struct, frozen=True):
+class ScoreResult(Struct, frozen=True):
     index: int
     object: str
     score: float
 
 
-class _ScoreBody(Struct, frozen=True):
+class ScoreAnswer(Struct, frozen=True):
     id: str
     object: str
     created: int
     model: str
-    data: list[_Score]
+    data: list[ScoreResult]
     usage: PromptUsage
 
 
@@ -59,16 +59,18 @@ def render_rerank(
     """
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     results = [
-        _Result(
-            index, scores.scores[index], UNSET if documents is None else _Document(replace_surrogates(documents[index]))
+        RerankResult(
+            index,
+            scores.scores[index],
+            UNSET if documents is None else RankedDocument(replace_surrogates(documents[index])),
         )
         for index in order
     ]
-    usage = _Usage(scores.prompt_tokens, scores.prompt_tokens)
-    return msgspec.json.encode(_RerankBody(header.id, header.model, usage, results))
+    usage = RerankUsage(scores.prompt_tokens, scores.prompt_tokens)
+    return msgspec.json.encode(RerankAnswer(header.id, header.model, usage, results))
 
 
 def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
-    data = [_Score(index, "score", score) for index, score in enumerate(scores.scores)]
+    data = [ScoreResult(index, "score", score) for index, score in enumerate(scores.scores)]
     usage = build_prompt_usage(scores.prompt_tokens, profile)
-    return msgspec.json.encode(_ScoreBody(header.id, "list", header.created, header.model, data, usage))
+    return msgspec.json.encode(ScoreAnswer(header.id, "list", header.created, header.model, data, usage))

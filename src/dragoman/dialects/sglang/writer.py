@@ -59,28 +59,28 @@ class SglangRenderOptions(Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = SglangRenderOptions()
 
 
-class _StopReason(Struct, frozen=True, tag_field="type", tag="stop"):
+class SglangStopReason(Struct, frozen=True, tag_field="type", tag="stop"):
     matched: str | int | None
 
 
-class _LengthReason(Struct, frozen=True, tag_field="type", tag="length"):
+class SglangLengthReason(Struct, frozen=True, tag_field="type", tag="length"):
     length: int
 
 
-class _AbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
+class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
     message: str
     status_code: None = None
     err_type: None = None
 
 
-class _Meta(Struct, frozen=True):
+class SglangMeta(Struct, frozen=True):
     """`meta_info`.
 
     weight_version: that of the last token; null before the end, because it may still change.
     """
 
     id: str
-    finish_reason: _StopReason | _LengthReason | _AbortReason | None
+    finish_reason: SglangStopReason | SglangLengthReason | SglangAbortReason | None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
@@ -94,10 +94,10 @@ class _Meta(Struct, frozen=True):
     output_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
 
 
-class _SglangBody(Struct, frozen=True):
+class SglangAnswer(Struct, frozen=True):
     text: str
     output_ids: list[int]
-    meta_info: _Meta
+    meta_info: SglangMeta
     prompt_token_ids: list[int] | UnsetType
     index: int | UnsetType = UNSET
 
@@ -184,10 +184,10 @@ class SglangWriter:
             answer = msgspec.structs.replace(answer, index=choice)
         return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
-    def _build_answer(self, index: int) -> _SglangBody:
+    def _build_answer(self, index: int) -> SglangAnswer:
         state, prompt = self._choices[index], self._prompts[index // self._choices_per_prompt]
         ids = UNSET if prompt is None or not self._options.prompt_token_ids else [token.id for token in prompt.tokens]
-        return _SglangBody(
+        return SglangAnswer(
             replace_surrogates(state.text),
             [token.id for token in state.tokens],
             self._build_meta(index, state, prompt),
@@ -199,7 +199,7 @@ class SglangWriter:
         """Choices for each prompt."""
         return len(self._choices) // max(1, len(self._prompts))
 
-    def _build_meta(self, index: int, state: _ChoiceState, prompt: PromptTokens | None) -> _Meta:
+    def _build_meta(self, index: int, state: _ChoiceState, prompt: PromptTokens | None) -> SglangMeta:
         prompt_tokens, cached = self._prompt_counts
         if len(self._prompts) > 1:
             # For several prompts the counts are a sum, and the cached tokens of each are unknown.
@@ -207,7 +207,7 @@ class SglangWriter:
         weights = None if state.finish is None else state.finish.weights
         max_top, scored_prompt = self._options.logprobs, self._select_scored_prompt(prompt)
         has_logprobs, has_top_logprobs = max_top is not None, bool(max_top)
-        return _Meta(
+        return SglangMeta(
             id=f"{self._header.id}_{index}" if self._options.as_list else self._header.id,
             finish_reason=None if state.finish is None else _build_finish_reason(state.finish, state.tokens),
             prompt_tokens=prompt_tokens,
@@ -239,14 +239,16 @@ class SglangWriter:
         )
 
 
-def _build_finish_reason(finish: ChoiceFinished, tokens: Sequence[Token]) -> _StopReason | _LengthReason | _AbortReason:
+def _build_finish_reason(
+    finish: ChoiceFinished, tokens: Sequence[Token]
+) -> SglangStopReason | SglangLengthReason | SglangAbortReason:
     match finish.reason:
         case FinishReason.STOP:
             last = tokens[-1].id if tokens and tokens[-1].special else None
-            return _StopReason(last if finish.stop is None else finish.stop)
+            return SglangStopReason(last if finish.stop is None else finish.stop)
         case FinishReason.LENGTH:
-            return _LengthReason(len(tokens))
+            return SglangLengthReason(len(tokens))
         case FinishReason.CONTENT_FILTER:
-            return _AbortReason("The content was filtered.")
+            return SglangAbortReason("The content was filtered.")
         case FinishReason.ABORT:
-            return _AbortReason("The request was aborted.")
+            return SglangAbortReason("The request was aborted.")

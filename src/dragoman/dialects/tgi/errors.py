@@ -29,7 +29,7 @@ TGI_NAMES = FieldNames(
 """This dialect's names of core fields, for errors and warnings that are raised after parsing."""
 
 
-class _TgiError(Struct, frozen=True):
+class TgiError(Struct, frozen=True):
     error: str
     error_type: str
 
@@ -46,7 +46,7 @@ def render_tgi_error(error: DragomanError) -> bytes:
         message = f"{param}: {message}"
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
-    return escape_line_breaks(msgspec.json.encode(_TgiError(message, _find_error_type(error))))
+    return escape_line_breaks(msgspec.json.encode(TgiError(message, _find_error_type(error))))
 
 
 def map_tgi_status(error: DragomanError) -> int:

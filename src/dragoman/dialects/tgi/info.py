@@ -9,7 +9,7 @@ from ..fields import MAX_LOGPROBS
 from .wire import MAX_BEST_OF
 
 
-class _Info(Struct, frozen=True):
+class TgiInfo(Struct, frozen=True):
     """The body of /info.
 
     max_total_tokens: tokens of prompt and answer together.
@@ -27,4 +27,4 @@ class _Info(Struct, frozen=True):
 
 
 def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: str) -> bytes:
-    return msgspec.json.encode(_Info(model, max_total_tokens, max_stop, version))
+    return msgspec.json.encode(TgiInfo(model, max_total_tokens, max_stop, version))

@@ -17,7 +17,6 @@ from msgspec import UNSET, Struct, UnsetType
 from ...core.errors import DragomanError
 from ...core.events import (
     UNKNOWN_TOKEN_ID,
-    Alternative,
     ChoiceFinished,
     Event,
     Finished,
@@ -64,22 +63,22 @@ class TgiRenderOptions(Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = TgiRenderOptions()
 
 
-class _PrefillToken(Struct, frozen=True):
+class TgiPrefillToken(Struct, frozen=True):
     """A token of the prompt; the first has no logprob."""
 
-    id: int | None
+    id: int
     text: str
     logprob: float | None
 
 
-class _Token(Struct, frozen=True):
+class TgiToken(Struct, frozen=True):
     """A token.
 
-    id: null if the engine reports none, or if an event has no token of its own.
+    id: -1 if the engine reports none, or if an event has no token of its own: the official client's is an integer.
     count_output_tokens, prompt_tokens: LightLLM's.
     """
 
-    id: int | None
+    id: int
     text: str
     logprob: float | None
     special: bool
@@ -87,38 +86,38 @@ class _Token(Struct, frozen=True):
     prompt_tokens: int | UnsetType = UNSET
 
 
-class _StreamDetails(Struct, frozen=True):
+class TgiStreamDetails(Struct, frozen=True):
     finish_reason: str
     generated_tokens: int
     input_length: int
     seed: int | None
 
 
-class _StreamEvent(Struct, frozen=True):
+class TgiStreamEvent(Struct, frozen=True):
     index: int
-    token: _Token
-    top_tokens: list[_Token] | UnsetType
+    token: TgiToken
+    top_tokens: list[TgiToken] | UnsetType
     generated_text: str | None = None
     finished: bool = False
     finish_reason: str | None = None
-    details: _StreamDetails | None = None
+    details: TgiStreamDetails | None = None
 
 
-class _Details(Struct, frozen=True):
+class TgiDetails(Struct, frozen=True):
     finish_reason: str
     generated_tokens: int
     seed: int | None
-    prefill: list[_PrefillToken]
-    tokens: list[_Token]
-    top_tokens: list[list[_Token]] | UnsetType
+    prefill: list[TgiPrefillToken]
+    tokens: list[TgiToken]
+    top_tokens: list[list[TgiToken]] | UnsetType
 
 
-class _TgiBody(Struct, frozen=True):
+class TgiAnswer(Struct, frozen=True):
     generated_text: str
-    details: _Details | UnsetType
+    details: TgiDetails | UnsetType
 
 
-class _LightllmBody(Struct, frozen=True):
+class LightllmAnswer(Struct, frozen=True):
     """LightLLM's full response.
 
     With one choice only the text is an array. With several, counts are null if the engine reports no tokens.
@@ -128,7 +127,7 @@ class _LightllmBody(Struct, frozen=True):
     count_output_tokens: int | list[int | None] | None
     finish_reason: str | list[str]
     prompt_tokens: int
-    tokens: list[_Token] | list[list[_Token]] | UnsetType
+    tokens: Sequence[TgiToken | Sequence[TgiToken]] | UnsetType
 
 
 class _PendingEvent(Struct):
@@ -230,7 +229,7 @@ class TgiWriter:
     def render_full(self, reply: Reply) -> bytes:
         answer = self._build_tgi(reply) if self._options.lightllm_tokens is None else self._build_lightllm(reply)
         return escape_line_breaks(
-            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, _TgiBody) else answer)
+            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, TgiAnswer) else answer)
         )
 
     def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
@@ -262,7 +261,7 @@ class TgiWriter:
         assert self._choice_finished is not None, "Finished comes after every choice's end"
         pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
         finish, generated_tokens = self._choice_finished, self._count or completion
-        details = _StreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
+        details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
         last = msgspec.structs.replace(
             self._build_event(pending),
             generated_text=self._add_prefix("".join(self._texts)),
@@ -272,31 +271,36 @@ class TgiWriter:
         )
         return _render_event(last)
 
-    def _build_event(self, pending: _PendingEvent) -> _StreamEvent:
+    def _build_event(self, pending: _PendingEvent) -> TgiStreamEvent:
         self._index += 1
         token = pending.token
         if token is None:
-            wire_token = _Token(
-                None, replace_surrogates(pending.text), None, not pending.text, pending.token_count, self._prompt_tokens
+            wire_token = TgiToken(
+                UNKNOWN_TOKEN_ID,
+                replace_surrogates(pending.text),
+                None,
+                not pending.text,
+                pending.token_count,
+                self._prompt_tokens,
             )
-            return _StreamEvent(self._index, wire_token, UNSET)
+            return TgiStreamEvent(self._index, wire_token, UNSET)
         wire_token = msgspec.structs.replace(
             self._build_token(token),
             text=replace_surrogates(pending.text),
             count_output_tokens=pending.token_count,
             prompt_tokens=self._prompt_tokens,
         )
-        return _StreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
+        return TgiStreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
 
-    def _build_tgi(self, reply: Reply) -> _TgiBody:
+    def _build_tgi(self, reply: Reply) -> TgiAnswer:
         choice = reply.choices[0]
-        return _TgiBody(
+        return TgiAnswer(
             self._add_prefix(_join_text(choice)), self._build_details(reply, choice) if self._options.details else UNSET
         )
 
-    def _build_details(self, reply: Reply, choice: Choice) -> _Details:
+    def _build_details(self, reply: Reply, choice: Choice) -> TgiDetails:
         prompt = reply.prompts[0] if reply.prompts and self._options.prefill else None
-        return _Details(
+        return TgiDetails(
             finish_reason=_map_reason(choice),
             generated_tokens=len(choice.tokens) or reply.usage.completion,
             seed=self._options.seed,
@@ -305,12 +309,12 @@ class TgiWriter:
             top_tokens=[self._build_top(token) for token in choice.tokens] if self._options.top_tokens else UNSET,
         )
 
-    def _build_lightllm(self, reply: Reply) -> _LightllmBody:
+    def _build_lightllm(self, reply: Reply) -> LightllmAnswer:
         choices, is_single = reply.choices, len(reply.choices) == 1
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
         tokens = [self._build_counted_tokens(choice, reply.usage.prompt) for choice in choices]
-        return _LightllmBody(
+        return LightllmAnswer(
             generated_text=[self._add_prefix(_join_text(choice)) for choice in choices],
             count_output_tokens=counts[0] if is_single else counts,
             finish_reason=reasons[0] if is_single else reasons,
@@ -318,13 +322,13 @@ class TgiWriter:
             tokens=(tokens[0] if is_single else tokens) if self._options.lightllm_tokens else UNSET,
         )
 
-    def _build_counted_tokens(self, choice: Choice, prompt: int) -> list[_Token]:
+    def _build_counted_tokens(self, choice: Choice, prompt: int) -> list[TgiToken]:
         return [
             msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=prompt)
             for count, token in enumerate(self._tokens(choice), start=1)
         ]
 
-    def _tokens(self, choice: Choice) -> list[_Token]:
+    def _tokens(self, choice: Choice) -> list[TgiToken]:
         """Build the tokens of a full response, with the same texts as in a stream."""
         pieces, token_texts = _TokenPieces(), list[tuple[Token, str]]()
         for part in choice.parts:
@@ -340,15 +344,15 @@ class TgiWriter:
     def _add_prefix(self, text: str) -> str:
         return replace_surrogates(self._options.prefix + text)
 
-    def _build_token(self, token: Token) -> _Token:
+    def _build_token(self, token: Token) -> TgiToken:
         logprob_value = clamp_logprob(token.logprob) if self._options.logprobs else None
-        return _Token(_get_known_id(token), replace_surrogates(token.text), logprob_value, token.special)
+        return TgiToken(token.id, replace_surrogates(token.text), logprob_value, token.special)
 
-    def _build_top(self, token: Token) -> list[_Token]:
+    def _build_top(self, token: Token) -> list[TgiToken]:
         """Build the alternatives. Only for the sampled token is it known whether it is a control token."""
         return [
-            _Token(
-                _get_known_id(alternative),
+            TgiToken(
+                alternative.id,
                 replace_surrogates(alternative.text),
                 clamp_logprob(alternative.logprob),
                 token.special and alternative.id == token.id,
@@ -357,7 +361,7 @@ class TgiWriter:
         ]
 
 
-def _render_event(event: _StreamEvent) -> bytes:
+def _render_event(event: TgiStreamEvent) -> bytes:
     return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(event))
 
 
@@ -365,16 +369,12 @@ def _join_text(choice: Choice) -> str:
     return "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
 
 
-def _build_prefill_token(token: Token) -> _PrefillToken:
-    return _PrefillToken(
-        _get_known_id(token),
+def _build_prefill_token(token: Token) -> TgiPrefillToken:
+    return TgiPrefillToken(
+        token.id,
         replace_surrogates(token.text),
         None if token.logprob is None else clamp_logprob(token.logprob),
     )
-
-
-def _get_known_id(token: Token | Alternative) -> int | None:
-    return None if token.id == UNKNOWN_TOKEN_ID else token.id
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:

@@ -39,25 +39,25 @@ class DetokenizeCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class _CommonFields(Struct, frozen=True, kw_only=True):
+class TokenizeFields(Struct, frozen=True, kw_only=True):
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
-class _TextBody(_CommonFields, frozen=True, kw_only=True):
+class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
     prompt: str
 
 
-class _DetokenizeBody(Struct, frozen=True, kw_only=True):
+class DetokenizeBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokens: list[TokenId]
     return_token_strs: bool | None = None
 
 
-_COMMON, _TEXT = BodySchema(_CommonFields), BodySchema(_TextBody)
+_COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
 _PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
-_DETOKENIZE = BodySchema(_DetokenizeBody)
+_DETOKENIZE = BodySchema(DetokenizeBody)
 
 
 def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:

@@ -10,14 +10,14 @@ from msgspec import Struct
 from ..json_encoding import replace_surrogates
 
 
-class _TokenizeBody(Struct, frozen=True):
+class TokenizeAnswer(Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: Sequence[int]
     token_strs: Sequence[str] | None
 
 
-class _DetokenizeBody(Struct, frozen=True, omit_defaults=True):
+class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
     """token_strs, control_tokens: if requested; vLLM has neither. control_tokens: the ids among them, ascending."""
 
     prompt: str
@@ -28,7 +28,7 @@ class _DetokenizeBody(Struct, frozen=True, omit_defaults=True):
 def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
     """strings: each token's text, if `return_token_strs` requested it."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
-    return msgspec.json.encode(_TokenizeBody(len(tokens), max_model_len, tokens, texts))
+    return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
 
 
 def render_detokenize(
@@ -36,4 +36,4 @@ def render_detokenize(
 ) -> bytes:
     """strings, control_tokens: if `return_token_strs` requested them."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
-    return msgspec.json.encode(_DetokenizeBody(replace_surrogates(prompt), texts, control_tokens))
+    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))

@@ -76,7 +76,7 @@ class _ActiveSequence:
 
     def build_final_outputs(self) -> list[TokenOutput]:
         """Build the last outputs of an aborted sequence: an abort is not a failure; prompt logprobs are missing."""
-        outputs: list[TokenOutput] = [] if self.is_announced else [Scheduled(self.id, 0)]
+        outputs: list[TokenOutput] = [] if self.is_announced else [Scheduled(self.id, 0, 0)]
         if self.awaits_prompt_logprobs:
             outputs.append(PromptLogprobs(self.id, (None,) * self.prompt_tokens))
         return [*outputs, Ended(self.id, FinishReason.ABORT)]

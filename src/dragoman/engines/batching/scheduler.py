@@ -256,6 +256,12 @@ class Scheduler:
             self._loads.append(BlockLoad(block, data))
         return blocks
 
+    def count_written_tokens(self, sequence: Sequence) -> int:
+        """Count the prompt tokens that the prefill of an admitted sequence writes to the cache; full blocks only."""
+        if not self._config.enable_prefix_caching:
+            return 0
+        return max(0, len(sequence.request.prompt) // BLOCK_SIZE * BLOCK_SIZE - sequence.cached_tokens)
+
     def _find_cached_blocks(self, sequence: Sequence) -> list[int]:
         """Find the cached blocks of the sequence's prefix; at least the last token is left to compute."""
         if not (self._config.enable_prefix_caching and sequence.can_read_cache):

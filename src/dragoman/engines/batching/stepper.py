@@ -80,7 +80,7 @@ class Stepper:
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
         self.scheduler.commit(chunks)
-        outputs = [_announce(chunk.sequence) for chunk in chunks if not chunk.sequence.is_announced]
+        outputs = [self._announce(chunk.sequence) for chunk in chunks if not chunk.sequence.is_announced]
         for index, chunk in enumerate(chunks):
             outputs += self._compute_prompt_logprobs(chunk, states, index)
         indices = [index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
@@ -106,6 +106,11 @@ class Stepper:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+
+    def _announce(self, sequence: Sequence) -> SequenceOutput:
+        sequence.is_announced = True
+        written = self.scheduler.count_written_tokens(sequence)
+        return SequenceOutput(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens, written))
 
     def recover(self) -> list[SequenceOutput]:
         """Recover from a step that raised: fail running sequences; waiting ones will run, with an empty cache."""
@@ -155,11 +160,6 @@ class Stepper:
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
-
-
-def _announce(sequence: Sequence) -> SequenceOutput:
-    sequence.is_announced = True
-    return SequenceOutput(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens))
 
 
 def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) -> int:

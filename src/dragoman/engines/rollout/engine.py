@@ -119,7 +119,7 @@ class RolloutEngine:
         active = list(self._active.values())
         for member in active:
             self.abort(member.request.id)
-            member.deliver(Scheduled(member.request.id, 0))
+            member.deliver(Scheduled(member.request.id, 0, 0))
             member.deliver(Ended(member.request.id, FinishReason.ABORT))
         return len(active)
 
@@ -174,7 +174,7 @@ class RolloutEngine:
     async def _run(self, calls: tuple[ExecutorCall, ...]) -> None:
         members = [member for call in calls for member in call.members]
         for member in members:
-            self._deliver(member, Scheduled(member.request.id, 0))
+            self._deliver(member, Scheduled(member.request.id, 0, 0))
         try:
             version_before = self.weight_version
             prompts, n, sampling = [call.prompt for call in calls], calls[0].n, calls[0].sampling

@@ -36,7 +36,7 @@ def generate_events(
         yield failure
         return
     usage = _build_usage(entry, len(prompt.ids), [])
-    yield Started(usage.prompt, usage.cached, request.choices)
+    yield Started(usage.prompt, usage.cached, request.choices, written_tokens=usage.written)
     if request.return_prompt:
         yield PromptTokens(0, prompt.text, tuple(build_prompt_token(id, tokenizer) for id in prompt.ids))
     limits = _build_limits(request, None if max_model_len is None else max_model_len - len(prompt.ids))
@@ -62,8 +62,8 @@ def _build_limits(request: GenerateRequest, context_left: int | None) -> ChoiceL
 
 
 def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -> Usage:
-    """Build the usage: real counts, except those that the script overrides. There is no cache: cached tokens are 0, not
-    unknown.
+    """Build the usage: real counts, except those that the script overrides. There is no cache: cached and written
+    tokens are 0, not unknown.
     """
     counts = entry.usage
     completion = sum(choice.completion_tokens for choice in choices)
@@ -73,4 +73,5 @@ def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -
         completion if counts.completion is None else counts.completion,
         0 if counts.cached is None else counts.cached,
         reasoning if counts.reasoning is None else counts.reasoning,
+        written=0,
     )

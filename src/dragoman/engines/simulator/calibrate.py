@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
-from .fitting import MIN_REQUESTS, CalibrationError, fit, simulate
+from .fitting import MIN_REQUESTS, CalibrationError, Prior, RankLayout, fit, simulate
 from .latency import LatencyModel
 from .measurements import compare
 from .profile import (
@@ -39,10 +39,12 @@ def calibrate(
     engine: SimulatedSchedulerConfig,
     source: str,
     fitted_ids: Collection[str],
+    prior: Prior | None = None,
 ) -> SimulatorProfile:
     """Calibrate a profile.
 
     log: as `read_log` returns it, in order of arrival.
+    prior: estimated from hardware and model by default.
     fitted_ids: requests used by the fit. Of the others only arrivals, lengths and prefixes are used until the profile,
         with its numbers rounded as in the file, is evaluated on them.
 
@@ -54,9 +56,10 @@ def calibrate(
         raise CalibrationError(
             f"{len(training)} of {len(measured)} requests cannot all be fitted: some must be held out"
         )
-    result = fit(workload, training, engine, estimate_prior(hardware, model))
+    expected = prior or estimate_prior(hardware, model)
+    result = fit(workload, training, engine, expected, ranks=hardware.ranks)
     latency, frontend = round_numbers(result.latency), float(f"{result.frontend_seconds:.{DIGITS}g}")
-    error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids))
+    error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids, hardware.ranks))
     calibration = Calibration(source, len(training), len(measured) - len(training), error)
     return SimulatorProfile(name, hardware, model, engine, latency, frontend, calibration=calibration)
 
@@ -66,10 +69,12 @@ def measure_spread(
     profile: SimulatorProfile,
     fitted_ids: Collection[str],
     tick: Callable[[int], None] = lambda _: None,
+    prior: Prior | None = None,
 ) -> ErrorSpread:
     """Fit anew with choices that mean nothing, and compute how far the error on the requests held out moves.
 
     tick: called with the number of fits done, of NUM_VARIATIONS.
+    prior: the one that the profile was fitted with.
 
     Raises: CalibrationError.
     """
@@ -77,8 +82,9 @@ def measure_spread(
     errors: list[HeldOutError] = []
     for timings, ids in list_variations(measured, fitted_ids):
         training = [timing for timing in timings if timing.id in ids]
-        found = fit(workload, training, profile.engine, profile.prior)
-        errors.append(evaluate((workload, timings), profile.engine, found.latency, found.frontend_seconds, ids))
+        ranks = profile.hardware.ranks
+        found = fit(workload, training, profile.engine, prior or profile.prior, ranks=ranks)
+        errors.append(evaluate((workload, timings), profile.engine, found.latency, found.frontend_seconds, ids, ranks))
         tick(len(errors))
     if profile.calibration is not None and profile.calibration.error is not None:
         errors.append(profile.calibration.error)
@@ -137,10 +143,12 @@ def evaluate(
     latency: LatencyModel,
     frontend_seconds: float,
     excluded: Collection[str],
+    ranks: RankLayout,
 ) -> HeldOutError:
     """Compute the error over all requests but the excluded ones."""
     workload, measured = log
-    simulated = {timing.id: timing for timing in simulate(workload, engine, latency, frontend_seconds).timings}
+    result = simulate(workload, engine, latency, frontend_seconds, ranks=ranks)
+    simulated = {timing.id: timing for timing in result.timings}
     held_out = [timing for timing in measured if timing.id not in excluded]
     return compare(held_out, [simulated[timing.id] for timing in held_out])
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from .disaggregation import LEASE_SECONDS, BlockLeases, NetworkLink, TransferCost
 from .engine_core import EngineCore, StepOutcome
 from .replay import Replay, ReplayResult, RequestProgress, build_sequence
-from .routing import Route
+from .routing import ReplicaRouter
 from .scheduler import RemoteFetch
 from .sequence import SimulatedSequence as Running
 from .timing import Timing
@@ -45,12 +45,12 @@ def replay_disaggregated(
     cores: Sequence[EngineCore],
     split: DisaggregationConfig,
     *,
-    routes: tuple[Route, Route],
+    routers: tuple[ReplicaRouter, ReplicaRouter],
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. routes: among the prefill engines, and among the decode engines."""
-    return _DisaggregatedReplay(workload, cores, frontend_seconds, routes, tick, split).run(None)
+    """As `replay`. routers: among the prefill engines, and among the decode engines."""
+    return _DisaggregatedReplay(workload, cores, frontend_seconds, routers, tick, split).run(None)
 
 
 class _TransferState(Struct):
@@ -69,14 +69,15 @@ class _DisaggregatedReplay(Replay):
         workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
         frontend_seconds: float,
-        routes: tuple[Route, Route],
+        routers: tuple[ReplicaRouter, ReplicaRouter],
         tick: Callable[[int], None] | None,
         split: DisaggregationConfig,
     ) -> None:
         if not 0 < split.prefill < len(cores):
             raise ValueError("at least one prefill and one decode engine are required")
-        super().__init__(workload, cores, frontend_seconds, routes[0], tick)
-        self._split, self._decode_route = split, routes[1]
+        super().__init__(workload, cores, frontend_seconds, routers[0], tick)
+        self._split, self._decode_router = split, routers[1]
+        self._prefillers, self._decoders = range(split.prefill), range(split.prefill, len(cores))
         self._transfers: dict[str, _TransferState] = {}
         self._fetches: dict[str, Running] = {}
         self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
@@ -94,8 +95,9 @@ class _DisaggregatedReplay(Replay):
     def _enqueue_prefill(self, request: WorkloadRequest, arrival: float) -> int:
         sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
         sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
-        replica = self._route(sequence, self._cores[: self._split.prefill])
+        replica = self._choose(request, sequence, arrival, self._router, self._prefillers)
         self._cores[replica].add(sequence)
+        self._router.record(replica, self._cores[replica], arrival)
         self._progress[sequence] = track = RequestProgress(request, arrival, replica, sequence)
         self._transfers[request.id] = _TransferState(track)
         return replica
@@ -103,8 +105,9 @@ class _DisaggregatedReplay(Replay):
     def _enqueue_decode(self, request: WorkloadRequest, arrival: float, transfer: _TransferState) -> int:
         sequence = self._build_sequence(request, arrival)
         sequence.num_remote_tokens = request.input_tokens
-        replica = self._split.prefill + self._decode_route(sequence, self._cores[self._split.prefill :])
+        replica = self._choose(request, sequence, arrival, self._decode_router, self._decoders)
         self._cores[replica].add(sequence)
+        self._decode_router.record(replica, self._cores[replica], arrival)
         self._progress[sequence] = RequestProgress(request, transfer.prefill.arrival, replica, sequence)
         return replica
 
@@ -135,6 +138,7 @@ class _DisaggregatedReplay(Replay):
 
     def _step(self, replica: int, now: float) -> StepOutcome:
         outcome = super()._step(replica, now)
+        self._decode_router.record(replica, self._cores[replica], outcome.at)
         for fetch in outcome.fetching:
             self._start_fetch(fetch, replica, outcome.at)
         if any(fetch.num_tokens for fetch in outcome.fetching):

@@ -19,10 +19,12 @@ from .config import SimulatedSchedulerConfig
 from .engine_core import EngineCore
 from .latency import LatencyModel, TokenCost
 from .least_squares import Rows, Vector, solve
+from .lock_step import replay_in_lock_step
 from .replay import ReplayResult, replay
+from .routing import ReplicaRouter
 from .scheduler import SimulatedScheduler
 from .timing import Timing
-from .windows import BASE, CONTEXT, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
+from .windows import BASE, CONTEXT, EXPERTS, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
 from .workload import WorkloadRequest
 
 MIN_REQUESTS = 20
@@ -52,11 +54,13 @@ class Prior(Struct, frozen=True, forbid_unknown_fields=True):
 
     base: a log of a saturated server does not separate it from load-dependent cost.
     frontend: from the client to the queue.
+    per_expert_token: of experts that data-parallel ranks share; the fit scales the curve as a whole.
     """
 
     base: float | None = None
     per_context_token: float | None = None
     frontend: float = 0.001
+    per_expert_token: tuple[TokenCost, ...] = ()
 
 
 class Fit(Struct, frozen=True):
@@ -89,16 +93,33 @@ def build_prior(
     return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
 
 
+class RankLayout(Struct, frozen=True):
+    """The data-parallel ranks of a server. lock_step: they share experts, so that they step together."""
+
+    count: int = 1
+    lock_step: bool = False
+
+
+ONE_RANK = RankLayout()
+
+
 def simulate(
     workload: Sequence[WorkloadRequest],
     config: SimulatedSchedulerConfig,
     latency: LatencyModel,
     frontend_seconds: float = 0.0,
     until: frozenset[str] | None = None,
+    ranks: RankLayout = ONE_RANK,
 ) -> ReplayResult:
-    """One replica, without noise. until: stop when all of these requests are answered."""
-    core = EngineCore(SimulatedScheduler(config), latency.compute_seconds)
-    return replay(workload, [core], frontend_seconds=frontend_seconds, until=until)
+    """One server, without noise, whose ranks are chosen as by vLLM. until: stop when all of these requests are
+    answered."""
+    cores = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(ranks.count)]
+    router = ReplicaRouter("least-loaded")
+    if ranks.lock_step and ranks.count > 1:
+        return replay_in_lock_step(
+            workload, cores, ranks.count, router=router, frontend_seconds=frontend_seconds, until=until
+        )
+    return replay(workload, cores, router=router, frontend_seconds=frontend_seconds, until=until)
 
 
 def fit(
@@ -107,19 +128,20 @@ def fit(
     config: SimulatedSchedulerConfig,
     prior: Prior,
     excluded_columns: Collection[int] = (),
+    ranks: RankLayout = ONE_RANK,
 ) -> Fit:
     """Fit coefficients under which the simulated requests take as long as the observed ones.
 
     workload: all requests to the server, since the observed ones shared it with them; only arrivals and lengths are
         read.
     observed: measured times of some of them.
-    config: the server's real settings.
+    config: the server's real settings, of one rank.
     excluded_columns: columns of the linear system (see `windows`) that stay 0, for ablation.
 
     Raises: CalibrationError; RequestError for a request that could never run with these settings.
     """
     _check_measurements(workload, observed)
-    return _Search(workload, observed, config, prior, excluded_columns).run()
+    return _Search(workload, observed, config, prior, excluded_columns, ranks).run()
 
 
 class _Trial(Struct, frozen=True):
@@ -138,8 +160,10 @@ class _Search:
         config: SimulatedSchedulerConfig,
         prior: Prior,
         excluded_columns: Collection[int],
+        ranks: RankLayout,
     ) -> None:
-        self._workload, self._observed, self._config = workload, observed, config
+        self._workload, self._observed, self._config, self._ranks = workload, observed, config, ranks
+        self._expert_curve = prior.per_expert_token
         self._ids = frozenset(timing.id for timing in observed)
         self._column_mask = np.array(
             [column not in excluded_columns for column in range(NUM_FEATURES)], dtype=np.float64
@@ -160,7 +184,7 @@ class _Search:
         best = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
         averaged = self._run_trial(np.mean([trial.coefficients for trial in best], axis=0))
         chosen = averaged if averaged.error < MAX_ERROR_RATIO * best[0].error else best[0]
-        return Fit(_build_latency_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
+        return Fit(self._build_latency_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
 
     def _run_half_steps(self) -> None:
         trial = self._find_best_trial()
@@ -183,11 +207,23 @@ class _Search:
 
     def _run_trial(self, coefficients: Vector) -> _Trial:
         frontend = float(coefficients[FRONTEND])
-        result = simulate(self._workload, self._config, _build_latency_model(coefficients), frontend, until=self._ids)
-        windows = MeasuredWindows(result, self._observed, frontend)
+        latency = self._build_latency_model(coefficients)
+        result = simulate(self._workload, self._config, latency, frontend, self._ids, self._ranks)
+        windows = MeasuredWindows(result, self._observed, frontend, self._expert_curve)
         trial = _Trial(coefficients, windows, windows.compute_error())
         self._trials.append(trial)
         return trial
+
+    def _build_latency_model(self, coefficients: Vector) -> LatencyModel:
+        curve = zip(KNOTS, coefficients[TOKENS], strict=True)
+        scale = float(coefficients[EXPERTS])
+        return LatencyModel(
+            base=float(coefficients[BASE]),
+            per_token=tuple(TokenCost(beyond, float(seconds)) for beyond, seconds in curve),
+            per_context_token=float(coefficients[CONTEXT]),
+            per_prefill_pair=float(coefficients[PAIRS]),
+            per_expert_token=tuple(TokenCost(cost.beyond, scale * cost.seconds) for cost in self._expert_curve),
+        )
 
     def _solve(self, trial: _Trial) -> Vector:
         totals = trial.windows.build_mean_rows()
@@ -207,6 +243,7 @@ def _build_prior_rows(prior: Prior) -> Rows:
     expected: Mapping[int, float | None] = {
         BASE: prior.base,
         CONTEXT: prior.per_context_token,
+        EXPERTS: 1.0 if prior.per_expert_token else None,
         FRONTEND: prior.frontend,
     }
     known = {column: value for column, value in expected.items() if value}
@@ -227,16 +264,6 @@ def _stack_rows(*parts: Rows) -> Rows:
     return Rows(np.vstack([rows.features for rows in parts]), np.concatenate([rows.targets for rows in parts]))
 
 
-def _build_latency_model(coefficients: Vector) -> LatencyModel:
-    curve = zip(KNOTS, coefficients[TOKENS], strict=True)
-    return LatencyModel(
-        base=float(coefficients[BASE]),
-        per_token=tuple(TokenCost(beyond, float(seconds)) for beyond, seconds in curve),
-        per_context_token=float(coefficients[CONTEXT]),
-        per_prefill_pair=float(coefficients[PAIRS]),
-    )
-
-
 def _guess_coefficients(observed: Sequence[Timing], prior: Prior) -> Vector:
     """From the fastest decoding and the fastest prefill."""
     tpots = [timing.tpot for timing in observed if timing.tpot]
@@ -244,6 +271,7 @@ def _guess_coefficients(observed: Sequence[Timing], prior: Prior) -> Vector:
     guess = np.zeros(NUM_FEATURES)
     guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
     guess[TOKENS] = float(np.quantile(prefills, 0.05))
+    guess[EXPERTS] = 1.0 if prior.per_expert_token else 0.0
     guess[FRONTEND] = prior.frontend
     return guess
 

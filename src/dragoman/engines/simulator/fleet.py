@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
+from .autoscaling import AutoscalerConfig, replay_autoscaled
 from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
 from .latency import StepTime, add_noise
@@ -16,25 +16,36 @@ from .lock_step import replay_in_lock_step
 from .profile import SimulatorProfile
 from .replay import ReplayResult, replay
 from .report import Report, Slo, build_report
-from .routing import Route, build_least_loaded, build_prefix_aware, build_round_robin
+from .routing import ReplicaRouter, Routing
 from .scheduler import SimulatedScheduler
 from .workload import WorkloadRequest
 
-Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+
+class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """So many replicas of a profile."""
+
+    profile: SimulatorProfile
+    replicas: int = 1
 
 
 class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Replicas of one profile behind a router.
+    """Replicas behind a router.
 
-    replicas: number of engines; with `split`, of decode engines only.
+    replicas: number of engines of the profile; with `split`, of decode engines only.
+    others: replicas of other profiles beside them; None of the options below goes with it.
     split: adds prefill engines; None for aggregated serving.
-    seed: of the steps' random factors, if the profile has noise.
+    autoscaler: starts and stops replicas; `replicas` is the number at the start.
+    state_delay: age in seconds of the load that the router knows.
+    seed: of the steps' random factors, if the profile has noise, and of the router.
     """
 
     profile: SimulatorProfile
     replicas: int = 1
     routing: Routing = "round-robin"
+    others: tuple[ReplicaGroup, ...] = ()
     split: DisaggregationConfig | None = None
+    autoscaler: AutoscalerConfig | None = None
+    state_delay: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,16 +53,40 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("a fleet has at least 1 replica of each kind")
         if self.split is not None and self.profile.hardware.data_parallel > 1:
             raise ValueError("prefill and decode replicas have one data-parallel rank each")
+        groups = (self.profile, *(group.profile for group in self.others))
+        ranks = max(profile.hardware.data_parallel for profile in groups)
+        if self.others and (self.split is not None or self.autoscaler is not None or ranks > 1):
+            raise ValueError("replicas of several profiles: not with prefill replicas, autoscaling or several ranks")
+        if self.autoscaler is not None and (self.split is not None or ranks > 1):
+            raise ValueError("autoscaling: not with prefill replicas or several ranks")
+        if len({profile.engine.block_size for profile in groups}) > 1:
+            raise ValueError("all replicas must have the same block size, since the router compares cached prefixes")
 
     @property
     def description(self) -> str:
+        if self.autoscaler is not None:
+            scaler = self.autoscaler
+            return (
+                f"{scaler.min_replicas} to {scaler.max_replicas} replicas by {scaler.metric}:{scaler.target:g}, "
+                f"{self.routing}"
+            )
+        if self.others:
+            groups = (ReplicaGroup(self.profile, self.replicas), *self.others)
+            parts = " and ".join(f"{group.replicas} x {group.profile.name}" for group in groups)
+            return f"{parts}, {self.routing}"
         if self.split is not None:
             return f"{self.split.prefill} prefill and {self.replicas} decode replicas, {self.routing}"
         return "1 replica" if self.replicas == 1 else f"{self.replicas} replicas, {self.routing}"
 
     def serve(self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None) -> ReplayResult:
         """The whole workload, with empty caches at first. Raises RequestError for what can never run."""
-        frontend, routing, hardware = self.profile.frontend_seconds, self.routing, self.profile.hardware
+        frontend, hardware = self.profile.frontend_seconds, self.profile.hardware
+        if self.autoscaler is not None:
+            cores = self._build_cores(self.autoscaler.max_replicas)
+            router = self._build_router()
+            return replay_autoscaled(
+                workload, cores, self.autoscaler, router=router, frontend_seconds=frontend, tick=tick
+            )
         if self.split is None:
             # The router sees every rank: vLLM's own balancer of a server's ranks weighs them as `least-loaded` does.
             cores = self._build_cores(self.replicas * hardware.data_parallel)
@@ -60,35 +95,32 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     workload,
                     cores,
                     hardware.data_parallel,
-                    route=_build_route(routing),
+                    router=self._build_router(),
                     frontend_seconds=frontend,
                     tick=tick,
                 )
-            return replay(workload, cores, frontend_seconds=frontend, route=_build_route(routing), tick=tick)
+            return replay(workload, cores, frontend_seconds=frontend, router=self._build_router(), tick=tick)
         cores = self._build_cores(self.split.prefill + self.replicas)
-        routes = (_build_route(routing), _build_route(routing))
-        return replay_disaggregated(workload, cores, self.split, routes=routes, frontend_seconds=frontend, tick=tick)
+        routers = (self._build_router(), self._build_router())
+        return replay_disaggregated(workload, cores, self.split, routers=routers, frontend_seconds=frontend, tick=tick)
+
+    def _build_router(self) -> ReplicaRouter:
+        return ReplicaRouter(self.routing, state_delay=self.state_delay, seed=self.seed)
 
     def _build_cores(self, count: int) -> list[EngineCore]:
+        profiles = [self.profile] * count
+        for group in self.others:
+            profiles += [group.profile] * group.replicas
         return [
-            EngineCore(SimulatedScheduler(self.profile.engine), self._build_step_time(index)) for index in range(count)
+            EngineCore(SimulatedScheduler(profile.engine), self._build_step_time(profile, index))
+            for index, profile in enumerate(profiles)
         ]
 
-    def _build_step_time(self, replica: int) -> StepTime:
-        exact = self.profile.latency.compute_seconds
-        if not self.profile.noise:
+    def _build_step_time(self, profile: SimulatorProfile, replica: int) -> StepTime:
+        exact = profile.latency.compute_seconds
+        if not profile.noise:
             return exact
-        return add_noise(exact, self.profile.noise, np.random.default_rng((self.seed, replica)))
-
-
-def _build_route(routing: Routing) -> Route:
-    match routing:
-        case "round-robin":
-            return build_round_robin()
-        case "least-loaded":
-            return build_least_loaded()
-        case "prefix-aware":
-            return build_prefix_aware()
+        return add_noise(exact, profile.noise, np.random.default_rng((self.seed, replica)))
 
 
 class Trial(Struct, frozen=True):

@@ -89,16 +89,16 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_prefill_pair * load.prefill_pairs
             + self.per_sequence * load.sequences
         )
-        total += _integrate(self.per_token, load.tokens)
+        total += integrate_curve(self.per_token, load.tokens)
         if self.per_expert_token:
-            total += _integrate(
+            total += integrate_curve(
                 self.per_expert_token, load.tokens if load.expert_tokens is None else load.expert_tokens
             )
         return max(self.floor, total)
 
 
-def _integrate(curve: tuple[TokenCost, ...], tokens: float) -> float:
-    """The seconds of so many tokens on a piecewise linear curve."""
+def integrate_curve(curve: tuple[TokenCost, ...], tokens: float) -> float:
+    """Integrate a piecewise linear curve: the seconds of so many tokens."""
     total = 0.0
     for cost in reversed(curve):
         if tokens > cost.beyond:

@@ -6,13 +6,15 @@ DPEngineCoreProc). Dense models need none of this: their ranks are independent r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from .engine_core import EngineCore, LaunchedSteps, StepOutcome
+from .latency import StepLoad
 from .replay import Replay, ReplayResult
-from .routing import Route
+from .routing import ReplicaRouter
 from .workload import WorkloadRequest
 
 
@@ -21,6 +23,10 @@ class LockStepRanks:
 
     def __init__(self, cores: Sequence[EngineCore]) -> None:
         self.cores = cores
+        self._slowest_loads: deque[StepLoad] = deque()
+        """Of the steps in flight."""
+        self.ended_load: StepLoad | None = None
+        """The load that took longest in the step that ended last: the one that its duration is due to."""
 
     @property
     def next_step_end(self) -> float | None:
@@ -30,6 +36,7 @@ class LockStepRanks:
     def step(self, now: float) -> list[StepOutcome]:
         """End the oldest step if it is due by `now`, then launch new steps; an outcome per rank."""
         ended = [core.complete(now) for core in self.cores]
+        self.ended_load = self._slowest_loads.popleft() if ended[0].began is not None else None
         launched = [LaunchedSteps([], [], []) for _ in self.cores]
         at = ended[0].at
         while self.cores[0].can_launch:
@@ -41,10 +48,12 @@ class LockStepRanks:
             if any(step.num_tokens for step in steps):
                 # The experts work for all ranks; the attention of the slowest one holds up the others.
                 expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
-                seconds = max(
-                    core.compute_seconds(msgspec.structs.replace(step.load, expert_tokens=expert_tokens))
-                    for core, step in zip(self.cores, steps, strict=True)
-                )
+                seconds, slowest = 0.0, steps[0].load
+                for core, step in zip(self.cores, steps, strict=True):
+                    load = msgspec.structs.replace(step.load, expert_tokens=expert_tokens)
+                    if (taken := core.compute_seconds(load)) > seconds:
+                        seconds, slowest = taken, load
+                self._slowest_loads.append(slowest)
                 for core, step in zip(self.cores, steps, strict=True):
                     core.begin(step, at, seconds)
             elif self.next_step_end is not None or not any(step.preempted for step in steps):
@@ -60,12 +69,16 @@ def replay_in_lock_step(
     cores: Sequence[EngineCore],
     ranks: int,
     *,
-    route: Route,
+    router: ReplicaRouter,
     frontend_seconds: float = 0.0,
+    until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. ranks: of each server; so many consecutive cores belong together."""
-    return _LockStepReplay(workload, cores, ranks, frontend_seconds, route, tick).run(None)
+    """As `replay`. ranks: of each server; so many consecutive cores belong together.
+
+    The logs of all ranks of a server have the load of its slowest one, which its steps' durations are due to.
+    """
+    return _LockStepReplay(workload, cores, ranks, frontend_seconds, router, tick).run(until)
 
 
 class _LockStepReplay(Replay):
@@ -77,10 +90,10 @@ class _LockStepReplay(Replay):
         cores: Sequence[EngineCore],
         ranks: int,
         frontend_seconds: float,
-        route: Route,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
-        super().__init__(workload, cores, frontend_seconds, route, tick)
+        super().__init__(workload, cores, frontend_seconds, router, tick)
         self._ranks = ranks
         self._servers = [LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)]
 
@@ -92,6 +105,9 @@ class _LockStepReplay(Replay):
             return StepOutcome(now)  # Two idle ranks got requests at the same time; the first has begun the step.
         outcomes = server.step(now)
         for rank, outcome in enumerate(outcomes, start=first):
-            self._handle_outcome(rank, outcome)
+            if outcome.load is None:
+                self._handle_outcome(rank, outcome)
+            else:
+                self._handle_outcome(rank, msgspec.structs.replace(outcome, load=server.ended_load))
         self._schedule_step_end(first, server.next_step_end)
         return outcomes[replica - first]

@@ -18,10 +18,11 @@ from msgspec import Struct
 from ...core.errors import DragomanError
 from .disaggregated_replay import DisaggregationConfig
 from .disaggregation import TransferCost
-from .fleet import Fleet, Routing
+from .fleet import Fleet
 from .profile import ProfileError, SimulatorProfile
 from .report import Report, Spread, build_report
 from .roofline import Gpu, ModelShape, Parallelism, predict_profile
+from .routing import Routing
 from .workload import WorkloadRequest
 
 Statistic = Literal["mean", "p50", "p90", "p99"]

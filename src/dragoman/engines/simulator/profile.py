@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
-from .fitting import Prior, build_prior
+from .fitting import Prior, RankLayout, build_prior
 from .latency import LatencyModel
 
 SUFFIX = ".yaml"
@@ -42,6 +42,10 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     lock_step: bool = False
     link_latency: float | None = None
     watts: float | None = None
+
+    @property
+    def ranks(self) -> RankLayout:
+        return RankLayout(self.data_parallel, self.lock_step)
 
 
 class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -115,6 +119,18 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     @property
     def prior(self) -> Prior:
         return estimate_prior(self.hardware, self.model)
+
+    @property
+    def expert_prior(self) -> Prior | None:
+        """The expectation for ranks that share experts, if this profile has it: the weights that a step reads grow with
+        its tokens, which `prior` does not know."""
+        if not self.latency.per_expert_token:
+            return None
+        return Prior(
+            base=self.latency.base,
+            per_context_token=self.latency.per_context_token,
+            per_expert_token=self.latency.per_expert_token,
+        )
 
 
 def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:

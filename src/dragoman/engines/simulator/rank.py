@@ -426,7 +426,11 @@ class DataParallelRank:
             if live.scheduled_at is None:
                 live.scheduled_at = at
                 self.stats.queue.observe(at - live.queued_at)
-                live.emit(Scheduled(live.id, sequence.num_cached_tokens or 0))
+                live.emit(
+                    Scheduled(
+                        live.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
+                    )
+                )
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)

@@ -1,7 +1,7 @@
 """Replay of a workload on a virtual clock: requests of a trace in, response times out.
 
 The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
-workload; a `Route` assigns requests to them.
+workload; a `ReplicaRouter` assigns requests to them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from msgspec import Struct
 
 from .engine_core import EngineCore, StepOutcome
 from .hashing import TracedContents
-from .routing import Route, build_round_robin
+from .routing import ReplicaRouter
 from .sequence import SimulatedSequence as Running
 from .timing import Timing
 from .workload import WorkloadRequest
@@ -23,6 +24,7 @@ from .workload import WorkloadRequest
 class StepLog(Struct):
     """Every step of one replica, in order. Parallel columns; times in seconds.
 
+    expert_tokens: mean over the ranks that share experts; the step's own tokens without such ranks.
     kv_usage, running, waiting: right after the step, when the next one was scheduled.
     """
 
@@ -32,6 +34,7 @@ class StepLog(Struct):
     context: array[float]
     prefill_pairs: array[float]
     sequences: array[float]
+    expert_tokens: array[float]
     kv_usage: array[float]
     running: array[float]
     waiting: array[float]
@@ -41,17 +44,38 @@ class StepLog(Struct):
         return cls(*(array("d") for _ in cls.__struct_fields__))
 
 
+class ReplicaCount(Struct, frozen=True):
+    """From `at` seconds on so many replicas run, starting and draining ones included, which cost as much."""
+
+    at: float
+    replicas: int
+
+
 class ReplayResult(Struct, frozen=True):
     """The result of a replay.
 
     timings: of answered requests, in the order of the workload.
     steps: a log for each replica.
     gaps: inter-token latencies in seconds, of all requests together.
+    replica_counts: of a fleet that is scaled; empty where the number never changes.
     """
 
     timings: list[Timing]
     steps: list[StepLog]
     gaps: array[float]
+    replica_counts: tuple[ReplicaCount, ...] = ()
+
+    @property
+    def replica_seconds(self) -> float:
+        """The sum over all replicas, from the first arrival to the last answer."""
+        begin = min((timing.arrival_s for timing in self.timings), default=0.0)
+        end = max((timing.last_token_s for timing in self.timings), default=0.0)
+        if not self.replica_counts:
+            return len(self.steps) * (end - begin)
+        points = (*self.replica_counts, ReplicaCount(end, 0))
+        return sum(
+            point.replicas * max(0.0, min(end, following.at) - point.at) for point, following in pairwise(points)
+        )
 
 
 def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) -> Running:
@@ -77,20 +101,20 @@ def replay(
     cores: Sequence[EngineCore],
     *,
     frontend_seconds: float = 0.0,
-    route: Route | None = None,
+    router: ReplicaRouter | None = None,
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
     """Serve the whole workload with fresh cores.
 
     frontend_seconds: from the client to the engine's queue.
-    route: round robin by default.
+    router: round robin by default.
     until: stop when all of these requests are answered; unanswered ones have no timing.
     tick: called with the number of requests answered so far.
 
     Raises: RequestError for a request that can never run.
     """
-    return Replay(workload, cores, frontend_seconds, route or build_round_robin(), tick).run(until)
+    return Replay(workload, cores, frontend_seconds, router or ReplicaRouter(), tick).run(until)
 
 
 class RequestProgress:
@@ -125,10 +149,14 @@ class Replay:
         workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
         frontend_seconds: float,
-        route: Route,
+        router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
-        self._workload, self._cores, self._frontend_seconds, self._route = workload, cores, frontend_seconds, route
+        self._workload, self._cores, self._frontend_seconds, self._router = workload, cores, frontend_seconds, router
+        self._replicas: Sequence[int] = range(len(cores))
+        """Those that get requests."""
+        self._sessions: dict[str, str] = {}
+        """The first request of every conversation, by the ids of the others."""
         self._tick = tick
         self._progress: dict[Running, RequestProgress] = {}
         self._done: dict[str, RequestProgress] = {}
@@ -144,6 +172,7 @@ class Replay:
                 self._schedule_arrival(request.arrival_s, request)
             else:
                 self._followers.setdefault(request.after, []).append(request)
+                self._sessions[request.id] = self._sessions.get(request.after, request.after)
 
     def run(self, until: frozenset[str] | None) -> ReplayResult:
         self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
@@ -177,10 +206,22 @@ class Replay:
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
         sequence = build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
-        replica = self._route(sequence, self._cores)
+        replica = self._choose(request, sequence, arrival, self._router, self._replicas)
         self._cores[replica].add(sequence)
+        self._router.record(replica, self._cores[replica], arrival)
         self._progress[sequence] = RequestProgress(request, arrival, replica, sequence)
         return replica
+
+    def _choose(
+        self,
+        request: WorkloadRequest,
+        sequence: Running,
+        arrival: float,
+        router: ReplicaRouter,
+        replicas: Sequence[int],
+    ) -> int:
+        session = self._sessions.get(request.id, request.id)
+        return router.choose(sequence, self._cores, replicas, session=session, now=arrival)
 
     def _step(self, replica: int, now: float) -> StepOutcome:
         core = self._cores[replica]
@@ -202,6 +243,7 @@ class Replay:
             tracks[sequence].scheduled = tracks[sequence].scheduled or at
         for sequence in outcome.finished:
             self._finish(tracks.pop(sequence))
+        self._router.record(replica, self._cores[replica], at)
         self._record(replica, outcome)
 
     def _schedule_step_end(self, source: int, ends: float | None) -> None:
@@ -230,6 +272,7 @@ class Replay:
         log.context.append(load.context)
         log.prefill_pairs.append(load.prefill_pairs)
         log.sequences.append(load.sequences)
+        log.expert_tokens.append(load.tokens if load.expert_tokens is None else load.expert_tokens)
         log.kv_usage.append(scheduler.pool.usage)
         log.running.append(scheduler.num_running)
         log.waiting.append(scheduler.num_waiting)

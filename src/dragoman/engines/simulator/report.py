@@ -46,6 +46,7 @@ class Report(Struct, frozen=True):
     good: requests within the SLO; None without one.
     kv_usage_mean, kv_usage_max: over time and all replicas.
     cache_hits: share of prompt tokens.
+    replicas_mean, replicas_max: over time; those that start or drain included.
     kv_transfer: seconds of transfers from a prefill replica; None for aggregated serving.
     """
 
@@ -66,6 +67,8 @@ class Report(Struct, frozen=True):
     waiting_mean: float
     preemptions: int
     cache_hits: float
+    replicas_mean: float
+    replicas_max: int
     kv_transfer: Spread | None = None
 
 
@@ -105,6 +108,8 @@ def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
         waiting_mean=_average_over_time(result.steps, [log.waiting for log in result.steps], duration),
         preemptions=sum(timing.preemptions for timing in timings),
         cache_hits=sum(timing.cached_tokens for timing in timings) / inputs,
+        replicas_mean=result.replica_seconds / duration,
+        replicas_max=max((point.replicas for point in result.replica_counts), default=len(result.steps)),
         kv_transfer=summarize(timing.kv_transfer_s for timing in timings) if _is_disaggregated(timings) else None,
     )
 
@@ -146,4 +151,6 @@ def render_report(report: Report) -> str:
         f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} on average",
         f"preemptions      {report.preemptions}",
     ]
+    if report.replicas_mean < report.replicas_max - 1e-9:
+        lines.append(f"replicas         {report.replicas_mean:.2f} on average, at most {report.replicas_max}")
     return "\n".join(lines) + "\n"

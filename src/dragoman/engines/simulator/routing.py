@@ -1,44 +1,151 @@
-"""Routing of requests to replicas by their schedulers' state. Pure."""
+"""Routing of requests to replicas by their schedulers' state, which a router may know only with a delay. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import Random
+from typing import Literal, get_args
+
+from msgspec import Struct
 
 from .engine_core import EngineCore
-from .sequence import SimulatedSequence as Request
+from .sequence import SimulatedSequence
 
-Route = Callable[[Request, Sequence[EngineCore]], int]
-"""Returns the index of the replica for a request. Replicas have the same block size."""
-
-
-def build_round_robin() -> Route:
-    """Build a round-robin route."""
-    counter = count()
-    return lambda _, cores: next(counter) % len(cores)
-
-
-def build_least_loaded() -> Route:
-    """Build a route to the fewest requests; waiting ones count four times, as in vLLM's data-parallel balancer."""
-
-    def route(_: Request, cores: Sequence[EngineCore]) -> int:
-        return min(range(len(cores)), key=lambda index: _weigh_load(cores[index]))
-
-    return route
+Routing = Literal[
+    "round-robin",
+    "least-loaded",
+    "least-requests",
+    "least-tokens",
+    "power-of-two",
+    "prefix-aware",
+    "session-affinity",
+    "llm-d",
+]
+ROUTING_POLICIES: tuple[str, ...] = get_args(Routing)
+_PREFIX_LOAD_WEIGHT = 16.0
+"""A unit of load weighs as much as so many missing blocks."""
+_QUEUE_WEIGHT, _KV_CACHE_WEIGHT, _PREFIX_WEIGHT = 2.0, 2.0, 3.0
+"""Weights of llm-d's default scorers (queue-scorer, kv-cache-utilization-scorer, prefix-cache-scorer)."""
 
 
-def build_prefix_aware(load_weight: float = 16.0) -> Route:
-    """Build a route to the longest cached prefix; each queued request costs as much as `load_weight` missing blocks."""
+class ReplicaState(Struct, frozen=True):
+    """What a router knows of a replica's load.
 
-    def route(request: Request, cores: Sequence[EngineCore]) -> int:
-        def score(index: int) -> float:
-            scheduler = cores[index].scheduler
-            return len(scheduler.find_cached_prefix(request)) - load_weight * _weigh_load(cores[index])
+    tokens: of prompts and answers so far, in running and waiting requests.
+    kv_usage: share of the blocks in use, 0 to 1.
+    """
 
-        return max(range(len(cores)), key=score)
+    waiting: int
+    running: int
+    tokens: int
+    kv_usage: float
 
-    return route
+    @classmethod
+    def measure(cls, core: EngineCore, *, with_tokens: bool = False) -> ReplicaState:
+        scheduler = core.scheduler
+        tokens = 0
+        if with_tokens:
+            sequences = (*scheduler.list_running(), *scheduler.list_waiting())
+            tokens = sum(sequence.num_tokens for sequence in sequences)
+        return cls(scheduler.num_waiting, scheduler.num_running, tokens, scheduler.pool.usage)
+
+    @property
+    def requests(self) -> int:
+        return self.waiting + self.running
+
+    @property
+    def load(self) -> int:
+        """As in vLLM's data-parallel balancer: waiting requests count four times."""
+        return 4 * self.waiting + self.running
 
 
-def _weigh_load(core: EngineCore) -> int:
-    return 4 * core.scheduler.num_waiting + core.scheduler.num_running
+class ReplicaRouter:
+    """Chooses a replica for every request. Replicas have the same block size.
+
+    round-robin: one after the other.
+    least-loaded: the least load as in vLLM's balancer of data-parallel ranks.
+    least-requests, least-tokens: the fewest running and waiting requests, or tokens of such.
+    power-of-two: of two random replicas the one with fewer requests.
+    prefix-aware: the longest cached prefix, less the load.
+    session-affinity: all requests of a conversation to the same replica, by rendezvous hashing.
+    llm-d: the weighted sum of the scores of llm-d's scheduler: queue length, KV cache usage and cached prefix.
+
+    state_delay: age of the load that the router knows, in seconds, as of metrics that are scraped now and then. Cached
+        prefixes are known at once, as from KV events.
+    """
+
+    def __init__(self, policy: Routing = "round-robin", *, state_delay: float = 0.0, seed: int = 0) -> None:
+        if not 0 <= state_delay < float("inf"):
+            raise ValueError("the delay of the router's state must not be negative")
+        self.policy = policy
+        self.state_delay = state_delay
+        self._random = Random(seed)
+        self._count = 0
+        self._history: dict[int, deque[tuple[float, ReplicaState]]] = {}
+        self._with_tokens = policy == "least-tokens"
+
+    def choose(
+        self,
+        sequence: SimulatedSequence,
+        cores: Sequence[EngineCore],
+        replicas: Sequence[int],
+        *,
+        session: str = "",
+        now: float = 0.0,
+    ) -> int:
+        """Choose one of `replicas`, which are indices of `cores`. session: of the conversation; "" is a new one."""
+        self._count += 1
+        if self.policy == "round-robin":
+            return replicas[(self._count - 1) % len(replicas)]
+        candidates = replicas
+        if self.policy == "power-of-two" and len(replicas) > 1:
+            candidates = self._random.sample(replicas, 2)
+        if self.policy == "session-affinity":
+            return max(candidates, key=lambda replica: _hash_pair(session or sequence.id, replica))
+        states = {replica: self._read(replica, cores, now) for replica in candidates}
+        shortest = min(state.waiting for state in states.values())
+        spread = max(state.waiting for state in states.values()) - shortest
+
+        def score(replica: int) -> tuple[float, float]:
+            state = states[replica]
+            match self.policy:
+                case "least-loaded":
+                    return -state.load, 0.0
+                case "least-tokens":
+                    return -state.tokens, 0.0
+                case "prefix-aware":
+                    cached = len(cores[replica].scheduler.find_cached_prefix(sequence))
+                    return cached - _PREFIX_LOAD_WEIGHT * state.load, 0.0
+                case "llm-d":
+                    cached = len(cores[replica].scheduler.find_cached_prefix(sequence))
+                    num_blocks = sequence.num_prompt_tokens // cores[replica].scheduler.config.block_size
+                    queue = 1.0 - (state.waiting - shortest) / spread if spread else 1.0
+                    total = _QUEUE_WEIGHT * queue + _KV_CACHE_WEIGHT * (1.0 - state.kv_usage)
+                    return total + _PREFIX_WEIGHT * cached / max(1, num_blocks), self._random.random()
+                case _:
+                    return -state.requests, 0.0
+
+        return max(candidates, key=score)
+
+    def record(self, replica: int, core: EngineCore, now: float) -> None:
+        """Record a replica's state after a change; needed with a delay only."""
+        if self.state_delay:
+            history = self._history.setdefault(replica, deque())
+            history.append((now, ReplicaState.measure(core, with_tokens=self._with_tokens)))
+
+    def _read(self, replica: int, cores: Sequence[EngineCore], now: float) -> ReplicaState:
+        """Read the state that the router knows: the last one that is old enough."""
+        if not self.state_delay:
+            return ReplicaState.measure(cores[replica], with_tokens=self._with_tokens)
+        history = self._history.get(replica)
+        if not history or history[0][0] > now - self.state_delay:
+            return ReplicaState(0, 0, 0, 0.0)
+        while len(history) > 1 and history[1][0] <= now - self.state_delay:
+            history.popleft()
+        return history[0][1]
+
+
+def _hash_pair(session: str, replica: int) -> bytes:
+    return blake2b(f"{replica} {session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -149,6 +149,15 @@ class SimulatedScheduler:
         num_full = (sequence.num_tokens - 1) // self.config.block_size
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
+    def count_written_tokens(self, sequence: SimulatedSequence) -> int:
+        """Count the prompt tokens that a sequence's prefill writes to the cache; full blocks only.
+
+        As `PrefillStats.finalize` of vLLM 0.33.
+        """
+        block_size = self.config.block_size
+        end = sequence.num_prompt_tokens // block_size * block_size if self.config.enable_prefix_caching else 0
+        return max(0, end - (sequence.num_cached_tokens or 0))
+
     def check(self, sequence: SimulatedSequence) -> None:
         """Raise RequestError for a sequence that can never run, so that it does not block the queue."""
         if sequence.num_prompt_tokens < 1:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .latency import TokenCost, integrate_curve
 from .least_squares import Matrix, Rows, Vector
 from .replay import ReplayResult, StepLog
 from .timing import Timing
@@ -18,21 +19,39 @@ KNOTS = (0, 64, 256)
 """Token counts at which the cost curve may bend: decoding alone, large decode batches, prompts."""
 BASE = 0
 TOKENS = slice(1, 1 + len(KNOTS))
-CONTEXT, PAIRS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 4)
-"""Columns of the linear system: the coefficients of LatencyModel, and the seconds from the client to the queue."""
+CONTEXT, PAIRS, EXPERTS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 5)
+"""Columns of the linear system: the coefficients of LatencyModel (for shared experts, a factor on the curve that is
+expected of them), and the seconds from the client to the queue."""
 
 
 class MeasuredWindows:
-    """The windows of measured requests in a replay. observed: only ids that the replay has answered."""
+    """The windows of measured requests in a replay.
 
-    def __init__(self, result: ReplayResult, observed: Sequence[Timing], frontend_seconds: float) -> None:
+    observed: only ids that the replay has answered.
+    expert_curve: expected seconds of the tokens of shared experts.
+    """
+
+    def __init__(
+        self,
+        result: ReplayResult,
+        observed: Sequence[Timing],
+        frontend_seconds: float,
+        expert_curve: tuple[TokenCost, ...] = (),
+    ) -> None:
         simulated = {timing.id: timing for timing in result.timings}
         matched = [simulated[timing.id] for timing in observed]
-        work = _CumulativeWork(result.steps[0])
-        first = work.interpolate([timing.first_token_s for timing in matched])
-        self._waiting = first - work.interpolate([timing.arrival_s + frontend_seconds for timing in matched])
+        self._waiting = np.zeros((len(matched), NUM_FEATURES))
+        self._decoding = np.zeros((len(matched), NUM_FEATURES))
+        for replica, steps in enumerate(result.steps):
+            served = [index for index, timing in enumerate(matched) if timing.replica == replica]
+            if not served:
+                continue
+            work = _CumulativeWork(steps, expert_curve)
+            first = work.interpolate([matched[index].first_token_s for index in served])
+            begin = work.interpolate([matched[index].arrival_s + frontend_seconds for index in served])
+            self._waiting[served] = first - begin
+            self._decoding[served] = work.interpolate([matched[index].last_token_s for index in served]) - first
         self._waiting[:, FRONTEND] = 1.0
-        self._decoding = work.interpolate([timing.last_token_s for timing in matched]) - first
         self._gaps = np.array([timing.output_tokens - 1 for timing in observed])
         self._ttft, self._decode = _compute_durations(observed)
         self._simulated_ttft, self._simulated_decode = _compute_durations(matched)
@@ -81,15 +100,15 @@ def _compute_durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
 class _CumulativeWork:
     """Cumulative work up to a moment, a column per feature; linear within a step."""
 
-    def __init__(self, steps: StepLog) -> None:
+    def __init__(self, steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> None:
         self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()
-        self._sums = [_accumulate(column) for column in _build_columns(steps)]
+        self._sums = [_accumulate(column) for column in _build_columns(steps, expert_curve)]
 
     def interpolate(self, times: Sequence[float]) -> Matrix:
         return np.column_stack([np.interp(times, self._boundaries, sums) for sums in self._sums])
 
 
-def _build_columns(steps: StepLog) -> list[Vector]:
+def _build_columns(steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> list[Vector]:
     tokens = np.array(steps.tokens)
     ends = (*KNOTS[1:], np.inf)
     columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
@@ -97,6 +116,8 @@ def _build_columns(steps: StepLog) -> list[Vector]:
     columns[TOKENS] = [np.clip(tokens, begin, end) - begin for begin, end in zip(KNOTS, ends, strict=True)]
     columns[CONTEXT] = np.array(steps.context)
     columns[PAIRS] = np.array(steps.prefill_pairs)
+    if expert_curve:
+        columns[EXPERTS] = np.array([integrate_curve(expert_curve, tokens) for tokens in steps.expert_tokens])
     return columns
 
 

@@ -131,13 +131,19 @@ class ChunkReader:
                     num_tokens if usage.completion_tokens is None else usage.completion_tokens,
                     self._count_cached(),
                     None if details is None else details.reasoning_tokens,
+                    self._count_written(),
                 )
             )
         ]
 
     def _start(self, chunk: UpstreamChunk) -> list[Event]:
         self.has_started = True
-        started = Started(self._usage.prompt_tokens or 0, self._count_cached(), len(self._choices))
+        started = Started(
+            self._usage.prompt_tokens or 0,
+            self._count_cached(),
+            len(self._choices),
+            written_tokens=self._count_written(),
+        )
         if not self._request.return_prompt:
             return [started]
         candidates = [chunk.prompt_token_ids, *(choice.prompt_token_ids for choice in chunk.choices or ())]
@@ -148,6 +154,12 @@ class ChunkReader:
         prompt_text = prompt if isinstance(prompt, str) else self._prompt_text or text or ""
         prompt_ids = prompt if isinstance(prompt, tuple) else ids
         return PromptTokens(0, prompt_text, tuple(Token(id, "") for id in prompt_ids))
+
+    def _count_written(self) -> int | None:
+        details = self._usage.prompt_tokens_details
+        if details is None:
+            return None
+        return details.created_cache_tokens if details.cache_write_tokens is None else details.cache_write_tokens
 
     def _count_cached(self) -> int | None:
         details = self._usage.prompt_tokens_details

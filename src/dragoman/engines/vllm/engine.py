@@ -160,7 +160,7 @@ class VllmEngine:
         for id, active in list(self._active.items()):
             ids.append(id)
             if not active.is_sent:
-                self._deliver(active, Scheduled(id, 0))
+                self._deliver(active, Scheduled(id, 0, 0))
                 self._deliver(active, Ended(id, FinishReason.ABORT))
                 active.is_silenced = True
                 del self._active[id]

@@ -33,7 +33,7 @@ class VllmOutputReader:
         outputs: list[TokenOutput] = []
         if not self.has_started:
             self.has_started = True
-            outputs.append(Scheduled(id, output.num_cached_tokens or 0))
+            outputs.append(Scheduled(id, output.num_cached_tokens or 0, output.num_cache_creation_tokens))
         if not self._has_prompt_logprobs and output.prompt_logprobs:
             self._has_prompt_logprobs = True
             outputs.append(PromptLogprobs(id, self._read_prompt_logprobs(output.prompt_logprobs)))

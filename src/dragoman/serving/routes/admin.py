@@ -70,7 +70,7 @@ def _parse_mode(http: HttpRequest) -> PauseMode:
             raise RequestError("`mode` is `abort`, `wait` or `keep`.", param="mode")
 
 
-class _SleepResult(Struct, frozen=True):
+class SleepResult(Struct, frozen=True):
     status: str
     level: int
 
@@ -82,7 +82,7 @@ async def sleep(http: HttpRequest) -> JsonResponse | Responder:
         raise RequestError("`level` is 0, 1 or 2.", param="level")
     for control in find_controls(http):
         await control.sleep(int(level), mode)
-    return JsonResponse(msgspec.json.encode(_SleepResult("sleeping", int(level))))
+    return JsonResponse(msgspec.json.encode(SleepResult("sleeping", int(level))))
 
 
 async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
@@ -101,14 +101,14 @@ async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b'{"status":"awake","tags":%s}' % msgspec.json.encode(tags or None))
 
 
-class _Sleeping(Struct, frozen=True):
+class SleepState(Struct, frozen=True):
     is_sleeping: bool
 
 
 async def is_sleeping(http: HttpRequest) -> JsonResponse | Responder:
     """True also for a paused engine, as in vLLM."""
     is_any_asleep = any(control.sleep_level or control.is_paused for control in find_controls(http))
-    return JsonResponse(msgspec.json.encode(_Sleeping(is_any_asleep)))
+    return JsonResponse(msgspec.json.encode(SleepState(is_any_asleep)))
 
 
 async def pause(http: HttpRequest) -> JsonResponse | Responder:
@@ -124,19 +124,19 @@ async def resume(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b'{"status":"resumed"}')
 
 
-class _Paused(Struct, frozen=True):
+class PauseState(Struct, frozen=True):
     is_paused: bool
 
 
 async def is_paused(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(_Paused(any(control.is_paused for control in find_controls(http)))))
+    return JsonResponse(msgspec.json.encode(PauseState(any(control.is_paused for control in find_controls(http)))))
 
 
-class _Abort(Struct, frozen=True):
+class AbortBody(Struct, frozen=True):
     request_ids: list[str] | None = None
 
 
-class _Aborted(Struct, frozen=True):
+class AbortResult(Struct, frozen=True):
     status: str
     aborted: int
 
@@ -145,11 +145,11 @@ async def abort(http: HttpRequest) -> JsonResponse | Responder:
     """Abort all waiting and running sequences, which return their partial output. aborted: number of sequences; a
     request can have several.
     """
-    if (await decode_body(http, _Abort)).request_ids:
+    if (await decode_body(http, AbortBody)).request_ids:
         message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="request_ids")
     count = sum([await control.abort_all() for control in find_controls(http)])
-    return JsonResponse(msgspec.json.encode(_Aborted("aborted", count)))
+    return JsonResponse(msgspec.json.encode(AbortResult("aborted", count)))
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
@@ -177,7 +177,7 @@ async def show_faults(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(_find_scriptables(http)[0].get_faults().encode())
 
 
-class _Load(Struct, frozen=True):
+class AdapterLoad(Struct, frozen=True):
     """vLLM's body. base_model_name selects one of several models."""
 
     lora_name: str
@@ -187,13 +187,13 @@ class _Load(Struct, frozen=True):
     is_3d_lora_weight: bool = False
 
 
-class _Unload(Struct, frozen=True):
+class AdapterUnload(Struct, frozen=True):
     lora_name: str
     lora_int_id: int | None = None
 
 
 async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
-    request = await decode_body(http, _Load)
+    request = await decode_body(http, AdapterLoad)
     if not request.lora_name or not request.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
     # Python's file functions raise ValueError for it, which would be a 500.
@@ -210,7 +210,7 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
-    request = await decode_body(http, _Unload)
+    request = await decode_body(http, AdapterUnload)
     http.service.models.unload_adapter(request.lora_name)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 import anyio.to_thread
@@ -14,17 +15,25 @@ from ...pipeline.embedding import embed
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ..auth import Access
+from ..call_observer import EMBEDDINGS, observe_call
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
-from ..generate import WarningSource, collect_warnings, find_queue_owner, read_call, request_timeout
+from ..generate import WarningSource, collect_warnings, find_queue_share, read_call, request_timeout
 from ..streaming import Responder
 
 LARGE_RESPONSE = 4096
 """Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
 
 
-T = TypeVar("T")
+class ComputedResult(Protocol):
+    """Embeddings or scores."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+T = TypeVar("T", bound=ComputedResult)
 
 
 def build_routes() -> Sequence[Route]:
@@ -45,9 +54,9 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_embeddings)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        owner = find_queue_owner(http)
+        share = find_queue_share(http)
         result = await run_computation(
-            http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_owner=owner)
+            http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_share=share)
         )
     header, profile = build_header(http, "embd-", model), http.service.options.profile
 
@@ -80,15 +89,27 @@ def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
 
 
 async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
-    """Run an embedding or scoring until its deadline, or until the client disconnects: it has no events to stop at."""
+    """Run an embedding or scoring until its deadline, or until the client disconnects: it has no events to stop at.
+
+    Its tokens are known, and charged to its key, when it has ended.
+    """
     try:
         timeout = request_timeout(http)
-        model.encoding_queue.check_capacity(find_queue_owner(http))
-        await http.service.generation.start_limiter.acquire()
+        observer = await observe_call(http, model.name, EMBEDDINGS)
     except BaseException:
         work.close()
         raise
-    return await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
+    with observer or nullcontext():
+        try:
+            model.encoding_queue.check_capacity(find_queue_share(http))
+            await http.service.generation.start_limiter.acquire()
+        except BaseException:
+            work.close()
+            raise
+        result = await cancel_on_disconnect(http.on_disconnect, limit_call_time(work, timeout))
+        if observer is not None:
+            observer.record_computation(result.prompt_tokens)
+        return result
 
 
 async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:

@@ -24,12 +24,12 @@ def build_routes(controller: PortController | None) -> Sequence[Route]:
     return (Route("/dragoman/listener", Access.ADMIN, OPENAI, handlers),)
 
 
-class _States(Struct, frozen=True):
+class PortStates(Struct, frozen=True):
     ports: Sequence[PortState]
 
 
 async def show(controller: PortController | None, _: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(_States(_require_controller(controller).states())))
+    return JsonResponse(msgspec.json.encode(PortStates(_require_controller(controller).states())))
 
 
 async def apply_commands(controller: PortController | None, http: HttpRequest) -> JsonResponse | Responder:

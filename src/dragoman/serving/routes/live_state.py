@@ -14,6 +14,7 @@ from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
+from ..request_log import RequestLogLine
 from ..streaming import Responder
 
 MAX_WARNINGS = 8
@@ -29,36 +30,53 @@ def build_routes() -> Sequence[Route]:
     )
 
 
+class RecentRequestItem(RequestLogLine, kw_only=True):
+    """A line of the request log, and what was ignored of the request. It is running if it has neither `latency_s` nor
+    `error`."""
+
+    warnings: list[str]
+
+
+class RecentRequestList(Struct, frozen=True):
+    object: str
+    data: list[RecentRequestItem]
+
+
 async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
     """List the last requests, the newest first: the fields of a line of the request log, and `warnings`."""
     recent_requests = http.service.generation.recent_requests
     if recent_requests is None:
         raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
     data = [
-        {
+        RecentRequestItem(
             **msgspec.structs.asdict(request.line),
-            "warnings": [warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
-        }
+            warnings=[warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
+        )
         for request in recent_requests.iterate_newest_first()
     ]
-    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+    return JsonResponse(msgspec.json.encode(RecentRequestList("list", data)))
 
 
-class _SimulatedModel(SimulationState, frozen=True, kw_only=True):
+class SimulatedModel(SimulationState, frozen=True, kw_only=True):
     model: str
+
+
+class SimulatedModelList(Struct, frozen=True):
+    object: str
+    data: list[SimulatedModel]
 
 
 async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
     """List the simulated models; there may be none."""
     data = [
-        _SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
+        SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
         for model in http.service.models
         if model.simulation is not None
     ]
-    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+    return JsonResponse(msgspec.json.encode(SimulatedModelList("list", data)))
 
 
-class _Change(Struct, frozen=True, forbid_unknown_fields=True):
+class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
     """time_scale: 10 is ten times as fast. model: None is every simulated one."""
 
     time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
@@ -66,7 +84,7 @@ class _Change(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
-    change = await decode_body(http, _Change)
+    change = await decode_body(http, SimulationChange)
     models = list(http.service.models) if change.model is None else [http.service.models.find_loaded(change.model)]
     simulations = [model.simulation for model in models if model.simulation is not None]
     if not simulations:

@@ -26,6 +26,7 @@ from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
 from ..http_metrics import HttpMetrics
 from ..streaming import Responder
+from ..tenancy import KeyMetrics, KeyUsage
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""
@@ -254,15 +255,49 @@ class HttpCollector(Collector):
         )
 
 
-def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> Sequence[Route]:
-    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics)}),)
+class KeyCollector(Collector):
+    """Usage and rejections by API key."""
+
+    def __init__(self, key_metrics: KeyMetrics) -> None:
+        self._key_metrics = key_metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, read in _KEY_COUNTERS:
+            family = CounterMetricFamily(f"dragoman:key_{name}", text, labels=("key", "model_name"))
+            for labels, usage in self._key_metrics.usage.items():
+                family.add_metric(labels, read(usage))
+            yield family
+        rejections = CounterMetricFamily(
+            "dragoman:key_rejections", "Requests rejected by a limit of their key.", labels=("key", "limit")
+        )
+        for labels, count in self._key_metrics.rejected.items():
+            rejections.add_metric(labels, count)
+        yield rejections
+        running = GaugeMetricFamily("dragoman:key_requests_running", "Requests of a key in progress.", labels=("key",))
+        for key, count in self._key_metrics.running.items():
+            running.add_metric((key,), count)
+        yield running
 
 
-def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:
+_KEY_COUNTERS: tuple[tuple[str, str, Callable[[KeyUsage], int]], ...] = (
+    ("requests", "Requests of a key that reached an engine.", lambda usage: usage.requests),
+    ("prompt_tokens", "Prompt tokens of a key.", lambda usage: usage.prompt_tokens),
+    ("generation_tokens", "Generated tokens of a key.", lambda usage: usage.generation_tokens),
+)
+
+
+def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Sequence[Route]:
+    return (
+        Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics, key_metrics)}),
+    )
+
+
+def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Handler:
     """Build the handler of `/metrics`; the Accept header chooses the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))
+    registry.register(KeyCollector(key_metrics))
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))

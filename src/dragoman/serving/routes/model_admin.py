@@ -36,14 +36,14 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
     )
 
 
-class _Progress(Struct, frozen=True):
+class ModelLoadProgress(Struct, frozen=True):
     """Bytes of a download."""
 
     completed: int
     total: int
 
 
-class _Status(Struct, frozen=True, omit_defaults=True):
+class ModelStatus(Struct, frozen=True, omit_defaults=True):
     """The state of a model.
 
     value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
@@ -52,41 +52,41 @@ class _Status(Struct, frozen=True, omit_defaults=True):
 
     value: str
     failed: bool = False
-    progress: _Progress | None = None
+    progress: ModelLoadProgress | None = None
 
 
-class _Meta(Struct, frozen=True, omit_defaults=True):
+class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
     n_ctx: int | None = None
     n_ctx_train: int | None = None
     n_params: int | None = None
     size: int | None = None
 
 
-class _ModelState(Struct, frozen=True, omit_defaults=True):
+class ModelStateObject(Struct, frozen=True, omit_defaults=True):
     """A model in llama.cpp's list, without paths of this machine, since users see it."""
 
     id: str
     object: str
     created: int
     owned_by: str
-    status: _Status
-    meta: _Meta | None = None
+    status: ModelStatus
+    meta: ModelStateMeta | None = None
 
 
-class _ModelStates(Struct, frozen=True):
+class ModelStateList(Struct, frozen=True):
     object: str
-    data: list[_ModelState]
+    data: list[ModelStateObject]
 
 
 async def list_states(http: HttpRequest) -> JsonResponse | Responder:
     states = [_describe_slot(slot) for slot in http.service.models.slots]
-    return JsonResponse(msgspec.json.encode(_ModelStates("list", states)))
+    return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
 
 
-def _describe_slot(slot: ModelSlot) -> _ModelState:
+def _describe_slot(slot: ModelSlot) -> ModelStateObject:
     summary = slot.summary
     details = None if summary is None else summary.details
-    return _ModelState(
+    return ModelStateObject(
         slot.name,
         "model",
         slot.created,
@@ -94,18 +94,18 @@ def _describe_slot(slot: ModelSlot) -> _ModelState:
         _describe_status(slot),
         None
         if summary is None or details is None
-        else _Meta(summary.max_model_len, details.trained_length, details.parameters, details.size),
+        else ModelStateMeta(summary.max_model_len, details.trained_length, details.parameters, details.size),
     )
 
 
-def _describe_status(slot: ModelSlot) -> _Status:
-    progress = None if slot.download_progress is None else _Progress(*slot.download_progress)
+def _describe_status(slot: ModelSlot) -> ModelStatus:
+    progress = None if slot.download_progress is None else ModelLoadProgress(*slot.download_progress)
     if slot.status == ModelState.FAILED:
-        return _Status(ModelState.UNLOADED.value, failed=True)
-    return _Status(slot.status, progress=progress)
+        return ModelStatus(ModelState.UNLOADED.value, failed=True)
+    return ModelStatus(slot.status, progress=progress)
 
 
-class _ModelRequest(Struct, frozen=True):
+class ModelRequest(Struct, frozen=True):
     """The body of the routes that change a model.
 
     stream: send the progress as server-sent events, and end when it is done.
@@ -117,7 +117,7 @@ class _ModelRequest(Struct, frozen=True):
 
 async def load(http: HttpRequest) -> JsonResponse | Responder:
     """Load a model in the background. The response does not wait for it, except as a stream."""
-    request = await decode_body(http, _ModelRequest)
+    request = await decode_body(http, ModelRequest)
     slot = http.service.models.find_slot(request.model)
     task = None
     if slot.state is ModelState.UNLOADED:
@@ -137,8 +137,8 @@ async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> Asyn
 
 async def unload(http: HttpRequest) -> JsonResponse | Responder:
     """Unload a model when its running requests have finished."""
-    slot = http.service.models.find_slot((await decode_body(http, _ModelRequest)).model)
-    if slot.spec is None or slot.spec.is_eager:
+    slot = http.service.models.find_slot((await decode_body(http, ModelRequest)).model)
+    if slot.is_pinned:
         raise Unsupported(f"The model `{slot.name}` is pinned: it stays loaded.", param="model")
     if slot.state is not ModelState.LOADED:
         raise RequestError(f"The model `{slot.name}` is not loaded.", param="model")
@@ -148,7 +148,7 @@ async def unload(http: HttpRequest) -> JsonResponse | Responder:
 
 async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
     """Download a model of the hub into the cache."""
-    request = await decode_body(http, _ModelRequest)
+    request = await decode_body(http, ModelRequest)
     if puller is None:
         raise NotFound("This server does not download models.", code="unsupported_endpoint")
     if request.stream:
@@ -160,10 +160,10 @@ async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | 
 
 async def _report_pull(puller: ModelPuller, model: str) -> AsyncGenerator[bytes]:
     async for progress in puller.pull(model):
-        yield b"data: %s\n\n" % msgspec.json.encode(_ModelEvent(model, "download_progress", progress))
+        yield b"data: %s\n\n" % msgspec.json.encode(ModelEvent(model, "download_progress", progress))
 
 
-class _ModelEvent(Struct, frozen=True):
+class ModelEvent(Struct, frozen=True):
     """An event in the form of llama.cpp's `/models/sse`."""
 
     model: str
@@ -171,18 +171,18 @@ class _ModelEvent(Struct, frozen=True):
     data: object
 
 
-class _LoadState(Struct, frozen=True, omit_defaults=True):
+class ModelLoadState(Struct, frozen=True, omit_defaults=True):
     """The data of a status change."""
 
     status: str
     failed: bool = False
-    progress: _Progress | None = None
+    progress: ModelLoadProgress | None = None
 
 
 def _render_status(slot: ModelSlot) -> bytes:
     status = _describe_status(slot)
-    data = _LoadState(status.value, status.failed, status.progress)
-    return b"data: %s\n\n" % msgspec.json.encode(_ModelEvent(slot.name, "status_change", data))
+    data = ModelLoadState(status.value, status.failed, status.progress)
+    return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(slot.name, "status_change", data))
 
 
 class _EventFraming:

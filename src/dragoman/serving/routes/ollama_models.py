@@ -133,8 +133,7 @@ def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | Non
 
 
 def _may_control(http: HttpRequest) -> bool:
-    options = http.service.options
-    return http.caller.is_admin or not (options.api_keys or options.admin_keys)
+    return http.caller.is_admin or http.service.tenancy.keyring.is_open
 
 
 async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:

@@ -9,7 +9,7 @@ from ...pipeline.scoring import score_pairs
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
-from ..generate import find_queue_owner, read_call
+from ..generate import find_queue_share, read_call
 from ..streaming import Responder
 from .embeddings import build_header, find_model, render_in_thread_if_large, run_computation
 
@@ -26,7 +26,7 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_rerank)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
     documents = call.texts.documents if call.return_documents else None
     header = build_header(http, "rerank-", model)
 
@@ -41,6 +41,6 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
     call = await read_call(http, read_score)
     model, warnings = await find_model(http, call)
     with model.keep_loaded():
-        result = await run_computation(http, model, score_pairs(model, call.texts, queue_owner=find_queue_owner(http)))
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
     profile = http.service.options.profile
     return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)

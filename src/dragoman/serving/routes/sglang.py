@@ -53,7 +53,7 @@ async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
     raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {SUPPORTED_TRANSFERS_HINT}.")
 
 
-class _ModelInfo(Struct, frozen=True):
+class SglangModelInfo(Struct, frozen=True):
     """Model names in place of paths, so that the machine's directories are not revealed."""
 
     model_path: str
@@ -68,18 +68,20 @@ async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
     model = await find_queried_model(http)
     version = None if model.trainable is None else model.trainable.weight_version
     generates = not isinstance(model.backend, EmbedderBackend | ScorerBackend)
-    return JsonResponse(msgspec.json.encode(_ModelInfo(model.name, model.name, model.name, generates, None, version)))
+    return JsonResponse(
+        msgspec.json.encode(SglangModelInfo(model.name, model.name, model.name, generates, None, version))
+    )
 
 
-class _Version(Struct, frozen=True):
+class WeightVersion(Struct, frozen=True):
     weight_version: str
 
 
 async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(_Version(find_trainable(http)[1].weight_version)))
+    return JsonResponse(msgspec.json.encode(WeightVersion(find_trainable(http)[1].weight_version)))
 
 
-class _FromDisk(Struct, frozen=True):
+class DiskUpdate(Struct, frozen=True):
     """The body of an update. flush_cache: false is ignored, since cached blocks of other weights are invalid."""
 
     model_path: str
@@ -89,7 +91,7 @@ class _FromDisk(Struct, frozen=True):
     flush_cache: bool = True
 
 
-class _Done(Struct, frozen=True):
+class DiskUpdated(Struct, frozen=True):
     success: bool
     message: str
     num_paused_requests: int = 0
@@ -97,7 +99,7 @@ class _Done(Struct, frozen=True):
 
 async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
     _, trainable = find_trainable(http)
-    request = await decode_body(http, _FromDisk)
+    request = await decode_body(http, DiskUpdate)
     if request.load_format not in (None, "auto", "safetensors"):
         raise Unsupported("Only safetensors are supported.", param="load_format")
     weights = find_weights_on_disk(http, request.model_path, "model_path")
@@ -109,11 +111,11 @@ async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
         if request.flush_cache
         else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
     )
-    result = _Done(True, f"Weights updated. Weight version is {version}.")
+    result = DiskUpdated(True, f"Weights updated. Weight version is {version}.")
     return JsonResponse(msgspec.json.encode(result), warnings=warnings)
 
 
-class _Pause(Struct, frozen=True):
+class SglangPause(Struct, frozen=True):
     mode: str = "abort"
 
 
@@ -121,7 +123,7 @@ async def pause(http: HttpRequest) -> JsonResponse | Responder:
     """Pause: new requests wait in every mode. abort: running requests end; retract: they are recomputed; in_place: they
     continue.
     """
-    mode = (await decode_body(http, _Pause)).mode
+    mode = (await decode_body(http, SglangPause)).mode
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
     for control in find_controls(http):
@@ -138,13 +140,13 @@ async def continue_generation(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b'{"message":"Generation continued successfully.","status":"ok"}')
 
 
-class _Abort(Struct, frozen=True):
+class SglangAbort(Struct, frozen=True):
     rid: str | None = None
     abort_all: bool = False
 
 
 async def abort(http: HttpRequest) -> JsonResponse | Responder:
-    if not (await decode_body(http, _Abort)).abort_all:
+    if not (await decode_body(http, SglangAbort)).abort_all:
         message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="rid")
     await _abort_all(http)
@@ -162,7 +164,7 @@ async def flush(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b"Cache flushed.\n", content_type=PLAIN_TEXT)
 
 
-class _Tags(Struct, frozen=True):
+class MemoryTags(Struct, frozen=True):
     tags: list[str] | None = None
 
 
@@ -193,7 +195,7 @@ async def resume(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def _read_tags(http: HttpRequest) -> set[str]:
-    tags = set((await decode_body(http, _Tags)).tags or ())
+    tags = set((await decode_body(http, MemoryTags)).tags or ())
     if tags - {"weights", "kv_cache"}:
         raise Unsupported("`tags` are `weights` and `kv_cache`.", param="tags")
     return tags

@@ -12,6 +12,7 @@ from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
 from ..http_metrics import HttpMetrics
 from ..port_faults import PortController
+from ..tenancy import KeyMetrics
 from . import (
     admin,
     batches,
@@ -38,9 +39,11 @@ from . import (
     tgi,
     tokenize,
     ui,
+    usage,
     vllm,
     weights,
 )
+from .openapi import handlers as openapi
 from .responses import compact, create, input_tokens, stored
 from .responses.background import BackgroundRuns
 from .responses.turn import ConversationLocks
@@ -66,11 +69,12 @@ class Features:
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
     ui: bool = False
+    key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
     """All routes, by the module that declares them. A path belongs to one module."""
-    return {
+    groups: dict[str, Sequence[Route]] = {
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),
         "responses.create": create.build_routes(features.background, features.conversation_locks),
@@ -90,7 +94,8 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "explain": explain.build_routes(features.recent_prompts),
         "tokenize": tokenize.build_routes(),
         "health": health.build_routes(),
-        "metrics": metrics.build_routes(meters, http_metrics),
+        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics),
+        "usage": usage.build_routes(),
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),
         "ollama_models": ollama_models.build_routes(features.puller),
@@ -103,3 +108,5 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "live_state": live_state.build_routes(),
         "ui": ui.build_routes(is_enabled=features.ui),
     }
+    described = [route for group in groups.values() for route in group]
+    return {**groups, "openapi.handlers": openapi.build_routes(described)}

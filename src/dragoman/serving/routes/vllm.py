@@ -30,7 +30,7 @@ def build_routes() -> Sequence[Route]:
     )
 
 
-class _Load(Struct, frozen=True):
+class ServerLoad(Struct, frozen=True):
     server_load: int
 
 
@@ -39,7 +39,9 @@ async def show_load(http: HttpRequest) -> JsonResponse | Responder:
     models = list(http.service.models)
     states = [engine.health() for model in models for engine in model.engines]
     n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
-    return JsonResponse(msgspec.json.encode(_Load(n_held + sum(state.waiting + state.running for state in states))))
+    return JsonResponse(
+        msgspec.json.encode(ServerLoad(n_held + sum(state.waiting + state.running for state in states)))
+    )
 
 
 async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
@@ -47,31 +49,31 @@ async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(b'{"world_size":1}')
 
 
-class _Reset(Struct, frozen=True):
+class CacheReset(Struct, frozen=True):
     success: bool
 
 
-class _ModelInfo(Struct, frozen=True):
+class VllmModelInfo(Struct, frozen=True):
     model: str
     served_model_name: tuple[str, ...]
     max_model_len: int
     features: tuple[str, ...]
 
 
-class _Parallel(Struct, frozen=True):
+class VllmParallel(Struct, frozen=True):
     world_size: int = 1
     data_parallel_size: int = 1
 
 
-class _Config(Struct, frozen=True):
+class VllmConfig(Struct, frozen=True):
     """The subset of vLLM's configuration that applies here, with vLLM's names."""
 
-    model_config: _ModelInfo
-    parallel_config: _Parallel
+    model_config: VllmModelInfo
+    parallel_config: VllmParallel
     weight_transfer_config: None = None
 
 
-class _Server(Struct, frozen=True):
+class ServerSettings(Struct, frozen=True):
     """The server's settings without keys, paths and environment."""
 
     version: str
@@ -79,12 +81,12 @@ class _Server(Struct, frozen=True):
     strict: bool
     max_logprobs: int
     max_body_bytes: int
-    models: tuple[_ModelInfo, ...]
+    models: tuple[VllmModelInfo, ...]
 
 
-class _ServerInfo(Struct, frozen=True):
-    vllm_config: _Config | str
-    dragoman: _Server
+class ServerInfo(Struct, frozen=True):
+    vllm_config: VllmConfig | str
+    dragoman: ServerSettings
 
 
 async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
@@ -92,14 +94,14 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
     config_format = http.query.get("config_format") or "text"
     if config_format not in ("text", "json"):
         raise RequestError("`config_format` is `text` or `json`.", param="config_format")
-    config = _Config(_build_model_info(await find_queried_model(http)), _Parallel())
+    config = VllmConfig(_build_model_info(await find_queried_model(http)), VllmParallel())
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
-    return JsonResponse(msgspec.json.encode(_ServerInfo(vllm_config, _build_server_settings(http))))
+    return JsonResponse(msgspec.json.encode(ServerInfo(vllm_config, _build_server_settings(http))))
 
 
-def _build_server_settings(http: HttpRequest) -> _Server:
+def _build_server_settings(http: HttpRequest) -> ServerSettings:
     options = http.service.options
-    return _Server(
+    return ServerSettings(
         __version__,
         options.profile.value,
         options.strict,
@@ -109,14 +111,14 @@ def _build_server_settings(http: HttpRequest) -> _Server:
     )
 
 
-def _build_model_info(model: ServedModel) -> _ModelInfo:
+def _build_model_info(model: ServedModel) -> VllmModelInfo:
     features = sorted(feature.value for feature in model.capabilities.features)
-    return _ModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
+    return VllmModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
 
 
 async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
     """Reset the prefix caches; running requests continue."""
-    return JsonResponse(msgspec.json.encode(_Reset(await reset_caches(http))))
+    return JsonResponse(msgspec.json.encode(CacheReset(await reset_caches(http))))
 
 
 async def reset_caches(http: HttpRequest) -> bool:

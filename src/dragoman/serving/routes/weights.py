@@ -131,13 +131,13 @@ def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnD
     return WeightsOnDisk(str(location))
 
 
-class _Init(Struct, frozen=True):
+class TransferInit(Struct, frozen=True):
     init_info: dict[str, Raw] = {}
 
 
 async def initialize(http: HttpRequest) -> JsonResponse | Responder:
     find_trainable(http)
-    request = await decode_body(http, _Init)
+    request = await decode_body(http, TransferInit)
     unknown = next((name for name in request.init_info if name != "backend"), None)
     backend = request.init_info.get("backend")
     if unknown is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
@@ -163,7 +163,7 @@ class _Stored(Struct, frozen=True, forbid_unknown_fields=True):
     path: str
 
 
-class _Update(Struct, frozen=True):
+class WeightUpdate(Struct, frozen=True):
     update_info: Raw = Raw(b"{}")
     weight_version: str | None = None
 
@@ -176,7 +176,7 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
         data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
         weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:
-        request = await decode_body(http, _Update)
+        request = await decode_body(http, WeightUpdate)
         try:
             path = msgspec.json.decode(request.update_info, type=_Stored).path
         except msgspec.DecodeError as error:
@@ -191,22 +191,22 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
     return _render_message("Weights received")
 
 
-class _Finish(Struct, frozen=True):
+class WeightFinish(Struct, frozen=True):
     weight_version: str | None = None
 
 
 async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, trainable = find_trainable(http)
-    version = check_version((await decode_body(http, _Finish)).weight_version)
+    version = check_version((await decode_body(http, WeightFinish)).weight_version)
     weights = uploads.finish(name)
     return _render_update("Weight update finished", await trainable.update_weights(weights, version))
 
 
-class _Rename(Struct, frozen=True):
+class WeightRename(Struct, frozen=True):
     new_version: str
 
 
-class _Renamed(Struct, frozen=True):
+class WeightRenamed(Struct, frozen=True):
     success: bool
     new_version: str
 
@@ -214,32 +214,32 @@ class _Renamed(Struct, frozen=True):
 async def set_version(http: HttpRequest) -> JsonResponse | Responder:
     """Set the weight version; vLLM and SGLang share this route."""
     _, trainable = find_trainable(http)
-    version = check_version((await decode_body(http, _Rename)).new_version, "new_version")
+    version = check_version((await decode_body(http, WeightRename)).new_version, "new_version")
     assert version is not None
     await trainable.set_weight_version(version)
-    return JsonResponse(msgspec.json.encode(_Renamed(True, version)))
+    return JsonResponse(msgspec.json.encode(WeightRenamed(True, version)))
 
 
-class _Info(Struct, frozen=True):
+class WeightInfo(Struct, frozen=True):
     weight_version: str
 
 
 async def show_info(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(_Info(find_trainable(http)[1].weight_version)))
+    return JsonResponse(msgspec.json.encode(WeightInfo(find_trainable(http)[1].weight_version)))
 
 
-class _Updated(Struct, frozen=True):
+class WeightUpdated(Struct, frozen=True):
     message: str
     weight_version: str
 
 
 def _render_update(message: str, version: str) -> JsonResponse:
-    return JsonResponse(msgspec.json.encode(_Updated(message, version)))
+    return JsonResponse(msgspec.json.encode(WeightUpdated(message, version)))
 
 
-class _Message(Struct, frozen=True):
+class TransferMessage(Struct, frozen=True):
     message: str
 
 
 def _render_message(text: str) -> JsonResponse:
-    return JsonResponse(msgspec.json.encode(_Message(text)))
+    return JsonResponse(msgspec.json.encode(TransferMessage(text)))

@@ -21,7 +21,7 @@ from ....core.events import ChoiceFinished, Event, FinishReason
 from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
 from ...auth import Access, AccessPolicy
 from ...disconnect import never
-from ...endpoint import HttpRequest, build_http_request, show_address
+from ...endpoint import HttpRequest, build_http_request, restrict_service, show_address
 from ...envelopes import RESPONSES
 from ...generate import LARGE_BODY, build_reader_options, find_header_timeout
 from ...service import Service
@@ -78,6 +78,7 @@ class ResponsesWebSocket:
         caller = self._policy.keyring.authenticate(http.headers, self.access)
         if self._open_count >= self._service.options.max_sockets:
             raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
+        http.record.owner = caller.owner
         return replace(http, caller=caller)
 
 
@@ -96,6 +97,7 @@ class WebSocketSession:
 
     def __init__(self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send) -> None:
         self._http, self._conversation_locks, self._receive, self._send = http, conversation_locks, receive, send
+        self._service = http.service
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._is_disconnected = False
         self._disconnect_callback: Callable[[], object] | None = None
@@ -183,6 +185,8 @@ class WebSocketSession:
         previous: str | None = None
         turn: ResponseTurn | None = None
         status = 200
+        # What the key permits may have changed since the last frame.
+        self._http = replace(self._http, service=restrict_service(self._service, self._http.caller))
         try:
             client_frame = await self._parse_frame(data)
             if client_frame is None:

@@ -1,0 +1,371 @@
+"""What Dragoman adds: server CPU, latency and memory of one table of rows, beside raw uvicorn and a bare protocol.
+
+    python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE] [--plot FILE]
+
+Every server is a process of its own, and the rows of one round run one after the other, so that the ratios of a round
+hold on a busy machine where the figures do not. CPU is user and system time of the server's process; memory is what
+half of the answer's tokens have added. Linux only: CPU and memory come from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import uvloop
+from installed import environment
+
+PROFILE = """
+name: steady
+hardware: {{name: none}}
+model: {{name: none}}
+engine: {{max_num_seqs: 1024, max_num_batched_tokens: 65536, num_gpu_blocks: 65536, max_model_len: 4096}}
+latency: {{base: {step}}}
+frontend_seconds: 0.0
+"""
+HERE = Path(__file__).parent
+SERVE = [sys.executable, "-m", "dragoman", "serve"]
+OPTIONS = ["--port", "0", "--no-access-log"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """The requests of a row. clients: concurrent ones; requests: of each; path, body: of every request."""
+
+    clients: int
+    requests: int
+    path: str
+    body: dict[str, object]
+    tokens: int
+    streamed: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table. servers: by name, the yardsticks first. unit: what CPU is divided by."""
+
+    unit: str
+    load: Load
+    step: float
+    servers: Sequence[str]
+
+
+@dataclass
+class Result:
+    """One server's figures in one round. cpu: microseconds per unit; times in milliseconds; memory in KB a stream."""
+
+    row: str
+    server: str
+    cpu: float
+    ratio: float
+    ttft_p50: float
+    itl_p50: float | None = None
+    itl_p99: float | None = None
+    memory: float | None = None
+
+
+def build_chat(tokens: int, *, stream: bool) -> dict[str, object]:
+    messages = [{"role": "user", "content": "What is the capital of Japan?"}]
+    return {"messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
+
+
+def build_responses(tokens: int) -> dict[str, object]:
+    return {"input": "What is the capital of Japan?", "max_output_tokens": tokens, "ignore_eos": True}
+
+
+CHAT = "/v1/chat/completions"
+YARDSTICKS = ("raw uvicorn", "bare protocol")
+
+
+def build_rows(streams: int, tokens: int) -> dict[str, Row]:
+    def stream(count: int, length: int) -> Load:
+        return Load(count, 1, CHAT, build_chat(length, stream=True), length, streamed=True)
+
+    def whole(clients: int, requests: int, length: int) -> Load:
+        return Load(clients, requests, CHAT, build_chat(length, stream=False), length, streamed=False)
+
+    def other(path: str, body: dict[str, object]) -> Load:
+        return Load(16, 60, path, body, 2, streamed=False)
+
+    fronts = ("upstream alone", "Dragoman upstream")
+    two, responses = build_responses(2), ("raw uvicorn", "sim", "sim stored")
+    return {
+        "streams": Row("token", stream(streams, tokens), 0.02, (*YARDSTICKS, "sim")),
+        "long streams": Row("token", stream(streams, 1000), 0.02, (*YARDSTICKS, "sim")),
+        "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim")),
+        "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim")),
+        "Responses, 2 tokens": Row("request", other("/v1/responses", two), 0.0005, responses),
+        "Messages, 2 tokens": Row(
+            "request", other("/v1/messages", build_chat(2, stream=False)), 0.0005, ("raw uvicorn", "sim")
+        ),
+        "embeddings": Row("request", other("/v1/embeddings", {"input": "Hello"}), 0.0005, ("raw uvicorn", "sim")),
+        "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, fronts),
+        "upstream, translating": Row("token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts),
+    }
+
+
+@contextmanager
+def run_server(command: list[str], env: dict[str, str]) -> Generator[tuple[int, int]]:
+    """Its process and its port."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True, cwd=HERE) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:(\d+)", process.stdout.readline())
+        assert found is not None, command
+        try:
+            yield process.pid, int(found[1])
+        finally:
+            process.terminate()
+
+
+def read_usage(process: int) -> tuple[float, int]:
+    """Seconds of CPU, and bytes of memory. Of all threads; schedstat counts nanoseconds, where there is one."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    memory = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    threads = list(Path(f"/proc/{process}/task").iterdir())
+    try:
+        cpu = sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    except OSError:
+        cpu = 0.0
+    return cpu or (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), memory
+
+
+@dataclass
+class Answer:
+    """The times at which the pieces of one answer came, after the request. events: in the body."""
+
+    ttft: float = 0.0
+    times: list[float] = field(default_factory=list[float])
+    events: int = 0
+
+
+class Client(asyncio.Protocol):
+    """One connection that sends requests one after the other and splits nothing but their ends."""
+
+    def __init__(self, load: Load, done: asyncio.Future[list[Answer]]) -> None:
+        body = json.dumps(load.body).encode()
+        head = f"POST {load.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        self._request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+        self._load, self._done = load, done
+        self._answers: list[Answer] = []
+        self._tail = b""
+        self._sent, self._awaits_head = 0.0, True
+        self._body_left: int | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self._answers.append(Answer())
+        self._awaits_head, self._tail, self._body_left = True, b"", None
+        self._sent = time.perf_counter()
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        now, answer = time.perf_counter(), self._answers[-1]
+        if self._awaits_head:
+            self._awaits_head = False
+            assert data[9:12] == b"200", data[:400]
+        # The first bytes may hold the head alone, or with the event that has no token yet.
+        answer.events += data.count(b"data: ")
+        if self._load.streamed:
+            if answer.events:
+                answer.times.append(now - self._sent)
+            self._tail = (self._tail + data)[-8:]
+            if self._tail.endswith(b"\r\n0\r\n\r\n"):
+                self._finish()
+            return
+        answer.times.append(now - self._sent)
+        if self._body_left is None:
+            data = self._tail + data
+            head, separator, rest = data.partition(b"\r\n\r\n")
+            if not separator:
+                self._tail = data
+                return
+            found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            assert found is not None, head
+            self._body_left, data = int(found[1]), rest
+        self._body_left -= len(data)
+        if self._body_left <= 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        answer = self._answers[-1]
+        answer.ttft = answer.times[0] if answer.times else 0.0
+        if len(self._answers) < self._load.requests:
+            self._send()
+        else:
+            self._transport.close()
+            self._done.set_result(self._answers)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_exception(ConnectionError(f"the server closed the connection: {exc}"))
+
+
+async def send_all(port: int, load: Load) -> list[Answer]:
+    loop = asyncio.get_running_loop()
+
+    async def run_one() -> list[Answer]:
+        done: asyncio.Future[list[Answer]] = loop.create_future()
+        await loop.create_connection(lambda: Client(load, done), "127.0.0.1", port)
+        return await done
+
+    async with asyncio.timeout(120):
+        groups = await asyncio.gather(*(run_one() for _ in range(load.clients)))
+    return [answer for answers in groups for answer in answers]
+
+
+async def measure(process: int, port: int, row: Row) -> tuple[Result, int]:
+    """The figures, and the number of events."""
+    load = row.load
+    # Warm: caches are filled, and both sides have imported what they need.
+    await send_all(port, Load(2, 3, load.path, load.body, load.tokens, load.streamed))
+    cpu, memory = read_usage(process)
+    running = asyncio.create_task(send_all(port, load))
+    peak = memory
+    if load.streamed:
+        await asyncio.sleep(load.tokens * row.step / 2)
+        peak = read_usage(process)[1]
+    answers = await running
+    spent = read_usage(process)[0] - cpu
+    units = len(answers) * (load.tokens if row.unit == "token" else 1)
+    if load.streamed:
+        assert all(answer.events >= load.tokens for answer in answers), min(answer.events for answer in answers)
+    gaps = [after - before for answer in answers for before, after in zip(answer.times, answer.times[1:], strict=False)]
+    quantiles = statistics.quantiles(gaps, n=100) if load.streamed else None
+    result = Result(
+        "",
+        "",
+        spent / units * 1e6,
+        1.0,
+        statistics.median(answer.ttft for answer in answers) * 1e3,
+        None if quantiles is None else quantiles[49] * 1e3,
+        None if quantiles is None else quantiles[98] * 1e3,
+        (peak - memory) / load.clients / 1024 if load.streamed else None,
+    )
+    return result, len(answers)
+
+
+def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> list[str]:
+    if server in YARDSTICKS:
+        return [sys.executable, "yardsticks.py", server, str(row.step)]
+    if server == "upstream alone":
+        return [sys.executable, "yardsticks.py", "raw uvicorn", str(row.step)]
+    if server == "Dragoman upstream":
+        return [*SERVE, f"http://127.0.0.1:{upstream}", *OPTIONS, "--store", "none", "--upstream-kind", "openai"]
+    profile = folder / f"steady-{row.step}.yaml"
+    profile.write_text(PROFILE.format(step=row.step))
+    store = ["--store", f"sqlite:{folder / 'store.db'}"] if server == "sim stored" else ["--store", "none"]
+    return [*SERVE, "sim", *OPTIONS, "--profile", str(profile), *store]
+
+
+def run_row(name: str, row: Row, folder: Path, env: dict[str, str]) -> list[Result]:
+    results: list[Result] = []
+    for server in row.servers:
+        if server == "Dragoman upstream":
+            with (
+                run_server(build_command("upstream alone", row, folder, None), env) as (_, upstream),
+                run_server(build_command(server, row, folder, upstream), env) as (process, port),
+            ):
+                result, _ = asyncio.run(measure(process, port, row))
+        else:
+            load = row.load
+            if server == "upstream alone":
+                # The yardstick speaks Chat alone.
+                load = Load(load.clients, 1, CHAT, build_chat(load.tokens, stream=True), load.tokens, streamed=True)
+            with run_server(build_command(server, row, folder, None), env) as (process, port):
+                result, _ = asyncio.run(measure(process, port, Row(row.unit, load, row.step, row.servers)))
+        result.row, result.server = name, server
+        result.ratio = result.cpu / (results[0].cpu if results else result.cpu)
+        results.append(result)
+        print(render(result, row.unit), flush=True)
+    return results
+
+
+def render(result: Result, unit: str) -> str:
+    def show(value: float | None, digits: int = 1) -> str:
+        return "" if value is None else f"{value:.{digits}f}"
+
+    return (
+        f"{result.row:24}{result.server:20}{result.cpu:9.1f} us/{unit:8}{show(result.ratio, 2):>7}"
+        f"{show(result.ttft_p50):>9}{show(result.itl_p50):>9}{show(result.itl_p99):>9}{show(result.memory):>9}"
+    )
+
+
+def describe_machine() -> dict[str, object]:
+    model = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def draw(results: list[Result], path: str) -> None:
+    """Draw the CPU of every row, each relative to its yardstick. Needs matplotlib (`pip install '.[plots]'`)."""
+    from matplotlib.figure import Figure
+
+    rows = list(dict.fromkeys(result.row for result in results))
+    figure = Figure(figsize=(8, 1 + 0.9 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for index, row in enumerate(rows):
+        servers = list(dict.fromkeys(result.server for result in results if result.row == row))
+        for offset, server in enumerate(servers):
+            ratios = [result.ratio for result in results if result.row == row and result.server == server]
+            height = index + (offset - (len(servers) - 1) / 2) * 0.25
+            color = "tab:gray" if server in (*YARDSTICKS, "upstream alone") else "tab:blue"
+            axes.barh(height, statistics.median(ratios), 0.22, color=color)
+            axes.text(statistics.median(ratios), height, f" {server}", va="center", fontsize=7)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("server CPU, relative to the first server of the row")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="streams,whole,Responses,Messages,embeddings,upstream", help="prefixes")
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--plot", help="draw the ratios to this file (.png or .svg)")
+    args = parser.parse_args()
+    chosen = tuple(args.rows.split(","))
+    rows = {name: row for name, row in build_rows(args.streams, args.tokens).items() if name.startswith(chosen)}
+    machine = describe_machine()
+    print(machine)
+    print(f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}{'KB/stream':>10}")
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as folder, environment() as env:
+        uvloop.install()
+        for _ in range(args.rounds):
+            for name, row in rows.items():
+                results += run_row(name, row, Path(folder), env)
+    if args.json:
+        document = {"machine": machine, "results": [asdict(result) for result in results]}
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if args.plot:
+        draw(results, args.plot)
+
+
+if __name__ == "__main__":
+    main()

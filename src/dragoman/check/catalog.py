@@ -1,0 +1,36 @@
+"""All checks, in the order in which they run."""
+
+from __future__ import annotations
+
+from .areas import chat, clients, completions, embeddings, engines, http, messages, ollama, responses
+from .registry import Area, Check
+
+AREAS: tuple[Area, ...] = (
+    embeddings.MODELS,
+    chat.AREA,
+    completions.AREA,
+    responses.AREA,
+    responses.STATE,
+    responses.CONVERSATIONS,
+    responses.BACKGROUND,
+    responses.WEBSOCKET,
+    messages.AREA,
+    messages.COUNTING,
+    embeddings.AREA,
+    ollama.CHAT,
+    ollama.GENERATE,
+    ollama.OTHERS,
+    engines.VLLM,
+    engines.TOKENIZE,
+    engines.OPERATIONS,
+    engines.SGLANG,
+    engines.TGI,
+    engines.LLAMACPP,
+    clients.CODEX,
+    messages.CLAUDE_CODE,
+    clients.SDK,
+    http.AREA,
+    http.KEYS,
+    http.HEAVY,
+)
+CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)

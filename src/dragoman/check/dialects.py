@@ -1,0 +1,433 @@
+"""How each API is asked for text, and how its answers are read: the common ground of checks that hold for all of them.
+
+Folds follow what the official clients do with a stream. They are lenient: what is wrong with a stream's form is for
+`conformance` to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..conformance import anthropic, chat, completions, ollama, responses, shared_shapes
+from ..conformance.checks import Violation, require, require_object, require_string
+from .registry import Json, get_object, get_objects
+
+REASONS = {
+    "stop": "stop", "length": "length", "tool_calls": "calls", "function_call": "calls",
+    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "calls",
+    "model_context_window_exceeded": "length",
+    "completed": "stop", "max_output_tokens": "length",
+}  # fmt: skip
+"""What each API calls the end of an answer, in common words; others stand for themselves."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client has at the end: of a whole answer or of a stream.
+
+    calls: name and arguments of each, as JSON text. reason: `stop`, `length` or `calls`. The counts are those of usage.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One API that generates text.
+
+    build: the body of a request, of the model, the prompt and the limit of output tokens.
+    read: an answer's object. fold: a stream's bytes. judge: checks the form of a stream, and judge_object of an answer.
+    check_error: checks the form of an error's body. limit, stop, messages: field names.
+    """
+
+    name: str
+    path: str
+    source: str
+    build: Callable[[str, str, int], Json]
+    read: Callable[[Json], Answer]
+    fold: Callable[[bytes], Answer]
+    judge: Callable[[bytes], object]
+    judge_object: Callable[[Json], object]
+    check_error: Callable[[Json], object]
+    limit: str
+    prompt: str
+    stop: str | None = None
+    stream_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stream_type: str = "text/event-stream"
+    is_ollama: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the prompt is a list of messages to which the server's template is applied."""
+        return self.name in ("chat", "responses", "messages", "ollama-chat")
+
+    def ask(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
+        """A request that has the same answer each time, as far as the API can express that."""
+        body = self.build(model, prompt, limit)
+        if self.is_ollama:
+            options = {"temperature": 0, "seed": 1, **body.pop("options", {}), **fields.pop("options", {})}
+            return {**body, "stream": False, "options": options, **fields}
+        seed = {} if self.name in ("responses", "messages") else {"seed": 1}
+        return {**body, "temperature": 0, **seed, **fields}
+
+    def ask_stream(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
+        return {**self.ask(model, prompt, limit, **fields), "stream": True, **self.stream_options}
+
+
+@dataclass(frozen=True, slots=True)
+class SseEvent:
+    name: str | None
+    data: str
+
+
+def parse_sse(data: bytes) -> list[SseEvent]:
+    """Parse server-sent events as the standard says, whatever the line ends."""
+    events: list[SseEvent] = []
+    for block in data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
+        fields = [line.partition(":") for line in block.split("\n") if line and not line.startswith(":")]
+        texts = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
+        names = [value.removeprefix(" ") for name, _, value in fields if name == "event"]
+        if texts:
+            events.append(SseEvent(names[-1] if names else None, "\n".join(texts)))
+    return events
+
+
+def parse_chunks(data: bytes) -> list[Json]:
+    """The objects of a stream of unnamed or named events, without [DONE]. Raises Violation."""
+    return [_parse(event.data) for event in parse_sse(data) if event.data != "[DONE]"]
+
+
+def parse_lines(data: bytes) -> list[Json]:
+    """The objects of a stream of JSON lines. Raises Violation."""
+    return [_parse(line) for line in data.decode(errors="replace").splitlines() if line.strip()]
+
+
+def _parse(text: str) -> Json:
+    try:
+        return require_object(json.loads(text), "an event")
+    except ValueError as error:
+        raise Violation(f"an event is no JSON: {error}: {text[:60]!r}") from None
+
+
+def _normalize(reason: object) -> str | None:
+    return None if reason is None else REASONS.get(str(reason), str(reason))
+
+
+def read_chat(reply: Json, index: int = 0) -> Answer:
+    choice = reply["choices"][index]
+    message, usage = choice["message"], get_object(reply, "usage")
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in get_objects(message, "tool_calls")]
+    return Answer(
+        message.get("content") or "",
+        message.get("reasoning_content") or message.get("reasoning") or "",
+        calls,
+        _normalize(choice["finish_reason"]),
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+    )
+
+
+def fold_chat(data: bytes, index: int = 0) -> Answer:
+    """As openai-python's accumulator: deltas of a call belong together by their index."""
+    answer, calls = Answer(), dict[int, list[str]]()
+    for chunk in parse_chunks(data):
+        _raise_error(chunk)
+        _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
+        for choice in get_objects(chunk, "choices"):
+            if choice.get("index", 0) != index:
+                continue
+            delta = get_object(choice, "delta")
+            answer.text += delta.get("content") or ""
+            answer.reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
+            for call in get_objects(delta, "tool_calls"):
+                function, known = get_object(call, "function"), calls.setdefault(call["index"], ["", ""])
+                known[0] += function.get("name") or ""
+                known[1] += function.get("arguments") or ""
+            answer.reason = _normalize(choice.get("finish_reason")) or answer.reason
+    answer.calls = [(name, arguments) for name, arguments in calls.values()]
+    return answer
+
+
+def read_completion(reply: Json) -> Answer:
+    choice, usage = reply["choices"][0], get_object(reply, "usage")
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return Answer(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
+
+
+def fold_completion(data: bytes) -> Answer:
+    answer = Answer()
+    for chunk in parse_chunks(data):
+        _raise_error(chunk)
+        _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
+        for choice in get_objects(chunk, "choices"):
+            if choice.get("index", 0) == 0:
+                answer.text += choice.get("text") or ""
+                answer.reason = _normalize(choice.get("finish_reason")) or answer.reason
+    return answer
+
+
+def read_response(reply: Json) -> Answer:
+    require(reply.get("status") != "failed", f"the response failed: {reply.get('error')}")
+    answer = Answer(reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"]))
+    for item in reply["output"]:
+        match item["type"]:
+            case "message":
+                answer.text += "".join(part.get("text", "") for part in item["content"])
+            case "reasoning":
+                parts = [*(get_objects(item, "summary")), *(get_objects(item, "content"))]
+                answer.reasoning += "".join(part.get("text", "") for part in parts)
+            case "function_call":
+                answer.calls.append((item["name"], item["arguments"]))
+            case _:
+                pass
+    _read_usage(answer, reply.get("usage"), "input_tokens", "output_tokens")
+    return answer
+
+
+def fold_response(data: bytes) -> Answer:
+    """The deltas, by item, with the last event's usage and status."""
+    answer, names, arguments = Answer(), dict[int, str](), dict[int, str]()
+    for event in parse_chunks(data):
+        kind = event.get("type")
+        match kind:
+            case "response.output_item.added" if event["item"]["type"] == "function_call":
+                names[event["output_index"]] = event["item"]["name"]
+            case "response.output_text.delta":
+                answer.text += event["delta"]
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                answer.reasoning += event["delta"]
+            case "response.function_call_arguments.delta":
+                index = event["output_index"]
+                arguments[index] = arguments.get(index, "") + event["delta"]
+            case "response.completed" | "response.incomplete" | "response.failed":
+                last = read_response(event["response"])
+                answer.reason, answer.prompt_tokens, answer.output_tokens = (
+                    last.reason,
+                    last.prompt_tokens,
+                    last.output_tokens,
+                )
+            case "error":
+                raise Violation(f"the stream fails: {event}")
+            case _:
+                pass
+    answer.calls = [(name, arguments.get(index, "")) for index, name in names.items()]
+    return answer
+
+
+def read_message(reply: Json) -> Answer:
+    answer = Answer(reason=_normalize(reply["stop_reason"]))
+    for block in reply["content"]:
+        match block["type"]:
+            case "text":
+                answer.text += block["text"]
+            case "thinking":
+                answer.reasoning += block["thinking"]
+            case "tool_use":
+                answer.calls.append((block["name"], json.dumps(block["input"])))
+            case _:
+                pass
+    _read_message_usage(answer, reply.get("usage"))
+    return answer
+
+
+def fold_message(data: bytes) -> Answer:
+    """As anthropic-python's accumulator, which drops events without a name."""
+    answer, calls = Answer(), dict[int, list[str]]()
+    for named in parse_sse(data):
+        if named.name is None:
+            continue
+        event = _parse(named.data)
+        match event.get("type"):
+            case "message_start":
+                _read_message_usage(answer, event["message"].get("usage"))
+            case "content_block_start" if event["content_block"]["type"] == "tool_use":
+                calls[event["index"]] = [event["content_block"]["name"], ""]
+            case "content_block_delta":
+                delta = event["delta"]
+                answer.text += delta.get("text", "")
+                answer.reasoning += delta.get("thinking", "")
+                if delta.get("type") == "input_json_delta":
+                    calls[event["index"]][1] += delta["partial_json"]
+            case "message_delta":
+                answer.reason = _normalize(event["delta"].get("stop_reason"))
+                _read_message_usage(answer, event.get("usage"))
+            case "error":
+                raise Violation(f"the stream fails: {event.get('error')}")
+            case _:
+                pass
+    answer.calls = [(name, json.dumps(json.loads(text or "{}"))) for name, text in calls.values()]
+    return answer
+
+
+def read_ollama(reply: Json) -> Answer:
+    message = get_object(reply, "message")
+    calls = [(call["function"]["name"], json.dumps(call["function"]["arguments"])) for call in _get_calls(message)]
+    return Answer(
+        message.get("content", "") if "message" in reply else reply.get("response", ""),
+        message.get("thinking") or reply.get("thinking") or "",
+        calls,
+        _normalize(reply.get("done_reason")),
+        reply.get("prompt_eval_count"),
+        reply.get("eval_count"),
+    )
+
+
+def _get_calls(message: Json) -> list[Json]:
+    return get_objects(message, "tool_calls")
+
+
+def fold_ollama(data: bytes) -> Answer:
+    answer = Answer()
+    for line in parse_lines(data):
+        _raise_error(line)
+        piece = read_ollama(line)
+        answer.text += piece.text
+        answer.reasoning += piece.reasoning
+        answer.calls += piece.calls
+        answer.reason = piece.reason or answer.reason
+        answer.prompt_tokens = piece.prompt_tokens if piece.prompt_tokens is not None else answer.prompt_tokens
+        answer.output_tokens = piece.output_tokens if piece.output_tokens is not None else answer.output_tokens
+    return answer
+
+
+def _raise_error(event: Json) -> None:
+    require(not event.get("error"), f"the stream fails: {event.get('error')}")
+
+
+def _read_usage(answer: Answer, usage: Json | None, prompt: str, output: str) -> None:
+    if usage:
+        answer.prompt_tokens, answer.output_tokens = usage.get(prompt), usage.get(output)
+
+
+def _read_message_usage(answer: Answer, usage: Json | None) -> None:
+    """Anthropic's input_tokens exclude what was read from the cache and written to it."""
+    if not usage:
+        return
+    if usage.get("input_tokens") is not None:
+        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        answer.prompt_tokens = sum(usage.get(name) or 0 for name in names)
+    answer.output_tokens = usage.get("output_tokens", answer.output_tokens)
+
+
+def check_openai_error(body: Json) -> None:
+    """OpenAI's envelope. Raises Violation."""
+    shared_shapes.check_error(body.get("error"))
+
+
+def check_ollama_error(body: Json) -> None:
+    """Raises Violation."""
+    require(require_string(body.get("error"), "error"), "error is empty")
+
+
+def _build_chat(model: str, prompt: str, limit: int) -> Json:
+    return {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": limit}
+
+
+OPENAI_DOCS = "https://platform.openai.com/docs/api-reference"
+CHAT = Dialect(
+    name="chat",
+    path="/v1/chat/completions",
+    source=f"{OPENAI_DOCS}/chat",
+    build=_build_chat,
+    read=read_chat,
+    fold=fold_chat,
+    judge=lambda data: chat.check_stream(data, include_usage=True),
+    judge_object=chat.check_object,
+    check_error=check_openai_error,
+    limit="max_tokens",
+    prompt="messages",
+    stop="stop",
+    stream_options={"stream_options": {"include_usage": True}},
+)
+COMPLETIONS = Dialect(
+    name="completions",
+    path="/v1/completions",
+    source=f"{OPENAI_DOCS}/completions",
+    build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "max_tokens": limit},
+    read=read_completion,
+    fold=fold_completion,
+    judge=lambda data: completions.check_stream(data, include_usage=True),
+    judge_object=completions.check_object,
+    check_error=check_openai_error,
+    limit="max_tokens",
+    prompt="prompt",
+    stop="stop",
+    stream_options={"stream_options": {"include_usage": True}},
+)
+RESPONSES = Dialect(
+    name="responses",
+    path="/v1/responses",
+    source=f"{OPENAI_DOCS}/responses",
+    build=lambda model, prompt, limit: {
+        "model": model,
+        "input": prompt,
+        "max_output_tokens": max(limit, 16),
+        "store": False,
+    },
+    read=read_response,
+    fold=fold_response,
+    judge=responses.check_stream,
+    judge_object=responses.check_object,
+    check_error=check_openai_error,
+    limit="max_output_tokens",
+    prompt="input",
+)
+MESSAGES = Dialect(
+    name="messages",
+    path="/v1/messages",
+    source="https://docs.anthropic.com/en/api/messages",
+    build=_build_chat,
+    read=read_message,
+    fold=fold_message,
+    judge=anthropic.check_stream,
+    judge_object=anthropic.check_object,
+    check_error=anthropic.check_error,
+    limit="max_tokens",
+    prompt="messages",
+    stop="stop_sequences",
+)
+OLLAMA_CHAT = Dialect(
+    name="ollama-chat",
+    path="/api/chat",
+    source="https://github.com/ollama/ollama/blob/main/docs/api.md",
+    build=lambda model, prompt, limit: {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "options": {"num_predict": limit},
+    },
+    read=read_ollama,
+    fold=fold_ollama,
+    judge=lambda data: ollama.check_stream(data, is_chat=True),
+    judge_object=lambda reply: ollama.check_object(reply, is_chat=True),
+    check_error=check_ollama_error,
+    limit="num_predict",
+    prompt="messages",
+    stop="stop",
+    stream_type="application/x-ndjson",
+    is_ollama=True,
+)
+OLLAMA_GENERATE = Dialect(
+    name="ollama-generate",
+    path="/api/generate",
+    source="https://github.com/ollama/ollama/blob/main/docs/api.md",
+    build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "options": {"num_predict": limit}},
+    read=read_ollama,
+    fold=fold_ollama,
+    judge=lambda data: ollama.check_stream(data, is_chat=False),
+    judge_object=lambda reply: ollama.check_object(reply, is_chat=False),
+    check_error=check_ollama_error,
+    limit="num_predict",
+    prompt="prompt",
+    stop="stop",
+    stream_type="application/x-ndjson",
+    is_ollama=True,
+)
+DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA_CHAT, OLLAMA_GENERATE)

@@ -1,0 +1,106 @@
+"""Profiles: what a kind of server claims to have. A check applies where all of its claims are claimed."""
+
+from __future__ import annotations
+
+from ..conformance.checks import Violation
+from .registry import Json, get_objects
+from .session import Client, Session
+
+ROUTES = {
+    "chat": ("POST", "/v1/chat/completions"),
+    "completions": ("POST", "/v1/completions"),
+    "responses": ("POST", "/v1/responses"),
+    "messages": ("POST", "/v1/messages"),
+    "count-tokens": ("POST", "/v1/messages/count_tokens"),
+    "embeddings": ("POST", "/v1/embeddings"),
+    "models": ("GET", "/v1/models"),
+    "ollama": ("POST", "/api/chat"),
+    "tokenize": ("POST", "/tokenize"),
+    "vllm-generate": ("POST", "/inference/v1/generate"),
+    "sglang": ("GET", "/get_model_info"),
+    "tgi": ("GET", "/info"),
+    "llamacpp": ("GET", "/props"),
+    "conversations": ("POST", "/v1/conversations"),
+    "files": ("GET", "/v1/files"),
+    "rerank": ("POST", "/v1/rerank"),
+    "health": ("GET", "/health"),
+    "metrics": ("GET", "/metrics"),
+}
+"""The routes by whose presence a claim is recognized. A route that answers 404, 405 or 501 is not there."""
+
+_BASE = {"http", "models", "cancellation"}
+_OPENAI = _BASE | {"chat", "embeddings"}
+_RICH = {"forced tools", "tools", "json_schema", "json_object", "logprobs", "n"}
+"""Features that may be refused with an error unless the profile claims them."""
+
+PROFILES: dict[str, frozenset[str]] = {
+    "openai": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "state", "background", "websocket", "conversations", "input-tokens"}
+        | {"request-id", "codex", "files"}
+    ),
+    "anthropic": frozenset(_BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}),
+    "vllm": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "messages", "count-tokens", "tokenize", "vllm", "vllm-generate", "health"}
+        | {"metrics", "codex", "claude-code"}
+    ),
+    "sglang": frozenset(_OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}),
+    "llamacpp": frozenset(
+        _OPENAI | _RICH | {"completions", "responses", "messages", "count-tokens", "llamacpp", "health", "metrics"}
+    ),
+    "ollama": frozenset(
+        _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
+    ),
+    "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
+    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools", "request-id"}),
+    "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
+    "dragoman": frozenset(
+        _OPENAI
+        | {*ROUTES} - {"llamacpp"}
+        | {"state", "background", "websocket", "input-tokens", "request-id", "codex", "claude-code", "vllm", "dragoman"}
+    ),
+}  # fmt: skip
+"""What servers of each kind claim."""
+IMPLIED = {
+    "responses": {"state", "background", "websocket", "input-tokens", "codex"},
+    "messages": {"claude-code"},
+    "vllm-generate": {"vllm"},
+    "models": {"cancellation", "http", "request-id"},
+}
+"""What `auto` tries if a route is there; checks of these are skipped where the server refuses."""
+
+
+async def detect_routes(client: Client) -> frozenset[str]:
+    """The claims whose routes the server has."""
+    session, found = Session(client, frozenset()), set[str]()
+    for claim, (method, path) in ROUTES.items():
+        # Invalid bodies: nothing is generated.
+        exchange = await session.send(method, path, {} if method == "POST" else None)
+        if exchange.status not in (404, 405, 501):
+            found.add(claim)
+    return frozenset(found)
+
+
+async def find_claims(client: Client) -> frozenset[str]:
+    """What the server claims: its profile, or with `auto` what its routes say."""
+    profile = client.target.profile
+    if profile != "auto":
+        return PROFILES[profile]
+    routes = await detect_routes(client)
+    implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
+    return frozenset(routes | implied | {"http", "cancellation"})
+
+
+async def find_model(client: Client) -> str:
+    """The first model that the server lists. Raises Violation."""
+    session = Session(client, frozenset())
+    exchange = await session.get("/v1/models")
+    if exchange.status == 200:
+        models: list[Json] = exchange.json().get("data") or []
+        if models:
+            return str(models[0]["id"])
+    exchange = await session.get("/api/tags")
+    if exchange.status == 200 and (models := get_objects(exchange.json(), "models")):
+        return str(models[0]["name"])
+    raise Violation("the server lists no model: name one with --model")

@@ -1,0 +1,340 @@
+"""The connection to the server that is checked: requests, the record of them, and the limits on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import httpx2
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake
+
+from ..conformance.checks import Violation, require, require_object
+from .registry import Json, Skipped, get_object
+
+T = TypeVar("T")
+REFUSALS = (400, 403, 404, 405, 422, 501)
+"""Statuses by which a server says that it does not have what was requested."""
+DEFAULT_OUTPUT = 256
+"""Output tokens that a request without a limit is counted as."""
+QUIET = 1.0
+"""Seconds of silence after which what a raw connection has sent counts as all of it."""
+
+
+class LimitReached(Skipped):
+    """The limit of requests or tokens is used up."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request and what the server sent. It is the evidence of a verdict.
+
+    headers: of the response, names in lower case. seconds: until its end.
+    """
+
+    method: str
+    path: str
+    request: bytes
+    status: int = 0
+    headers: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    body: bytes = b""
+    seconds: float = 0.0
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+    @property
+    def content_type(self) -> str:
+        return (self.header("content-type") or "").partition(";")[0].strip().lower()
+
+    def json(self) -> Json:
+        """The body as an object. Raises Violation."""
+        try:
+            value: object = json.loads(self.body, parse_constant=_reject_constant)
+        except ValueError as error:
+            raise Violation(f"the body is no JSON: {error}: {self.body[:80]!r}") from None
+        return require_object(value, "the body")
+
+    def message(self) -> str:
+        """The text of an error, in whatever envelope."""
+        try:
+            error: Any = json.loads(self.body)
+        except ValueError:
+            return self.body[:200].decode(errors="replace")
+        while isinstance(error, dict):
+            values = cast(Json, error)
+            error = values.get("error", values.get("message", values.get("detail", str(values))))
+        return str(error)[:300]
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server and how to treat it.
+
+    url: without `/v1`. profile: what kind of server it is said to be. timeout: seconds per request.
+    """
+
+    url: str
+    api_key: str | None = None
+    model: str = ""
+    profile: str = "auto"
+    timeout: float = 60.0
+    max_requests: int = 2000
+    max_tokens: int = 200_000
+
+
+class Client:
+    """The connections to the server, with a count of requests and of output tokens that they allow."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.requests = self.tokens = 0
+        self.cache: dict[str, tuple[object, list[Exchange]]] = {}
+        self._client = httpx2.AsyncClient(
+            base_url=target.url,
+            timeout=httpx2.Timeout(target.timeout),
+            # A proxy in front of the server would answer for it.
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @property
+    def has_room(self) -> bool:
+        return self.requests < self.target.max_requests and self.tokens < self.target.max_tokens
+
+    def spend(self, body: object) -> None:
+        """Count a request before it is sent. Raises LimitReached."""
+        if self.requests >= self.target.max_requests:
+            raise LimitReached(f"the limit of {self.target.max_requests} requests is used up")
+        tokens = _count_allowed_tokens(cast(Json, body)) if isinstance(body, dict) else 0
+        if self.tokens + tokens > self.target.max_tokens:
+            raise LimitReached(f"the limit of {self.target.max_tokens} output tokens is used up")
+        self.requests += 1
+        self.tokens += tokens
+
+    def build_headers(self, path: str) -> dict[str, str]:
+        """The key, as each API wants it, and Anthropic's version."""
+        headers: dict[str, str] = {}
+        if self.target.api_key is not None:
+            headers["authorization"] = f"Bearer {self.target.api_key}"
+        if path.startswith("/v1/messages"):
+            headers["anthropic-version"] = "2023-06-01"
+            if self.target.api_key is not None:
+                headers["x-api-key"] = self.target.api_key
+        return headers
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> AsyncGenerator[httpx2.Response]:
+        merged = {**self.build_headers(path), **headers}
+        async with self._client.stream(method, path, content=content, headers=merged) as response:
+            yield response
+
+
+def _count_allowed_tokens(body: Json) -> int:
+    """The output tokens that a request may cost; 0 if it generates nothing."""
+    if not body.keys() & {"messages", "prompt", "input", "text", "inputs"} or body.get("encoding_format"):
+        return 0
+    options = get_object(body, "options") or get_object(body, "parameters") or get_object(body, "sampling_params")
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict", "max_new_tokens")
+    limits = [source.get(name) for source in (body, options) for name in names]
+    given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    n = body.get("n")
+    return (max(given) if given else DEFAULT_OUTPUT) * (n if isinstance(n, int) and 0 < n < 10 else 1)
+
+
+class Session:
+    """What one check asks the server.
+
+    claims: what the server is said to have. exchanges: the evidence, in order.
+    """
+
+    def __init__(self, client: Client, claims: frozenset[str]) -> None:
+        self.client, self.target, self.claims = client, client.target, claims
+        self.exchanges: list[Exchange] = []
+
+    @property
+    def model(self) -> str:
+        return self.target.model
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Exchange:
+        """Send a request, and read the whole response. raw: the body as it is. Raises Violation, LimitReached."""
+        self.client.spend(body)
+        content = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        sent = {**({} if content is None else {"content-type": "application/json"}), **(headers or {})}
+        exchange = Exchange(method, path, content or b"")
+        self.exchanges.append(exchange)
+        start = time.perf_counter()
+        try:
+            async with self.client.open(method, path, content, sent) as response:
+                exchange.status = response.status_code
+                exchange.headers = [(key.lower(), value) for key, value in response.headers.multi_items()]
+                async for piece in response.aiter_bytes():
+                    exchange.body += piece
+        except httpx2.TimeoutException:
+            raise Violation(f"{method} {path}: no response within {self.target.timeout:g} s") from None
+        except (httpx2.HTTPError, ValueError) as error:
+            raise Violation(f"{method} {path}: {type(error).__name__}: {error}") from None
+        finally:
+            exchange.seconds = time.perf_counter() - start
+        return exchange
+
+    async def post(self, path: str, body: object, **options: Any) -> Exchange:
+        return await self.send("POST", path, body, **options)
+
+    async def get(self, path: str, **options: Any) -> Exchange:
+        return await self.send("GET", path, **options)
+
+    async def ask(self, path: str, body: Json, *, feature: str | None = None, **options: Any) -> Exchange:
+        """Send a request that has to be answered with 200.
+
+        feature: an option of the request that a server may lack, if it says so with an error. Raises Skipped then,
+        unless the profile claims the feature.
+        """
+        exchange = await self.post(path, body, **options)
+        if feature is not None and feature not in self.claims and exchange.status in REFUSALS:
+            raise Skipped(f"the server refuses {feature}: {exchange.message()}")
+        warnings = exchange.header("x-dragoman-warnings") or ""
+        if feature is not None and f"{feature} is ignored" in warnings:
+            raise Skipped(f"the server says that it ignores it: {warnings}")
+        require(exchange.status == 200, f"POST {path}: status {exchange.status}: {exchange.message()}")
+        return exchange
+
+    async def share(self, key: str, build: Callable[[], Awaitable[T]]) -> T:
+        """What `build` returns or raises, computed once for all checks; its exchanges are evidence of each."""
+        cached = self.client.cache.get(key)
+        if cached is None:
+            before = len(self.exchanges)
+            try:
+                value: object = await build()
+            except (Violation, Skipped) as error:
+                value = error
+            cached = self.client.cache[key] = (value, self.exchanges[before:])
+        else:
+            self.exchanges += cached[1]
+        if isinstance(cached[0], Exception):
+            raise cached[0]
+        return cast(T, cached[0])
+
+    async def send_bytes(self, data: bytes, *, patience: float = 5.0) -> Exchange:
+        """Send bytes on a connection of their own, and read until the server closes it or is silent.
+
+        The exchange's body is everything that came. patience: seconds to wait for the first byte.
+        """
+        self.client.spend(None)
+        url = urlsplit(self.target.url)
+        exchange = Exchange("RAW", url.netloc, data)
+        self.exchanges.append(exchange)
+        context = ssl.create_default_context() if url.scheme == "https" else None
+        port = url.port or (443 if context else 80)
+        try:
+            reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
+        except OSError as error:
+            raise Violation(f"no connection: {error}") from None
+        try:
+            writer.write(data)
+            while piece := await asyncio.wait_for(reader.read(65536), QUIET if exchange.body else patience):
+                exchange.body += piece
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+        head = exchange.body.partition(b"\r\n")[0].split(b" ")
+        exchange.status = int(head[1]) if len(head) > 1 and head[1].isdigit() else 0
+        return exchange
+
+    def build_head(self, method: str, path: str, *lines: str, version: str = "HTTP/1.1", host: bool = True) -> bytes:
+        """The head of a raw request, with the key, up to and without the empty line."""
+        netloc = urlsplit(self.target.url).netloc
+        head = [f"{method} {path} {version}", *([f"Host: {netloc}"] if host else [])]
+        head += [f"{name}: {value}" for name, value in self.client.build_headers(path).items()]
+        return "".join(f"{line}\r\n" for line in (*head, *lines)).encode("latin-1")
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, body: Json, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[httpx2.Response]:
+        """A stream that is read piece by piece; leaving the block closes its connection, which ends the generation."""
+        self.client.spend({"prompt": ""})
+        content = json.dumps(body).encode()
+        exchange = Exchange("POST", path, content)
+        self.exchanges.append(exchange)
+        try:
+            sent = {"content-type": "application/json", **(headers or {})}
+            async with self.client.open("POST", path, content, sent) as response:
+                exchange.status = response.status_code
+                yield response
+        except httpx2.HTTPError as error:
+            raise Violation(f"POST {path}: {type(error).__name__}: {error}") from None
+
+    @asynccontextmanager
+    async def open_websocket(self, path: str) -> AsyncGenerator[Socket]:
+        """A WebSocket. Raises Skipped if the server has none there."""
+        self.client.spend(None)
+        url = self.target.url.replace("http", "ws", 1) + path
+        exchange = Exchange("WEBSOCKET", path, b"")
+        self.exchanges.append(exchange)
+        try:
+            async with connect(
+                url,
+                additional_headers=self.client.build_headers(path),
+                proxy=None,
+                open_timeout=self.target.timeout,
+                max_size=None,
+            ) as connection:
+                yield Socket(connection, exchange, self.client)
+        except InvalidHandshake as error:
+            raise Skipped(f"no WebSocket at {path}: {error}") from None
+
+
+class Socket:
+    """An open WebSocket whose frames are JSON objects."""
+
+    def __init__(self, connection: ClientConnection, exchange: Exchange, client: Client) -> None:
+        self._connection, self._exchange, self._client = connection, exchange, client
+
+    async def send(self, frame: Json | str) -> None:
+        self._client.spend(frame)
+        text = frame if isinstance(frame, str) else json.dumps(frame)
+        self._exchange.request += text.encode() + b"\n"
+        await self._connection.send(text)
+
+    async def receive(self) -> Json:
+        """Raises Violation if nothing comes in time, or it is no JSON object."""
+        try:
+            data = await asyncio.wait_for(self._connection.recv(), self._client.target.timeout)
+        except (TimeoutError, OSError) as error:
+            raise Violation(f"no frame: {type(error).__name__}") from None
+        text = data if isinstance(data, str) else data.decode(errors="replace")
+        self._exchange.body += text.encode() + b"\n"
+        return require_object(json.loads(text), "the frame")
+
+    async def receive_turn(self) -> list[Json]:
+        """The events up to the one that ends a response, or an error."""
+        events: list[Json] = []
+        ends = ("response.completed", "response.incomplete", "response.failed", "error")
+        while not events or events[-1].get("type") not in ends:
+            events.append(await self.receive())
+        return events

@@ -1,0 +1,199 @@
+"""`dragoman keys`: named API keys in the file that `dragoman serve --keys-file` reads.
+
+A key is never an argument: other users of the machine could read it, and the shell's history would contain it. A new
+key is printed once, alone, to standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from ..settings import SettingsError
+from ..tenants import KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
+from ..tenants.key_file import generate_id
+from .options import report_errors
+
+VARIABLE = "DRAGOMAN_KEYS_FILE"
+MIN_LENGTH = 32
+"""Characters of a key that is read: a shorter one could be found from its hash by guessing."""
+
+KeysFile = Annotated[
+    str | None,
+    typer.Option("--keys-file", metavar="FILE", help=f"The file of keys; by default {VARIABLE}.", show_default=False),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The key's name, which logs and metrics show.")]
+FromStdin = Annotated[bool, typer.Option("--from-stdin", help="Use the key on standard input instead of a new one.")]
+Limit = Annotated[int | None, typer.Option(show_default=False)]
+
+
+def build_keys_app() -> typer.Typer:
+    app = typer.Typer(help="Manage named API keys.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    app.command("add")(add_key)
+    app.command("list")(list_keys)
+    app.command("rotate")(rotate_key)
+    app.command("revoke")(revoke_key)
+    return app
+
+
+def add_key(
+    name: Name,
+    keys_file: KeysFile = None,
+    role: Annotated[str, typer.Option(help="`user` or `admin`.")] = "user",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."),
+    ] = None,
+    requests_per_minute: Limit = None,
+    tokens_per_minute: Limit = None,
+    concurrent_requests: Limit = None,
+    tokens_per_day: Limit = None,
+    tokens_per_month: Limit = None,
+    weight: Annotated[float, typer.Option(help="Share of a busy engine, in relation to other keys.")] = 1.0,
+    from_stdin: FromStdin = False,
+) -> None:
+    """Add a key, and print it. It is not stored, so it cannot be shown again."""
+    with report_errors():
+        key = _read_or_generate(from_stdin=from_stdin)
+
+        def add(tenants: dict[str, Tenant]) -> None:
+            if name in tenants:
+                raise SettingsError(f"there is a key {name} already; `dragoman keys rotate` replaces it")
+            tenants[name] = Tenant(
+                id=generate_id(),
+                secrets=(KeyHash(hash_key(key)),),
+                role=_read_role(role),
+                models=tuple(model or ()),
+                requests_per_minute=requests_per_minute,
+                tokens_per_minute=tokens_per_minute,
+                concurrent_requests=concurrent_requests,
+                tokens_per_day=tokens_per_day,
+                tokens_per_month=tokens_per_month,
+                weight=weight,
+                created=_now(),
+            )
+
+        path = _find_file(keys_file)
+        edit_key_file(path, add)
+        _print_key(key, path, from_stdin=from_stdin)
+
+
+def list_keys(keys_file: KeysFile = None) -> None:
+    """List the keys with their limits and states."""
+    with report_errors():
+        rows = [("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")]
+        rows += [_build_row(name, tenant) for name, tenant in _load(keys_file).items()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def rotate_key(
+    name: Name,
+    keys_file: KeysFile = None,
+    grace: Annotated[float, typer.Option(help="Hours for which the former key is accepted too.", min=0)] = 24.0,
+    from_stdin: FromStdin = False,
+) -> None:
+    """Give a key's owner a new key, and print it. Limits, usage and stored objects stay."""
+    with report_errors():
+        key, end = _read_or_generate(from_stdin=from_stdin), _now() + timedelta(hours=grace)
+
+        def rotate(tenants: dict[str, Tenant]) -> None:
+            tenant = _find(tenants, name)
+            former = tuple(
+                each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
+                for each in tenant.secrets
+            )
+            secrets = (*former, KeyHash(hash_key(key)))
+            tenants[name] = msgspec.structs.replace(tenant, secrets=secrets, disabled=False)
+
+        path = _find_file(keys_file)
+        edit_key_file(path, rotate)
+        _print_key(key, path, from_stdin=from_stdin)
+
+
+def revoke_key(
+    name: Name,
+    keys_file: KeysFile = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the entry with its limits too.")] = False,
+) -> None:
+    """Reject a key from the next reload on. What it stored stays; `rotate` gives its owner a new key."""
+    with report_errors():
+
+        def revoke(tenants: dict[str, Tenant]) -> None:
+            tenant = _find(tenants, name)
+            tenants[name] = msgspec.structs.replace(tenant, secrets=(), disabled=True)
+            if delete:
+                del tenants[name]
+
+        path = _find_file(keys_file)
+        edit_key_file(path, revoke)
+        typer.echo(f"{name} is revoked in {path}. {_RELOAD}", err=True)
+
+
+_RELOAD = "A running server reads the file on SIGHUP."
+
+
+def _find_file(keys_file: str | None) -> Path:
+    path = keys_file or os.environ.get(VARIABLE)
+    if not path:
+        raise SettingsError(f"name the file of keys: --keys-file FILE or {VARIABLE}")
+    return Path(path)
+
+
+def _load(keys_file: str | None) -> Mapping[str, Tenant]:
+    return load_key_file(_find_file(keys_file))
+
+
+def _find(tenants: Mapping[str, Tenant], name: str) -> Tenant:
+    if name not in tenants:
+        raise SettingsError(f"there is no key {name}; there are: {', '.join(tenants) or 'none'}")
+    return tenants[name]
+
+
+def _read_or_generate(*, from_stdin: bool) -> str:
+    if not from_stdin:
+        return generate_key()
+    key = sys.stdin.readline().strip()
+    if len(key) < MIN_LENGTH or not all("!" <= character <= "~" for character in key):
+        raise SettingsError(f"a key has at least {MIN_LENGTH} printable ASCII characters without spaces")
+    return key
+
+
+def _read_role(role: str) -> Literal["user", "admin"]:
+    match role:
+        case "user" | "admin":
+            return role
+    raise SettingsError(f"--role: must be user or admin, not {role!r}")
+
+
+def _print_key(key: str, path: Path, *, from_stdin: bool) -> None:
+    if not from_stdin:
+        typer.echo(key)
+    typer.echo(f"Stored in {path} as a hash; the key is not shown again. {_RELOAD}", err=True)
+
+
+def _build_row(name: str, tenant: Tenant) -> tuple[str, ...]:
+    now = _now()
+    n_valid = sum(each.expires is None or each.expires > now for each in tenant.secrets)
+    state = "revoked" if tenant.disabled or not n_valid else "rotating" if n_valid > 1 else "active"
+    limits = (
+        tenant.requests_per_minute,
+        tenant.tokens_per_minute,
+        tenant.concurrent_requests,
+        tenant.tokens_per_day,
+        tenant.tokens_per_month,
+    )
+    numbers = ("-" if limit is None else str(limit) for limit in limits)
+    return (name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

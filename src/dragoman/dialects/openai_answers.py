@@ -1,0 +1,283 @@
+"""The shapes that the writers of Chat Completions, Completions and token generation write, as structs.
+
+For the description of the API. The writers build their bytes by hand, since that is the cost of every token; tests
+validate what they write against these structs. A field that is `UNSET` here is written only if it is requested, or only
+in vLLM's profile.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ..core.events import WeightSpan
+from .generate.writer import GenerateTokenLogprob
+from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
+
+ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter", "abort"]
+"""`abort` only in vLLM's profile; in OpenAI's an aborted answer ends with `length`."""
+FinishReasonName = Literal["stop", "length", "content_filter", "abort"]
+
+
+class CachedTokenDetails(Struct, frozen=True):
+    cached_tokens: int
+
+
+class ReasoningTokenDetails(Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class CompletionUsage(Struct, frozen=True):
+    """Token counts. Details are null if unknown, which differs from zero."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokenDetails | None
+    completion_tokens_details: ReasoningTokenDetails | None
+
+
+class ChatLogprobs(Struct, frozen=True):
+    content: list[ChatTokenLogprob] | None
+    refusal: list[ChatTokenLogprob] | None
+
+
+class CalledFunction(Struct, frozen=True):
+    """A called function.
+
+    arguments: a JSON text.
+    """
+
+    name: str
+    arguments: str
+
+
+class CalledCustomTool(Struct, frozen=True):
+    name: str
+    input: str
+
+
+class AnsweredToolCall(Struct, frozen=True):
+    """A tool call.
+
+    function, custom: the one that `type` names is present.
+    """
+
+    id: str
+    type: Literal["function", "custom"]
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledCustomTool | UnsetType = UNSET
+
+
+class ChatAnswerMessage(Struct, frozen=True):
+    """The answer of one choice.
+
+    content: null if the answer has only reasoning, a refusal or tool calls.
+    reasoning, reasoning_content: the same text under the two names that clients read.
+    function_call: the answer to the legacy field `functions`.
+    """
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    annotations: UnsetType | None = UNSET
+    audio: UnsetType | None = UNSET
+    function_call: CalledFunction | UnsetType | None = UNSET
+    tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType | None = UNSET
+
+
+class ChatChoice(Struct, frozen=True):
+    """One answer.
+
+    stop_reason: the stop string or token id that ended it.
+    token_ids: of the answer (`return_token_ids`).
+    weight_versions: which tokens were sampled by which weights (`return_weight_versions`).
+    """
+
+    index: int
+    message: ChatAnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    weight_versions: list[WeightSpan] | UnsetType | None = UNSET
+
+
+class ChatCompletion(Struct, frozen=True):
+    """A complete answer.
+
+    created: Unix seconds.
+    prompt_token_ids, prompt_text: of the rendered prompt (`return_token_ids`, `return_prompt_text`).
+    prompt_logprobs: by token id, for each position of the prompt.
+    metadata: only of a stored completion.
+    """
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: CompletionUsage
+    service_tier: Literal["default"] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_text: str | UnsetType | None = UNSET
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType | None = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+
+
+class FunctionDelta(Struct, frozen=True):
+    """A piece of a called function. The name is in the first piece only."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CustomToolDelta(Struct, frozen=True):
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
+class ToolCallPiece(Struct, frozen=True):
+    """A piece of a tool call. The id and the type are in the first piece only."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomToolDelta | UnsetType = UNSET
+
+
+class ChatDelta(Struct, frozen=True):
+    """What a chunk adds to the answer: the role first, then one field a chunk; empty in the last chunk."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    refusal: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPiece] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason | None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    weight_versions: list[WeightSpan] | UnsetType | None = UNSET
+
+
+class ChatCompletionChunk(Struct, frozen=True):
+    """One event of a stream. The chunk with `usage` and no choices comes last (`stream_options.include_usage`)."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: CompletionUsage | UnsetType | None = UNSET
+    service_tier: Literal["default"] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_text: str | UnsetType | None = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+
+
+class StoredChatMessage(Struct, frozen=True):
+    """A message of a stored completion's request: its own fields, with an id.
+
+    content_parts: the parts of a content that is a list; then `content` is their text.
+    """
+
+    id: str
+    role: str
+    content: str | None
+    content_parts: list[Any] | None
+    refusal: str | None
+
+
+class CompletionChoice(Struct, frozen=True):
+    """One text. The fields after `finish_reason` are vLLM's."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReasonName
+    weight_versions: list[WeightSpan] | UnsetType | None = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType | None = UNSET
+
+
+class TextCompletion(Struct, frozen=True):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+    service_tier: Literal["default"] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+
+
+class CompletionChunkChoice(Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReasonName | None
+    weight_versions: list[WeightSpan] | UnsetType | None = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+
+
+class TextCompletionChunk(Struct, frozen=True):
+    """One event of a stream. Its `object` is that of the complete answer, as in OpenAI's API."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: CompletionUsage | UnsetType | None = UNSET
+    service_tier: Literal["default"] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+
+
+class GenerateLogprobs(Struct, frozen=True):
+    content: list[GenerateTokenLogprob]
+
+
+class GeneratedChoice(Struct, frozen=True):
+    index: int
+    logprobs: GenerateLogprobs | None
+    finish_reason: FinishReasonName | None
+    token_ids: list[int]
+    weight_versions: list[WeightSpan] | UnsetType | None = UNSET
+
+
+class GeneratedTokens(Struct, frozen=True):
+    """The answer of /inference/v1/generate: token ids without text."""
+
+    request_id: str
+    choices: list[GeneratedChoice]
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
+    kv_transfer_params: dict[str, Any] | None
+    usage: CompletionUsage
+
+
+class GeneratedTokensChunk(Struct, frozen=True):
+    request_id: str
+    choices: list[GeneratedChoice]
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    usage: CompletionUsage | UnsetType = UNSET

@@ -1,0 +1,403 @@
+"""The tools that OpenAI defines and the client runs, as functions whose arguments are the fields of their items.
+
+OpenAI's models are trained on these tools and need no schema; any other model does. A call comes back as an item of its
+own type. The shapes are those of openai-python 3.54 (`openai.types.responses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ...core.message import FunctionTool
+from ..body import invalid_value, missing_parameter, read_json_object, read_json_value
+from ..json_encoding import encode_string, escape_line_breaks
+from .raw_json import minify
+from .wire import ResponsesContentPart, ResponsesWireTool, WireItem
+
+T = TypeVar("T")
+Schema = dict[str, Any]
+
+
+class CallFields(Struct, frozen=True):
+    """The fields of a call's item as JSON without braces.
+
+    initial: those of the item as it begins, if they differ.
+    commands: what a shell call streams.
+    """
+
+    complete: bytes
+    initial: bytes = b""
+    commands: tuple[str, ...] = ()
+
+
+class ClientTool(Struct, frozen=True):
+    """A kind of tool.
+
+    name: the function's name in the prompt, unless another tool has it.
+    call, output: types of its items.
+    render_call: fields of the item of a call with these arguments; raises msgspec.MsgspecError or ValueError if they do
+    not have the tool's shape.
+    read_call: the arguments of a call's item.
+    """
+
+    name: str
+    call: str
+    output: str
+    render_call: Callable[[bytes], CallFields]
+    read_call: Callable[[WireItem, str], bytes]
+
+
+class _ShellAction(Struct, frozen=True, omit_defaults=True):
+    commands: list[str]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class _LocalShellAction(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="exec"):
+    command: list[str]
+    env: dict[str, str]
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class _LocalShellArguments(Struct, frozen=True):
+    command: list[str]
+    env: dict[str, str] | None = None
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class _CreateFile(Struct, frozen=True, tag_field="type", tag="create_file"):
+    path: str
+    diff: str
+
+
+class _UpdateFile(Struct, frozen=True, tag_field="type", tag="update_file"):
+    path: str
+    diff: str
+
+
+class _DeleteFile(Struct, frozen=True, tag_field="type", tag="delete_file"):
+    path: str
+
+
+class _PatchArguments(Struct, frozen=True):
+    operation: _CreateFile | _UpdateFile | _DeleteFile
+
+
+class _Point(Struct, frozen=True):
+    x: int
+    y: int
+
+
+class _Pointer(_Point, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    keys: list[str] | None = None
+
+
+class _Click(_Pointer, frozen=True, kw_only=True, tag="click"):
+    button: str
+
+
+class _DoubleClick(_Pointer, frozen=True, kw_only=True, tag="double_click"):
+    pass
+
+
+class _Move(_Pointer, frozen=True, kw_only=True, tag="move"):
+    pass
+
+
+class _Scroll(_Pointer, frozen=True, kw_only=True, tag="scroll"):
+    scroll_x: int
+    scroll_y: int
+
+
+class _Drag(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="drag"):
+    path: list[_Point]
+    keys: list[str] | None = None
+
+
+class _Keypress(Struct, frozen=True, tag_field="type", tag="keypress"):
+    keys: list[str]
+
+
+class _TypeText(Struct, frozen=True, tag_field="type", tag="type"):
+    text: str
+
+
+class _Screenshot(Struct, frozen=True, tag_field="type", tag="screenshot"):
+    pass
+
+
+class _Wait(Struct, frozen=True, tag_field="type", tag="wait"):
+    pass
+
+
+_Action = _Click | _DoubleClick | _Move | _Scroll | _Drag | _Keypress | _TypeText | _Screenshot | _Wait
+
+
+class _ComputerArguments(Struct, frozen=True):
+    actions: list[_Action]
+
+
+class _PreviewArguments(Struct, frozen=True):
+    action: _Action
+
+
+class _ShellOutcome(Struct, frozen=True):
+    type: str = "exit"
+    exit_code: int | None = None
+
+
+class _Skill(Struct, frozen=True):
+    name: str
+    description: str
+    path: str
+
+
+class _Environment(Struct, frozen=True):
+    """Where a shell runs: `local`, or a container of the server."""
+
+    type: str = "local"
+    skills: list[_Skill] | None = None
+
+
+class _Screen(Struct, frozen=True):
+    image_url: str | None = None
+    file_id: str | None = None
+
+
+# Calls: arguments to items.
+
+
+def _encode(value: object) -> bytes:
+    return escape_line_breaks(msgspec.json.encode(value))
+
+
+def _render_shell(arguments: bytes) -> CallFields:
+    action = msgspec.json.decode(arguments, type=_ShellAction)
+    complete, initial = (
+        b'"action":%s,"environment":{"type":"local"}' % _encode(each)
+        for each in (action, msgspec.structs.replace(action, commands=[]))
+    )
+    return CallFields(complete, initial, tuple(action.commands))
+
+
+def _render_local_shell(arguments: bytes) -> CallFields:
+    parsed = msgspec.json.decode(arguments, type=_LocalShellArguments)
+    action = _LocalShellAction(
+        parsed.command, parsed.env or {}, parsed.timeout_ms, parsed.user, parsed.working_directory
+    )
+    return CallFields(b'"action":' + _encode(action))
+
+
+def _render_patch(arguments: bytes) -> CallFields:
+    return CallFields(b'"operation":' + _encode(msgspec.json.decode(arguments, type=_PatchArguments).operation))
+
+
+def _render_computer(arguments: bytes) -> CallFields:
+    actions = msgspec.json.decode(arguments, type=_ComputerArguments).actions
+    return CallFields(b'"pending_safety_checks":[],"actions":' + _encode(actions))
+
+
+def _render_preview(arguments: bytes) -> CallFields:
+    action = msgspec.json.decode(arguments, type=_PreviewArguments).action
+    return CallFields(b'"pending_safety_checks":[],"action":' + _encode(action))
+
+
+def _render_search(arguments: bytes) -> CallFields:
+    found = msgspec.json.decode(arguments, type=dict[str, object])
+    return CallFields(b'"execution":"client","arguments":' + _encode(found))
+
+
+# Calls: items to arguments. What the client replays is not validated further: it ran it already.
+
+
+def _read_field(raw: Raw, path: str) -> object:
+    value = read_json_value(raw, path)
+    if not isinstance(value, dict | list):
+        raise missing_parameter(path) if value is None else invalid_value(path, "expected an object or an array")
+    return cast("object", value)
+
+
+def _read_action(item: WireItem, path: str) -> bytes:
+    action = _read_field(item.action, f"{path}.action")
+    fields = cast("dict[str, object]", action) if isinstance(action, dict) else {}
+    return _encode({name: value for name, value in fields.items() if name != "type" and value is not None})
+
+
+def _read_operation(item: WireItem, path: str) -> bytes:
+    return _encode({"operation": _read_field(item.operation, f"{path}.operation")})
+
+
+def _read_computer(item: WireItem, path: str) -> bytes:
+    if read_json_value(item.action, f"{path}.action") is not None:
+        return _encode({"action": _read_field(item.action, f"{path}.action")})
+    return _encode({"actions": _read_field(item.actions, f"{path}.actions")})
+
+
+def _read_search(item: WireItem, path: str) -> bytes:
+    return _encode(_read_field(item.arguments, f"{path}.arguments"))
+
+
+CLIENT_TOOLS: Mapping[str, ClientTool] = {
+    "shell": ClientTool("shell", "shell_call", "shell_call_output", _render_shell, _read_action),
+    "local_shell": ClientTool(
+        "local_shell", "local_shell_call", "local_shell_call_output", _render_local_shell, _read_action
+    ),
+    "apply_patch": ClientTool(
+        "apply_patch", "apply_patch_call", "apply_patch_call_output", _render_patch, _read_operation
+    ),
+    "computer": ClientTool("computer", "computer_call", "computer_call_output", _render_computer, _read_computer),
+    "computer_use_preview": ClientTool(
+        "computer", "computer_call", "computer_call_output", _render_preview, _read_computer
+    ),
+    "tool_search": ClientTool("tool_search", "tool_search_call", "tool_search_output", _render_search, _read_search),
+}
+"""By the type of the tool."""
+CALL_TYPES = frozenset(tool.call for tool in CLIENT_TOOLS.values())
+OUTPUT_TYPES = frozenset(tool.output for tool in CLIENT_TOOLS.values())
+CHOICE_TYPES = {"computer_use": "computer"}
+"""Types of a tool choice that are not the type of a tool."""
+
+
+def find_kinds(call: str) -> tuple[str, ...]:
+    """The kinds of tools with this type of call."""
+    return tuple(kind for kind, tool in CLIENT_TOOLS.items() if tool.call == call)
+
+
+def is_client_tool(tool: ResponsesWireTool) -> bool:
+    """Whether the client runs it: a shell in a container and a search on the server are hosted."""
+    match tool.type:
+        case "tool_search":
+            return tool.execution == "client"
+        case "shell":
+            kind = _decode_or_none(tool.environment, dict[str, Raw])
+            return kind is None or bytes(kind.get("type", Raw(b'"local"'))) == b'"local"'
+        case kind:
+            return kind in CLIENT_TOOLS
+
+
+def render_client_tool(tool: ResponsesWireTool, path: str) -> bytes:
+    """The tool as the response object repeats it."""
+    fields = [b'"type":' + encode_string(tool.type)]
+    for name in ("display_width", "display_height", "execution", "description"):
+        if (value := getattr(tool, name)) is not None:
+            fields.append(b'"%s":%s' % (name.encode(), _encode(value)))
+    for name in ("environment", "parameters"):
+        raw: Raw = getattr(tool, name)
+        if read_json_value(raw, f"{path}.{name}") is not None:
+            fields.append(b'"%s":%s' % (name.encode(), minify(raw)))
+    return b"{%s}" % b",".join(fields)
+
+
+def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
+    """What the commands of a shell call printed, as text."""
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        outcome = _decode_or_none(part.outcome, _ShellOutcome) or _ShellOutcome()
+        texts += [text.rstrip("\n") for text in (part.stdout or part.text, part.stderr) if text]
+        if outcome.type == "timeout":
+            texts.append("[timed out]")
+        elif outcome.exit_code is not None:
+            texts.append(f"[exit code {outcome.exit_code}]")
+    return "\n".join(texts)
+
+
+def read_screen(output: Mapping[str, Raw]) -> ResponsesContentPart:
+    """The screenshot of a computer call as an image part."""
+    screen = _decode_or_none(Raw(msgspec.json.encode(output)), _Screen) or _Screen()
+    return ResponsesContentPart("input_image", image_url=screen.image_url, file_id=screen.file_id)
+
+
+def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
+    """A value of the client; None if it is absent or of another type."""
+    try:
+        return msgspec.json.decode(raw, type=type) if bytes(raw) else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# The functions.
+
+
+def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def _tagged(tag: str, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    return _object(("type", *required), type={"type": "string", "enum": [tag]}, **properties)
+
+
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_STRING: Schema = {"type": "string"}
+_INTEGER: Schema = {"type": "integer"}
+_COUNT: Schema = {"type": "integer", "minimum": 1}
+_XY = {"x": _INTEGER, "y": _INTEGER}
+_KEYS: Schema = {**_array(_STRING), "description": "Keys that are held."}
+_BUTTON: Schema = {"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]}
+_ACTION: Schema = {
+    "anyOf": [
+        _tagged("click", ("button", "x", "y"), button=_BUTTON, **_XY, keys=_KEYS),
+        _tagged("double_click", ("x", "y"), **_XY, keys=_KEYS),
+        _tagged("drag", ("path",), path=_array(_object(("x", "y"), **_XY)), keys=_KEYS),
+        _tagged("keypress", ("keys",), keys=_array(_STRING)),
+        _tagged("move", ("x", "y"), **_XY, keys=_KEYS),
+        _tagged("screenshot"),
+        _tagged("scroll", ("x", "y", "scroll_x", "scroll_y"), **_XY, scroll_x=_INTEGER, scroll_y=_INTEGER, keys=_KEYS),
+        _tagged("type", ("text",), text=_STRING),
+        _tagged("wait"),
+    ]
+}
+_DIFF = "Lines to remove begin with -, lines to add with +, unchanged lines with a space, each hunk with @@."
+_OPERATION: Schema = {
+    "anyOf": [
+        _tagged("create_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": "Lines begin with +."}),
+        _tagged("update_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": _DIFF}),
+        _tagged("delete_file", ("path",), path=_STRING),
+    ]
+}
+_COMPUTER = "Use a computer with its screen, mouse and keyboard; the result is a screenshot."
+
+
+def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> FunctionTool:
+    """Build the function that the prompt declares for a tool."""
+    match tool.type:
+        case "shell":
+            description = "Run shell commands one after another on the user's machine."
+            environment = _decode_or_none(tool.environment, _Environment) or _Environment()
+            for skill in environment.skills or ():
+                description += f"\nSkill {skill.name} in {skill.path}: {skill.description}"
+            schema = _object(("commands",), commands=_array(_STRING), timeout_ms=_COUNT, max_output_length=_COUNT)
+        case "local_shell":
+            description = "Run a command on the user's machine. The command is a list of arguments."
+            env: Schema = {"type": "object", "additionalProperties": _STRING}
+            schema = _object(
+                ("command",), command=_array(_STRING), env=env, timeout_ms=_COUNT, user=_STRING,
+                working_directory=_STRING,
+            )  # fmt: skip
+        case "apply_patch":
+            description = "Create, update or delete a file of the user's workspace by a diff."
+            schema = _object(("operation",), operation=_OPERATION)
+        case "computer":
+            description, schema = _COMPUTER, _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
+        case "computer_use_preview":
+            description, schema = _COMPUTER, _object(("action",), action=_ACTION)
+            if tool.display_width and tool.display_height:
+                description += f" The screen has {tool.display_width} by {tool.display_height} pixels."
+        case _:
+            parameters = read_json_object(tool.parameters, f"{path}.parameters")
+            description = tool.description or "Find further tools by a description of what they have to do."
+            return FunctionTool(name, description, parameters or _encode(_object(("query",), query=_STRING)).decode())
+    return FunctionTool(name, description, _encode(schema).decode())

@@ -1,0 +1,1 @@
+"""`/openapi.json`, which describes the API, and `/docs`, a page that shows it."""

@@ -1,0 +1,265 @@
+"""Builds the OpenAPI document of the routes: what they declare, and what the catalogue says of their methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from .... import __version__
+from ....dialects.anthropic.errors import AnthropicErrorBody
+from ....dialects.errors import OpenAIErrorBody
+from ....dialects.ollama.answers import OllamaError
+from ....dialects.responses.answers import RESPONSE_EVENTS
+from ....dialects.tgi.errors import TgiError
+from ... import envelopes
+from ...auth import Access
+from ...endpoint import Route
+from ...envelopes import ErrorEnvelope
+from .administration import ADMINISTRATION
+from .generation import GENERATION
+from .ollama import OLLAMA
+from .operations import BINARY, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
+from .schemas import Json, Schemas
+from .stored import STORED
+
+CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
+
+_BINARY_STRING: Json = {"type": "string", "format": "binary"}
+_PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_ERRORS: Mapping[str, tuple[object, ...]] = {
+    envelopes.OPENAI.name: (OpenAIErrorBody,),
+    envelopes.RESPONSES.name: (OpenAIErrorBody,),
+    envelopes.ANTHROPIC.name: (AnthropicErrorBody,),
+    envelopes.OLLAMA.name: (OllamaError,),
+    envelopes.TGI.name: (TgiError,),
+    envelopes.BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
+}
+"""The body of an error, by the name of its envelope."""
+_INTRODUCTION = """\
+Every route of this server that your key may use, with its requests, responses and events.
+
+- `GET` includes `HEAD`.
+- A body of a type that is not JSON is a 415, a method that a route does not have a 405 with `Allow`.
+- The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A comment line is a \
+sign of life.
+- Unknown fields of a request are reported in the header `x-dragoman-warnings`, and refused by a strict server. With \
+`x-dragoman-warnings: body` the object of a response also lists its warnings, in `dragoman_warnings`.
+"""
+_HEADERS: Mapping[str, tuple[object, str]] = {
+    "x-request-id": (str, "The request's id: the client's own if it sent a plain one."),
+    "request-id": (str, "The same, for Anthropic's SDK."),
+    "openai-processing-ms": (int, "Milliseconds until the response started."),
+    "openai-version": (str, "The version of OpenAI's API."),
+    "x-dragoman-warnings": (str, "Which parts of the request have no effect, separated by semicolons."),
+}
+_ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
+    "retry-after": (int, "Seconds after which to try again."),
+    "www-authenticate": (str, "With a 401."),
+    "allow": (str, "The route's methods, with a 405."),
+}
+_GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
+    "x-dragoman-timeout": (float, "Seconds after which the answer ends; no longer than the server's own limit."),
+    "x-data-parallel-rank": (int, "The engine core that runs the request, where an engine has several."),
+    "x-dragoman-reply": (str, "A scripted reply as JSON, for engines that can be scripted."),
+    "x-dragoman-fault": (str, "A fault to inject as JSON, for engines that can be scripted."),
+}
+_PARAMETERS: Mapping[str, tuple[object, str]] = {
+    "x-request-id": (str, "An id for logs: up to 128 letters, digits, dots, hyphens and underscores."),
+    "x-dragoman-warnings": (str, "`body`: list warnings in the body too."),
+    "anthropic-version": (str, "Asks for Anthropic's format of the response and of errors."),
+    **_GENERATION_PARAMETERS,
+}
+
+
+def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool) -> bytes:
+    """Build the document. requires_key: keys are configured. is_admin: include the routes for administrators."""
+    described = [
+        (route, method, CATALOGUE[method, to_path_template(route.path)])
+        for route in routes
+        if is_admin or route.access is not Access.ADMIN
+        for method in route.handlers
+        if (method, to_path_template(route.path)) in CATALOGUE
+    ]
+    schemas = _build_schemas(operation for _, _, operation in described)
+    builder = _DocumentBuilder(schemas, requires_key)
+    paths: dict[str, Json] = {}
+    for route, method, operation in described:
+        paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(route, method, operation)
+    if "/v1/responses" in paths:
+        paths["/v1/responses"]["x-websocket"] = _describe_websocket(schemas)
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Dragoman",
+            "version": __version__,
+            "summary": "An inference API server.",
+            "description": _INTRODUCTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for _, _, operation in described)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "responses": builder.describe_errors(),
+            "headers": _describe_headers(schemas, {**_HEADERS, **_ERROR_HEADERS}),
+            "parameters": {
+                name: {"name": name, "in": "header", "description": text, "schema": schemas.refer(type)}
+                for name, (type, text) in _PARAMETERS.items()
+            },
+        },
+    }
+    if requires_key:
+        document["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+    return msgspec.json.encode(document)
+
+
+def to_path_template(path: str) -> str:
+    """A route's path as OpenAPI writes it, without the converters of its placeholders."""
+    return _PLACEHOLDER.sub(r"{\1}", path)
+
+
+def _build_schemas(operations: Iterable[Operation]) -> Schemas:
+    bodies: list[Body] = []
+    requests: list[object] = []
+    answers: list[object] = [*RESPONSE_EVENTS, *(type for types in _ERRORS.values() for type in types)]
+    for operation in operations:
+        bodies += [body for body in operation.bodies if isinstance(body, Body)]
+        requests += [body for body in operation.bodies if isinstance(body, type)]
+        requests += [type for body in operation.bodies if isinstance(body, Form) for type, _ in body.fields.values()]
+        requests += [query.type for query in operation.query]
+        answers += [type for answer in operation.answers for type in answer.types]
+    requests += [type for headers in (_HEADERS, _ERROR_HEADERS, _PARAMETERS) for type, _ in headers.values()]
+    return Schemas(bodies, requests, answers)
+
+
+class _DocumentBuilder:
+    """Describes the methods of routes. It collects the envelopes of their errors."""
+
+    def __init__(self, schemas: Schemas, requires_key: bool) -> None:
+        self._schemas, self._requires_key = schemas, requires_key
+        self._errors: dict[str, tuple[ErrorEnvelope, ...]] = {}
+
+    def describe(self, route: Route, method: str, operation: Operation) -> Json:
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in _PLACEHOLDER.findall(route.path)
+        ]
+        parameters += [self._describe_query(query) for query in operation.query]
+        names = ["x-request-id", "x-dragoman-warnings", *(_GENERATION_PARAMETERS if operation.generates else ())]
+        if route.envelope.anthropic is not None:
+            names.append("anthropic-version")
+        parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
+        described: Json = {
+            "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_"),
+            "tags": [operation.tag],
+            "summary": operation.summary,
+            "parameters": parameters,
+            "x-dragoman-access": route.access.value,
+        }
+        if operation.description:
+            described["description"] = operation.description
+        if operation.bodies:
+            described["requestBody"] = self._describe_body(operation)
+        described["responses"] = self._describe_responses(route, operation)
+        if self._requires_key:
+            is_public = route.access is Access.PUBLIC
+            described["security"] = [] if is_public else [{"bearer": []}, {"x-api-key": []}]
+        return described
+
+    def _describe_query(self, query: Query) -> Json:
+        schema = self._schemas.refer(query.type)
+        if query.is_list:
+            schema = {"type": "array", "items": schema}
+        return {"name": query.name, "in": "query", "description": query.description, "schema": schema}
+
+    def _describe_body(self, operation: Operation) -> Json:
+        forms = [body for body in operation.bodies if isinstance(body, Form)]
+        if forms:
+            properties = {
+                name: {**self._schemas.refer(type), "description": text}
+                for name, (type, text) in forms[0].fields.items()
+            }
+            properties["file"] = {
+                "type": "string",
+                "format": "binary",
+                "description": properties["file"]["description"],
+            }
+            schema: Json = {"type": "object", "properties": properties, "required": ["file"]}
+            return {"required": True, "content": {FORM: {"schema": schema}}}
+        alternatives = [
+            {"$ref": f"#/components/schemas/{body.name}"} if isinstance(body, Body) else self._schemas.refer(body)
+            for body in operation.bodies
+        ]
+        content: Json = {JSON: {"schema": _any_of(alternatives)}}
+        if operation.accepts_binary:
+            content[BINARY] = {"schema": _BINARY_STRING}
+        return {"required": not operation.is_body_optional, "content": content}
+
+    def _describe_responses(self, route: Route, operation: Operation) -> Json:
+        responses: Json = {}
+        for answer in operation.answers:
+            response = responses.setdefault(
+                str(answer.status),
+                {
+                    "description": answer.description or "The response.",
+                    "headers": _refer_to_headers(_HEADERS),
+                },
+            )
+            if answer.media is not None:
+                response.setdefault("content", {})[answer.media] = self._describe_content(answer)
+        given = operation.envelopes or (route.envelope,)
+        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in given)) + "Error"
+        self._errors[name] = given
+        reference = {"$ref": f"#/components/responses/{name}"}
+        return {**responses, "4XX": reference, "5XX": reference}
+
+    def _describe_content(self, answer: Answer) -> Json:
+        if answer.media == BINARY:
+            return {"schema": _BINARY_STRING}
+        if not answer.types:
+            return {"schema": {"type": "string"}}
+        return {"schema": _any_of([self._schemas.refer(type) for type in answer.types])}
+
+    def describe_errors(self) -> Json:
+        """The responses with errors, of the methods that have been described."""
+        described: Json = {}
+        for name, given in sorted(self._errors.items()):
+            types = dict.fromkeys(type for envelope in given for type in _ERRORS[envelope.name])
+            described[name] = {
+                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in given)}.",
+                "headers": {
+                    header: {"$ref": f"#/components/headers/{header}"} for header in (*_HEADERS, *_ERROR_HEADERS)
+                },
+                "content": {JSON: {"schema": _any_of([self._schemas.refer(type) for type in types])}},
+            }
+        return described
+
+
+def _any_of(alternatives: list[Json]) -> Json:
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+
+
+def _refer_to_headers(names: Iterable[str]) -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _describe_headers(schemas: Schemas, headers: Mapping[str, tuple[object, str]]) -> Json:
+    return {
+        name: {"description": text, "schema": schemas.refer(type)} for name, (type, text) in sorted(headers.items())
+    }
+
+
+def _describe_websocket(schemas: Schemas) -> Json:
+    """OpenAPI has no WebSockets: an extension with the schemas of both directions."""
+    events = [schemas.refer(event) for event in RESPONSE_EVENTS]
+    create = {"type": "object", "properties": {"type": {"const": "response.create"}}, "required": ["type"]}
+    return {
+        "description": "The same path as a WebSocket: one request a frame, and one event a frame (docs/websocket.md).",
+        "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
+        "receive": {"anyOf": events},
+    }

@@ -1,0 +1,222 @@
+"""The description of the routes that run a model: generation, embeddings, scores, tokens."""
+
+from __future__ import annotations
+
+from ....dialects.anthropic.answers import MESSAGE_EVENTS, MessageAnswer, TokenCount
+from ....dialects.anthropic.errors import AnthropicErrorBody
+from ....dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
+from ....dialects.anthropic.threads import ThreadReference
+from ....dialects.anthropic.wire import MessagesBody, MessagesPromptFields
+from ....dialects.chat.parameters import CHAT
+from ....dialects.chat.wire import ChatBody, ChatPromptFields
+from ....dialects.completions.parameters import COMPLETIONS
+from ....dialects.completions.wire import CompletionsBody
+from ....dialects.embeddings.parameters import EMBEDDINGS
+from ....dialects.embeddings.wire import EmbeddingsBody
+from ....dialects.embeddings.writer import EmbeddingsAnswer
+from ....dialects.errors import OpenAIErrorBody
+from ....dialects.explain.writer import ExplanationBody
+from ....dialects.generate.parameters import GENERATE, SAMPLING_PARAMS
+from ....dialects.generate.render import RenderedGenerateBody
+from ....dialects.generate.wire import GenerateBody, VllmSamplingParams
+from ....dialects.openai_answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    GeneratedTokens,
+    GeneratedTokensChunk,
+    TextCompletion,
+    TextCompletionChunk,
+)
+from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTokenCount, ResponseObject
+from ....dialects.responses.parameters import RESPONSES
+from ....dialects.responses.wire import ResponsesBody
+from ....dialects.scoring.parameters import RERANK, SCORE
+from ....dialects.scoring.wire import RerankBody, ScoreBody
+from ....dialects.scoring.writer import RerankAnswer, ScoreAnswer
+from ....dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
+from ....dialects.sglang.wire import SglangBody, SglangSamplingParams
+from ....dialects.sglang.writer import SglangAnswer
+from ....dialects.tgi.errors import TgiError
+from ....dialects.tgi.info import TgiInfo
+from ....dialects.tgi.parameters import TGI, TGI_PARAMS
+from ....dialects.tgi.wire import TgiBody, TgiParameters
+from ....dialects.tgi.writer import LightllmAnswer, TgiAnswer, TgiStreamEvent
+from ....dialects.tokenize.parameters import DETOKENIZE, TOKENIZE
+from ....dialects.tokenize.reader import DetokenizeBody, TokenizeFields, TokenizeTextBody
+from ....dialects.tokenize.writer import DetokenizeAnswer, TokenizeAnswer
+from ....prompts.template import TokenizerInfo
+from ... import envelopes
+from .operations import EVENTS, MODEL, TEXT, Answer, Body, Catalogue, Operation, answer
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+CHAT_REQUEST = Body("ChatRequest", (ChatPromptFields, ChatBody), CHAT, example={"messages": HELLO})
+COMPLETION_REQUEST = Body(
+    "CompletionRequest", (CompletionsBody,), COMPLETIONS, example={"prompt": "Once upon a time", "max_tokens": 8}
+)
+RESPONSE_REQUEST = Body("ResponseRequest", (ResponsesBody,), RESPONSES, example={"input": "Hello"})
+THREAD = Body("Thread", (ThreadReference,))
+MESSAGES_REQUEST = Body(
+    "MessagesRequest",
+    (MessagesPromptFields, MessagesBody),
+    MESSAGES,
+    inner={"thread": THREAD},
+    example={"max_tokens": 64, "messages": HELLO},
+)
+COUNT_REQUEST = Body(
+    "CountTokensRequest", (MessagesPromptFields,), COUNT_TOKENS, inner={"thread": THREAD}, example={"messages": HELLO}
+)
+EMBEDDING_REQUEST = Body("EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"})
+RERANK_REQUEST = Body(
+    "RerankRequest", (RerankBody,), RERANK, example={"query": "capital of Japan", "documents": ["Tokyo", "Rome"]}
+)
+SCORE_REQUEST = Body("ScoreRequest", (ScoreBody,), SCORE, example={"queries": "Japan", "documents": ["Tokyo"]})
+GENERATE_REQUEST = Body(
+    "TokenGenerationRequest",
+    (GenerateBody,),
+    GENERATE,
+    inner={"sampling_params": Body("VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS)},
+    example={"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 8}},
+)
+SGLANG_REQUEST = Body(
+    "SglangRequest",
+    (SglangBody,),
+    SGLANG,
+    inner={"sampling_params": Body("SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS)},
+    example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 8}},
+)
+TGI_REQUEST = Body(
+    "TgiRequest",
+    (TgiBody,),
+    TGI,
+    inner={"parameters": Body("TgiRequestParameters", (TgiParameters,), TGI_PARAMS)},
+    example={"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8}},
+)
+TOKENIZE_TEXT = Body("TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"})
+TOKENIZE_CHAT = Body("TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO})
+DETOKENIZE_REQUEST = Body("DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]})
+
+_COMPLETION_ANSWERS = (answer(TextCompletion), answer(TextCompletionChunk, OpenAIErrorBody, media=EVENTS))
+_TGI_EVENTS = answer(TgiStreamEvent, TgiError, media=EVENTS)
+_SHARED_ENVELOPES = (envelopes.OPENAI, envelopes.TGI)
+_EXPLANATION = (answer(ExplanationBody),)
+
+_GENERATE = Operation(
+    "SGLang and TGI",
+    "Generate text in the format of SGLang, TGI or LightLLM; the body decides",
+    (
+        answer(SglangAnswer, list[SglangAnswer], TgiAnswer, LightllmAnswer),
+        answer(SglangAnswer, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
+    ),
+    (SGLANG_REQUEST, TGI_REQUEST),
+    generates=True,
+    envelopes=_SHARED_ENVELOPES,
+)
+_RERANK = Operation(
+    "Embeddings", "Order documents by their relevance to a query", (answer(RerankAnswer),), (RERANK_REQUEST,)
+)
+_SCORE = Operation("Embeddings", "Score pairs of texts", (answer(ScoreAnswer),), (SCORE_REQUEST,))
+
+
+def _explain(body: Body, tag: str) -> Operation:
+    return Operation(tag, "Show how the prompt is rendered and cached (--explain)", _EXPLANATION, (body,))
+
+
+GENERATION: Catalogue = {
+    ("POST", "/v1/chat/completions"): Operation(
+        "Chat Completions",
+        "Answer a conversation",
+        (answer(ChatCompletion), answer(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS)),
+        (CHAT_REQUEST,),
+        generates=True,
+        description="A stream ends with `data: [DONE]`, or with an error and nothing after it.",
+    ),
+    ("POST", "/v1/completions"): Operation(
+        "Completions", "Continue a text", _COMPLETION_ANSWERS, (COMPLETION_REQUEST,), generates=True
+    ),
+    ("POST", "/v1/responses"): Operation(
+        "Responses",
+        "Create a response",
+        (answer(ResponseObject), answer(*RESPONSE_EVENTS, media=EVENTS)),
+        (RESPONSE_REQUEST,),
+        generates=True,
+        description="Streamed, whole or in the background. The same path takes WebSockets.",
+    ),
+    ("POST", "/v1/responses/input_tokens"): Operation(
+        "Responses", "Count the tokens of a response's prompt", (answer(InputTokenCount),), (RESPONSE_REQUEST,)
+    ),
+    ("POST", "/v1/responses/compact"): Operation(
+        "Responses", "Compact a conversation", (answer(Compaction),), (RESPONSE_REQUEST,), generates=True
+    ),
+    ("POST", "/v1/messages"): Operation(
+        "Messages",
+        "Answer a conversation",
+        (answer(MessageAnswer), answer(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS)),
+        (MESSAGES_REQUEST,),
+        generates=True,
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        "Messages", "Count the tokens of a prompt", (answer(TokenCount),), (COUNT_REQUEST,)
+    ),
+    ("POST", "/v1/embeddings"): Operation(
+        "Embeddings", "Embed texts", (answer(EmbeddingsAnswer),), (EMBEDDING_REQUEST,)
+    ),
+    ("POST", "/pooling"): Operation("Embeddings", "Refused: token embeddings are not supported", ()),
+    **{("POST", path): _RERANK for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
+    **{("POST", path): _SCORE for path in ("/score", "/v1/score")},
+    ("POST", "/v1/moderations"): Operation("Embeddings", "Refused: no model here moderates", ()),
+    ("POST", "/classify"): Operation("Embeddings", "Refused: no model here classifies", ()),
+    ("POST", "/inference/v1/generate"): Operation(
+        "Tokens",
+        "Generate tokens from tokens, as in vLLM",
+        (answer(GeneratedTokens), answer(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS)),
+        (GENERATE_REQUEST,),
+        generates=True,
+    ),
+    ("POST", "/tokenize"): Operation(
+        "Tokens", "Tokenize a text or a conversation", (answer(TokenizeAnswer),), (TOKENIZE_TEXT, TOKENIZE_CHAT)
+    ),
+    ("POST", "/detokenize"): Operation(
+        "Tokens", "Decode token ids", (answer(DetokenizeAnswer),), (DETOKENIZE_REQUEST,)
+    ),
+    ("GET", "/tokenizer_info"): Operation(
+        "Tokens", "Show the tokenizer's settings", (answer(TokenizerInfo),), query=(MODEL,)
+    ),
+    ("POST", "/v1/chat/completions/explain"): _explain(CHAT_REQUEST, "Chat Completions"),
+    ("POST", "/v1/completions/explain"): _explain(COMPLETION_REQUEST, "Completions"),
+    ("POST", "/v1/responses/explain"): _explain(RESPONSE_REQUEST, "Responses"),
+    ("POST", "/v1/messages/explain"): _explain(MESSAGES_REQUEST, "Messages"),
+    ("POST", "/inference/v1/generate/explain"): _explain(GENERATE_REQUEST, "Tokens"),
+    ("POST", "/generate/explain"): Operation(
+        "SGLang and TGI",
+        "Show how the prompt is rendered and cached (--explain)",
+        _EXPLANATION,
+        (SGLANG_REQUEST, TGI_REQUEST),
+    ),
+    ("POST", "/v1/chat/completions/render"): Operation(
+        "Chat Completions",
+        "Render a conversation to a body for /inference/v1/generate (--explain)",
+        (answer(RenderedGenerateBody),),
+        (CHAT_REQUEST,),
+    ),
+    ("POST", "/v1/completions/render"): Operation(
+        "Completions",
+        "Render prompts to bodies for /inference/v1/generate (--explain)",
+        (answer(list[RenderedGenerateBody]),),
+        (COMPLETION_REQUEST,),
+    ),
+    ("POST", "/generate"): _GENERATE,
+    ("PUT", "/generate"): _GENERATE,
+    ("POST", "/generate_stream"): Operation(
+        "SGLang and TGI", "Stream text in the format of TGI or LightLLM", (_TGI_EVENTS,), (TGI_REQUEST,), generates=True
+    ),
+    ("GET", "/"): Operation("SGLang and TGI", "Say which server this is", (Answer(media=TEXT),)),
+    ("POST", "/"): Operation(
+        "SGLang and TGI",
+        "Generate text in the format of TGI or LightLLM",
+        (answer(list[TgiAnswer], LightllmAnswer), _TGI_EVENTS),
+        (TGI_REQUEST,),
+        generates=True,
+    ),
+    ("GET", "/info"): Operation("SGLang and TGI", "Show the model, as in TGI", (answer(TgiInfo),), query=(MODEL,)),
+}

@@ -1,0 +1,241 @@
+"""The JSON Schemas of the API's description, from the structs that readers decode and writers encode.
+
+The structs are the source, and the rows of the parameter tables add what readers accept or refuse besides. Nothing here
+lists a field by hand. (msgspec's own generator does not know `Raw` defaults, which the structs of requests have.)
+"""
+
+from __future__ import annotations
+
+import inspect as docs
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct, inspect
+
+from ....dialects.parameter_table import ParameterSupport, SupportStatus
+from .operations import Body
+
+Json = dict[str, Any]
+
+REF = "#/components/schemas/"
+_FIELD_TEXT = re.compile(r"((?:[a-z_]\w*, )*[a-z_]\w*): (.*)")
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_SUPPORT = {
+    SupportStatus.ACCEPTED: "Accepted without effect",
+    SupportStatus.WARNED: "Ignored with a warning",
+    SupportStatus.REFUSED: "Refused, except for the values that ask for the default",
+}
+
+
+class Schemas:
+    """The schemas of a description. components: by name, each referred to from somewhere.
+
+    bodies, requests, answers: the types in requests, and in responses.
+    """
+
+    def __init__(self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]) -> None:
+        all_bodies = {body.name: body for body in _with_inner(bodies)}
+        parts = [struct for body in all_bodies.values() for struct in body.structs]
+        types = list({repr(type): type for type in (*parts, *requests, *answers)}.values())
+        infos = inspect.multi_type_info(types)
+        self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
+        sent = _find_structs(inspect.multi_type_info([*parts, *requests]))
+        self.components: dict[str, Json] = {
+            name: _build_struct(struct, is_sent=name in sent) for name, struct in _find_structs(infos).items()
+        }
+        for name, body in all_bodies.items():
+            self.components[name] = self._merge(body)
+        self._drop_unused([*(REF + name for name in all_bodies), *map(str, map(self.refer, [*requests, *answers]))])
+
+    def refer(self, type: object) -> Json:
+        """The schema of a type, which refers to a component if it is a struct."""
+        return self._by_type[repr(type)]
+
+    def _merge(self, body: Body) -> Json:
+        """The schema of a body: the fields of its structs, then those that are only in the table."""
+        parts = [self.components[struct.__name__] for struct in body.structs]
+        properties = {name: dict(schema) for part in parts for name, schema in part["properties"].items()}
+        for row in () if body.table is None else body.table.rows:
+            properties[row.name] = _add_support(properties.get(row.name), row)
+        for name, inner in (body.inner or {}).items():
+            described = {"description": text} if (text := properties[name].get("description")) else {}
+            properties[name] = {"anyOf": [{"$ref": REF + inner.name}, {"type": "null"}], **described}
+        required = [name for part in parts for name in part.get("required", ())]
+        merged: Json = {"title": body.name, "type": "object"}
+        if len(parts) == 1 and "description" in parts[0]:
+            merged["description"] = parts[0]["description"]
+        merged["properties"] = {name: properties[name] for name in (*required, *properties)}
+        if required:
+            merged["required"] = required
+        if body.example is not None:
+            merged["examples"] = [body.example]
+        return merged
+
+    def _drop_unused(self, roots: Iterable[str]) -> None:
+        """Drop the components that nothing refers to: parts of bodies."""
+        used: set[str] = set()
+        pending = [name for root in roots for name in _find_references(root)]
+        while pending:
+            name = pending.pop()
+            if name not in used:
+                used.add(name)
+                pending += _find_references(repr(self.components[name]))
+        self.components = {name: self.components[name] for name in sorted(used)}
+
+
+def _with_inner(bodies: Iterable[Body]) -> Iterator[Body]:
+    for body in bodies:
+        yield body
+        yield from _with_inner((body.inner or {}).values())
+
+
+def _find_references(text: str) -> list[str]:
+    return re.findall(re.escape(REF) + r"(\w+)", text)
+
+
+def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructType]:
+    """All structs in the types, by name.
+
+    Raises:
+        ValueError: two structs have the same name, which a description cannot tell apart.
+    """
+    found: dict[str, inspect.StructType] = {}
+    pending = list(infos)
+    while pending:
+        match pending.pop():
+            case inspect.StructType(cls=struct) as info:
+                known = found.get(struct.__name__)
+                if known is None:
+                    found[struct.__name__] = info
+                    pending += [field.type for field in info.fields]
+                elif known.cls is not struct:
+                    raise ValueError(f"{struct} and {known.cls} have one name")
+            case inspect.Metadata(type=inner):
+                pending.append(inner)
+            case inspect.CollectionType(item_type=item):
+                pending.append(item)
+            case inspect.DictType(key_type=key, value_type=value):
+                pending += [key, value]
+            case inspect.UnionType(types=several) | inspect.TupleType(item_types=several):
+                pending += several
+            case _:
+                """A type without structs."""
+    return found
+
+
+def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a table
+    match info:
+        case inspect.Metadata(type=inner, extra_json_schema=extra):
+            return {**_build(inner), **(extra or {})}
+        case inspect.StructType(cls=struct):
+            return {"$ref": REF + struct.__name__}
+        case inspect.NoneType():
+            return {"type": "null"}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType() | inspect.FloatType():
+            bounds = {name: bound for key, name in _BOUNDS.items() if (bound := getattr(info, key)) is not None}
+            return {"type": "integer" if isinstance(info, inspect.IntType) else "number", **bounds}
+        case inspect.StrType():
+            # ECMA's regular expressions, which JSON Schema uses, have no \Z.
+            pattern = None if info.pattern is None else info.pattern.replace(r"\Z", "$")
+            limits = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": pattern}
+            return {"type": "string", **{name: limit for name, limit in limits.items() if limit is not None}}
+        case inspect.LiteralType(values=values):
+            return {"enum": list(values)}
+        case inspect.EnumType(cls=enum):
+            return {"enum": [member.value for member in enum]}
+        case inspect.CollectionType(item_type=item):
+            limits = {"minItems": info.min_length, "maxItems": info.max_length}
+            items = {name: limit for name, limit in limits.items() if limit is not None}
+            return {"type": "array", "items": _build(item), **items}
+        case inspect.TupleType(item_types=items):
+            return {
+                "type": "array",
+                "prefixItems": [*map(_build, items)],
+                "minItems": len(items),
+                "maxItems": len(items),
+            }
+        case inspect.DictType(value_type=value):
+            return {"type": "object", "additionalProperties": _build(value)}
+        case inspect.UnionType():
+            return _build_union(info)
+        case _:
+            return {}
+
+
+def _build_union(info: inspect.UnionType) -> Json:
+    alternatives = [_build(alternative) for alternative in info.types]
+    union: Json = {"anyOf": alternatives}
+    structs = [alternative for alternative in info.types if isinstance(alternative, inspect.StructType)]
+    if len(structs) == len(info.types):
+        mapping = {str(struct.tag): REF + struct.cls.__name__ for struct in structs}
+        union["discriminator"] = {"propertyName": structs[0].tag_field, "mapping": mapping}
+    return union
+
+
+def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
+    """is_sent: by clients, so that fields with a default may be absent; the server always writes them.
+
+    `UNSET` marks what the server leaves out, and so does `omit_defaults`.
+    """
+    properties: dict[str, Json] = {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
+    required = list(properties)
+    writes_defaults = not is_sent and not info.cls.__struct_config__.omit_defaults
+    unset = {field.encode_name for field in msgspec.structs.fields(info.cls) if "UnsetType" in repr(field.type)}
+    for field in info.fields:
+        properties[field.encode_name] = _build(field.type)
+        has_default = field.default is not NODEFAULT or field.default_factory is not NODEFAULT
+        if field.encode_name not in unset and (writes_defaults or not has_default):
+            required.append(field.encode_name)
+        if is_sent and isinstance(field.default, str | int | float):
+            properties[field.encode_name]["default"] = field.default
+    schema: Json = {"title": info.cls.__name__, "type": "object", **_describe(info.cls, properties)}
+    schema["properties"] = properties
+    if required:
+        schema["required"] = required
+    if info.forbid_unknown_fields:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
+    """Return the description of a struct, and move what its docstring says of single fields, as `name: text`, there."""
+    text: list[str] = []
+    field_texts: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in docs.cleandoc(struct.__doc__ or "").splitlines():
+        match = _FIELD_TEXT.fullmatch(line)
+        names = match[1].split(", ") if match is not None else []
+        if match is not None and all(name in properties for name in names):
+            current = [match[2]]
+            field_texts |= dict.fromkeys(names, current)
+        elif current is not None and line:
+            current.append(line)
+        else:
+            current = None
+            text.append(line)
+    for name, lines in field_texts.items():
+        properties[name]["description"] = " ".join(lines)
+    return {"description": "\n".join(text).strip()} if any(text) else {}
+
+
+def _add_support(schema: Json | None, row: ParameterSupport) -> Json:
+    """The schema of a parameter with what its row of the table says. schema: None if no struct has it."""
+    if row.status is SupportStatus.HONOURED:
+        described: Json = dict(schema or {})
+        if row.note and "description" not in described:
+            described["description"] = f"{row.note}."
+        return described
+    described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
+    if row.status is SupportStatus.REFUSED:
+        described = {"enum": [None, *row.harmless], **described}
+    return described

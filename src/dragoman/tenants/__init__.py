@@ -1,0 +1,18 @@
+"""Tenants: named API keys with a role, limits and budgets. Knows no HTTP, no store and no clock of its own."""
+
+from .counters import Counters, CounterState, Demand, LocalCounters
+from .key_file import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
+
+__all__ = [
+    "CounterState",
+    "Counters",
+    "Demand",
+    "KeyFileError",
+    "KeyHash",
+    "LocalCounters",
+    "Tenant",
+    "edit_key_file",
+    "generate_key",
+    "hash_key",
+    "load_key_file",
+]

@@ -1,0 +1,215 @@
+"""The file of API keys: names, hashes, roles, limits. It never contains a key.
+
+    keys:
+      team-a:
+        id: key_3f0c...                 # owns what the key stores; stays the same when the key is rotated
+        secrets:
+          - sha256: 9f86d081...
+        requests_per_minute: 600
+
+Keys are 256 random bits, so a plain SHA-256 cannot be reversed by guessing. A key that a person chose could be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+PREFIX = "sk-dragoman-"
+MAX_KEYS = 10_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+class KeyFileError(ValueError):
+    """The file is invalid. The message names the file and the entry, and never a key or a hash."""
+
+
+class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The SHA-256 of one key, in hexadecimal. expires: when it stops working; None is never."""
+
+    sha256: str
+    expires: datetime | None = None
+
+
+class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A named key, or several that are one tenant while they are rotated. A limit that is None is unlimited.
+
+    id: owns what the tenant stores; derived from the name if absent.
+    models: names, or patterns such as `qwen*`, of the models that it may use; empty: all.
+    weight: its share of a busy engine, in relation to other keys.
+    """
+
+    id: str = ""
+    secrets: tuple[KeyHash, ...] = ()
+    role: Literal["user", "admin"] = "user"
+    models: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    weight: float = 1.0
+    created: datetime | None = None
+    disabled: bool = False
+
+
+class _KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
+    keys: dict[str, Tenant] = {}
+
+
+def generate_key() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def generate_id() -> str:
+    return f"key_{secrets.token_hex(12)}"
+
+
+def hash_key(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def load_key_file(path: Path) -> Mapping[str, Tenant]:
+    """Load the tenants by name. Raises KeyFileError, OSError."""
+    return _parse(path, path.read_bytes())
+
+
+def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
+    import yaml  # noqa: PLC0415 - most servers have no file of keys
+
+    try:
+        raw: object = yaml.safe_load(data) or {}
+        tenants = msgspec.convert(raw, _KeyFile, strict=True).keys
+    except yaml.YAMLError as error:
+        # The error's own text quotes the line, which could be a key that was pasted into the wrong place.
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise KeyFileError(f"{path}{line}: not valid YAML") from None
+    except msgspec.ValidationError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+    if len(tenants) > MAX_KEYS:
+        raise KeyFileError(f"{path}: at most {MAX_KEYS} keys are supported")
+    tenants = {name: _with_id(name, tenant) for name, tenant in tenants.items()}
+    seen_hashes: dict[str, str] = {}
+    seen_ids: dict[str, str] = {}
+    for name, tenant in tenants.items():
+        problem = _find_problem(name, tenant)
+        if problem is not None:
+            raise KeyFileError(f"{path}: keys.{name[:64]}: {problem}")
+        if (other := seen_ids.setdefault(tenant.id, name)) != name:
+            raise KeyFileError(f"{path}: keys.{name}: has the same id as {other}")
+        for key_hash in tenant.secrets:
+            if key_hash.sha256 in seen_hashes:
+                raise KeyFileError(f"{path}: keys.{name}: has the same key as {seen_hashes[key_hash.sha256]}")
+            seen_hashes[key_hash.sha256] = name
+    return tenants
+
+
+def _with_id(name: str, tenant: Tenant) -> Tenant:
+    if tenant.id:
+        return tenant
+    id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
+    return msgspec.structs.replace(tenant, id=id)
+
+
+def _find_problem(name: str, tenant: Tenant) -> str | None:
+    expiries = [key_hash.expires for key_hash in tenant.secrets if key_hash.expires is not None]
+    problems = {
+        "a name is 1 to 64 letters, digits, `.`, `_` and `-`, and begins with a letter or digit": not _NAME.fullmatch(
+            name
+        ),
+        "id: 1 to 64 letters, digits, `_` and `-`": not _ID.fullmatch(tenant.id),
+        "secrets: sha256 must be 64 lower-case hexadecimal digits, the SHA-256 of the key": not all(
+            _SHA256.fullmatch(key_hash.sha256) for key_hash in tenant.secrets
+        ),
+        "secrets: expires needs a time zone, such as 2027-01-01T00:00:00Z": any(
+            each.tzinfo is None for each in expiries
+        ),
+        "weight must be from 0.001 to 1000": not 0.001 <= tenant.weight <= 1000,
+    }
+    for field in ("requests_per_minute", "tokens_per_minute", "concurrent_requests"):
+        is_valid = _is_in_range(getattr(tenant, field), minimum=1)
+        problems[f"{field} must be at least 1; use `disabled: true` to lock a key"] = not is_valid
+    for field in ("tokens_per_day", "tokens_per_month"):
+        problems[f"{field} must not be negative"] = not _is_in_range(getattr(tenant, field), minimum=0)
+    return next((problem for problem, is_found in problems.items() if is_found), None)
+
+
+def _is_in_range(value: int | None, *, minimum: int) -> bool:
+    return value is None or minimum <= value <= 10**15
+
+
+def edit_key_file(
+    path: Path, edit: Callable[[dict[str, Tenant]], None], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> None:
+    """Change the file's tenants in place. It is created with mode 0600 if it does not exist, and replaced atomically.
+
+    Raises KeyFileError, OSError.
+    """
+    with _lock(path):
+        try:
+            tenants = dict(load_key_file(path))
+            mode = path.stat().st_mode & 0o777
+        except FileNotFoundError:
+            tenants, mode = {}, 0o600
+        edit(tenants)
+        data = _render(tenants, now())
+        # What was written must be readable: a wrong entry must not lock everybody out at the next reload.
+        _parse(path, data)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, mode)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+
+
+def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
+    import yaml  # noqa: PLC0415 - as above
+
+    live = {
+        name: msgspec.structs.replace(
+            tenant,
+            secrets=tuple(each for each in tenant.secrets if each.expires is None or each.expires > now),
+        )
+        for name, tenant in tenants.items()
+    }
+    builtins = msgspec.to_builtins(_KeyFile(live), builtin_types=(datetime,))
+    head = (
+        "# Written by `dragoman keys`. It contains hashes of keys, never a key. The server reads it again on SIGHUP.\n"
+    )
+    return (head + yaml.safe_dump(builtins, sort_keys=False, allow_unicode=True)).encode()
+
+
+@contextmanager
+def _lock(path: Path) -> Generator[None]:
+    """Of several editors one works at a time. Without `fcntl` (Windows) the last one wins."""
+    try:
+        import fcntl  # noqa: PLC0415 - only on Unix
+    except ImportError:
+        yield
+        return
+    with open(
+        path.with_name(f".{path.name}.lock"), "a", opener=lambda name, flags: os.open(name, flags, 0o600)
+    ) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

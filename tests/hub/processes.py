@@ -1,0 +1,81 @@
+"""`dragoman` as a process of its own that asks the stub, and what it takes to kill one during a download."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.hub.stub import HubStub
+
+
+def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """folder: for the cache and the state; created where there is none."""
+    folder.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment |= {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_CACHE": str(folder / "cache"),
+        "HF_HOME": str(folder / "home"),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+    command = [sys.executable, "-m", "dragoman", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=folder)
+
+
+def find_partial_files(folder: Path) -> dict[str, int]:
+    """The bytes of each interrupted download, by the name of its blob."""
+    return {file.name.partition(".")[0]: file.stat().st_size for file in folder.rglob("*.dragoman.incomplete")}
+
+
+def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[str, int]:
+    """Start a command, kill it while a large file stalls halfway, and return what it left.
+
+    The hub forgets the requests and answers in full from then on.
+    """
+    hub.stalled.clear()
+    hub.released.clear()
+    hub.stall_after = 5_000
+    with start(hub, folder, *arguments) as process:
+        assert hub.stalled.wait(60), "no large file was requested"
+        # The bytes are on the disk once a partial file has them.
+        for _ in range(600):
+            if any(find_partial_files(folder).values()):
+                break
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    hub.released.set()
+    hub.stall_after = None
+    hub.requests.clear()
+    return find_partial_files(folder)
+
+
+@contextmanager
+def serve(hub: HubStub, folder: Path, *arguments: str) -> Generator[tuple[httpx2.Client, list[str]]]:
+    """A server whose model is loaded. Once it has stopped, the list has what it logged."""
+    logged: list[str] = []
+    # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
+    with start(hub, folder, "serve", *arguments, "--port", "0", "--store", "none", "--no-access-log") as process:
+        try:
+            assert process.stdout is not None
+            found = re.match(r"Serving \S.* on (http://[0-9.:]+)", process.stdout.readline())
+            assert found is not None, process.communicate(timeout=30)[1]
+            with httpx2.Client(base_url=found[1], timeout=60) as client:
+                while client.get("/readyz").status_code != 200:
+                    assert process.poll() is None, process.communicate(timeout=30)[1]
+                yield client, logged
+            process.terminate()
+            logged += process.communicate(timeout=60)[1].splitlines()
+        finally:
+            process.kill()

@@ -1,0 +1,123 @@
+"""One key of ten sends a hundred times what the others send: what it costs them, on the simulator in virtual time.
+
+PYTHONPATH=src python -m tests.serving.test_greedy_key        prints the figures
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from statistics import mean, quantiles
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import Message
+
+from dragoman.launch import build_models, build_serving_options
+from dragoman.serving.app import Application, create_app
+from dragoman.settings import Settings
+from dragoman.tenants import KeyHash, Tenant, hash_key
+from tests.serving.house import scope
+from tests.virtual_time import VirtualClock, run_in_virtual_time
+
+KEYS, RATE, SECONDS = 10, 0.4, 40.0
+"""Keys; requests a second of each, Poisson; how long they arrive."""
+PROMPT, OUTPUT = 200, 100
+GREEDY = "key-9"
+LIMITS: dict[str, dict[str, Any]] = {
+    "requests a minute": {"requests_per_minute": 24},
+    "concurrent requests": {"concurrent_requests": 4},
+}
+
+
+@dataclass
+class Outcome:
+    """ttfts: seconds to the first token, of the other keys. refused: requests of the greedy key."""
+
+    ttfts: list[float] = field(default_factory=list[float])
+    failed: int = 0
+    refused: int = 0
+
+
+async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
+    settings = Settings(model="sim", served_model_name=("m",), access_log=False)
+    clock, outcome = VirtualClock(), Outcome()
+    names = [f"key-{number}" for number in range(KEYS)]
+    tenants = {
+        name: Tenant(secrets=(KeyHash(hash_key(name)),), id=name, **(limits if name == GREEDY else {}))
+        for name in names
+    }
+    options = build_serving_options(settings)
+    app = create_app(build_models(settings, clock), options=options, clock=clock, tenants=tenants)
+    async with app.lifespan():
+        await asyncio.gather(
+            *(send_load(app, name, greedy_rate if name == GREEDY else RATE, outcome) for name in names)
+        )
+    return outcome
+
+
+async def send_load(app: Application, key: str, rate: float, outcome: Outcome) -> None:
+    chance, loop = random.Random(key), asyncio.get_running_loop()
+    requests: list[asyncio.Task[None]] = []
+    while loop.time() < SECONDS:
+        await asyncio.sleep(chance.expovariate(rate))
+        prompt = [chance.randrange(300, 2000) for _ in range(PROMPT)]
+        requests.append(asyncio.create_task(ask(app, key, prompt, outcome)))
+    await asyncio.gather(*requests)
+
+
+async def ask(app: Application, key: str, prompt: list[int], outcome: Outcome) -> None:
+    loop = asyncio.get_running_loop()
+    fields = {"model": "m", "prompt": prompt, "max_tokens": OUTPUT, "ignore_eos": True, "stream": True}
+    bodies = [msgspec.json.encode(fields)]
+    start, statuses, ttfts = loop.time(), list[int](), list[float]()
+
+    async def receive() -> Message:
+        if not bodies:
+            await loop.create_future()
+        return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        elif message["body"].startswith(b"data:"):
+            ttfts.append(loop.time() - start)
+
+    await app(scope("/v1/completions", {"authorization": f"Bearer {key}"}), receive, send)
+    if key == GREEDY:
+        outcome.refused += statuses == [429]
+    else:
+        outcome.failed += statuses != [200]
+        outcome.ttfts += ttfts[:1]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(limit: str) -> None:
+    fair = run_in_virtual_time(serve_keys(RATE, LIMITS[limit]))
+    greedy = run_in_virtual_time(serve_keys(100 * RATE, LIMITS[limit]))
+    assert (fair.failed, greedy.failed) == (0, 0)
+    assert greedy.refused > 1000
+    assert len(greedy.ttfts) == len(fair.ttfts) > 100
+    assert mean(greedy.ttfts) <= 1.1 * mean(fair.ttfts)
+
+
+def test_the_others_are_served_without_limits_too() -> None:
+    """Weighted fair queueing alone: no request of theirs is refused."""
+    greedy = run_in_virtual_time(serve_keys(20 * RATE, {}))
+    assert (greedy.failed, greedy.refused) == (0, 0)
+    assert max(greedy.ttfts) < 1.0
+
+
+def main() -> None:
+    for name, limits in {"no limit": dict[str, Any](), **LIMITS}.items():
+        for factor in (1, 20, 100):
+            outcome = run_in_virtual_time(serve_keys(factor * RATE, limits))
+            ttfts, refused = outcome.ttfts, outcome.refused
+            p90 = quantiles(ttfts, n=10)[8]
+            print(f"{name}, {factor} x: mean {mean(ttfts):.4f} s, p90 {p90:.4f} s; {refused} refused")
+
+
+if __name__ == "__main__":
+    main()

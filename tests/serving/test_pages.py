@@ -1,0 +1,42 @@
+"""Lists of all routes reject an order and a limit that are none, and name the parameter."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.engines.scripted import Say, ScriptEntry
+from tests.serving.responses.house import remembering
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses/{response}/input_items",
+        "/v1/conversations/{conversation}/items",
+        "/v1/chat/completions",
+        "/v1/chat/completions/{completion}/messages",
+        "/v1/files",
+        "/v1/batches",
+    ],
+)
+async def test_an_order_is_asc_or_desc(path: str) -> None:
+    it = remembering(ScriptEntry((Say("Hello"),), repeat=True))
+
+    async def create(route: str, **body: object) -> str:
+        answer = await it.post(route, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["id"]
+
+    path = path.format(
+        response=await create("/v1/responses", input=HI),
+        conversation=await create("/v1/conversations", items=HI),
+        completion=await create("/v1/chat/completions", model="m", messages=HI, store=True),
+    )
+    for order in ("asc", "desc"):
+        assert (await it.get(f"{path}?order={order}")).status_code == 200
+    for query in ("order=", "order=up", "order=ASC", "limit=", "limit=0"):
+        answer = await it.get(f"{path}?{query}")
+        assert answer.status_code == 400, query
+        assert answer.json()["error"]["param"] == query.partition("=")[0]
