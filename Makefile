@@ -56,7 +56,7 @@ test-long: $(VENV)/.test
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
-	@$(PIP) install --constraint $(VENV)/constraints.txt langchain-ollama litellm ollama
+	@$(PIP) install --constraint $(VENV)/constraints.txt langchain-ollama litellm ollama openapi-python-client openapi-spec-validator schemathesis
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 

@@ -7,6 +7,9 @@ hold on a busy machine where the figures do not. CPU is user and system time of 
 half of the answer's tokens have added. Linux only: CPU and memory come from /proc.
 """
 
+# pyright: reportUnknownMemberType=false
+# matplotlib's keywords have no types.
+
 from __future__ import annotations
 
 import argparse
@@ -181,6 +184,7 @@ class Client(asyncio.Protocol):
             assert data[9:12] == b"200", data[:400]
         # The first bytes may hold the head alone, or with the event that has no token yet.
         answer.events += data.count(b"data: ")
+        assert b'"error"' not in data, data[-400:]
         if self._load.streamed:
             if answer.events:
                 answer.times.append(now - self._sent)

@@ -13,6 +13,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import httptools
 import uvicorn
@@ -39,9 +40,9 @@ USAGE = (
 
 def read_body(body: bytes) -> tuple[bool, int]:
     """Whether the answer is a stream, and its tokens."""
-    call = json.loads(body)
-    limits = (call.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
-    return call.get("stream", False), next(filter(None, limits), 1)
+    call: dict[str, Any] = json.loads(body)
+    limits = [call[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in call]
+    return bool(call.get("stream")), int(limits[0]) if limits else 1
 
 
 def render_end(tokens: int) -> bytes:

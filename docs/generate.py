@@ -192,6 +192,26 @@ def reasoning_parsers() -> Iterable[str]:
     yield f"| gpt-oss | {_names(HARMONY_REASONING_NAMES)} | the channel `analysis` | {_found(HARMONY_FINGERPRINTS)} |"
 
 
+AGREEMENT = DOCS.parent / "tests" / "parsers" / "agreement"
+
+
+def parser_differences() -> Iterable[str]:
+    """How many texts are read as by vLLM's parsers, and the differences, as tests/parsers/agreement has them."""
+    differences = json.loads((AGREEMENT / "differences.json").read_text(encoding="utf-8"))
+    for kind, texts in (("tools", "texts with tool calls"), ("reasoning", "texts with reasoning")):
+        number = len((AGREEMENT / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines())
+        agreeing = number - sum(len(entry["cases"]) for entry in differences if entry["kind"] == kind)
+        yield f"- {agreeing} of {number} {texts} are read as by vLLM."
+    yield ""
+    yield "| parsers | text | vLLM | Dragoman | why | texts |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for entry in differences:
+        names = _names(dict.fromkeys(case.rpartition("-")[0] for case in entry["cases"]))
+        names += " reasoning" if entry["kind"] == "reasoning" else ""
+        cells = (entry[key] for key in ("text", "vllm", "dragoman", "why"))
+        yield f"| {names} | {' | '.join(map(_cell, cells))} | {len(entry['cases'])} |"
+
+
 _REASONS = (
     ("state beside keys and values", "state beside keys and values (recurrent or convolutional layers)"),
     ("its output with paged attention differs", "another output with paged attention"),
@@ -237,6 +257,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "messages": lambda: parameters("messages"),
     "count_tokens": lambda: parameters("count_tokens"),
     "embeddings": lambda: parameters("embeddings"),
+    "cohere_embed": lambda: parameters("cohere_embed"),
     "rerank": lambda: parameters("rerank"),
     "score": lambda: parameters("score"),
     "generate": lambda: parameters("generate"),
@@ -259,6 +280,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "architectures": architectures,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
+    "parser_differences": parser_differences,
 }
 
 

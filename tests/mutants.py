@@ -54,6 +54,7 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+DIRECT = "tests/serving/test_direct_delivery.py"
 SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
 NAMES, WARNINGS, UNMATCHED = (
     "tests/serving/test_field_names.py",
@@ -72,7 +73,7 @@ MUTANTS = (
     Mutant(
         "a string's format is dropped in silence where arguments are written one by one (ours)",
         "parsers/enforced_arguments.py",
-        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength"),',
+        '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),',
         "        (),",
         (SCHEMAS,),
     ),
@@ -334,6 +335,20 @@ MUTANTS = (
         ("tests/hardening/test_smuggling.py",),
     ),
     # Grammars.
+    Mutant(
+        "an answer that was closed at its limit looks complete",
+        "pipeline/token_run.py",
+        "if end.reason is FinishReason.STOP and choice.was_closed:",
+        "if False:",
+        ("tests/serving/test_closing.py",),
+    ),
+    Mutant(
+        "JSON is cut by max_tokens although it was to be closed: the first ending is taken for one that always fits",
+        "constraints/ending.py",
+        "if known and len(known) <= left and _ends(state, known):",
+        "if known:",
+        ("tests/constraints/test_ending.py",),
+    ),
     Mutant(
         "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",
         "constraints/lark.py",
@@ -1177,9 +1192,44 @@ MUTANTS = (
     Mutant(
         "every argument between tags is a string, whatever the schema says",
         "parsers/xml_tags.py",
-        'self._types = ("string",) if is_text else self._parameters.find_types(key)',
-        'self._types = ("string",)',
+        "self._types = self._parameters.find_types(key)\n",
+        'self._types = ("string",)\n',
         (PARSERS,),
+    ),
+    Mutant(
+        "a parameter that DeepSeek marks as a string stays one against the schema (ours)",
+        "parsers/xml_tags.py",
+        'if (is_text and (not self._types or "string" in self._types)) or (',
+        "if is_text or (",
+        (PARSERS,),
+    ),
+    Mutant(
+        "the object of all arguments is taken for one of them (ours)",
+        "parsers/xml_tags.py",
+        "return key in self._syntax.spliced_keys and bool(declared) and key not in declared",
+        "return False",
+        (PARSERS,),
+    ),
+    Mutant(
+        "control tokens that share a marker never reach the parser (ours: five families)",
+        "pipeline/served_model.py",
+        "for text, id in special.items() if any(text in marker for marker in markers)",
+        "for text, id in special.items() if text in markers",
+        ("tests/pipeline/test_marker_tokens.py",),
+    ),
+    Mutant(
+        "keywords beside the alternatives of an argument are dropped in silence (ours)",
+        "parsers/enforced_arguments.py",
+        "            else:\n                self.unenforced[key] = None\n        return merged",
+        "        return merged",
+        (SCHEMAS,),
+    ),
+    Mutant(
+        "values of an enum that other keywords forbid are forced (ours)",
+        "parsers/enforced_arguments.py",
+        "if all(check(value, limit) for check, limit in checks)]",
+        "]",
+        ("tests/constraints/test_families.py",),
     ),
     Mutant(
         "the ids that Kimi gives its calls are replaced, and its next turn does not know them",
@@ -1284,8 +1334,8 @@ MUTANTS = (
     Mutant(
         "errors before the first token arrive inside a 200 stream",
         "serving/streaming.py",
-        "        writer, send = self._writer, self._send\n",
-        "        writer, send = self._writer, self._send\n        await self._send_headers()\n",
+        "        send, run = self._send, self._run\n",
+        "        send, run = self._send, self._run\n        await self._send_headers()\n",
         (SERVING,),
     ),
     # What is stored.
@@ -1580,6 +1630,77 @@ MUTANTS = (
         "                self._failure = error\n",
         "                self._failure = EngineError(error.message)\n",
         ("tests/pipeline/test_token_run.py",),
+    ),
+    # Tokens that are written from the engine's delivery, and prompts that are prepared faster.
+    Mutant(
+        "tokens overtake those that wait for a slow reader",
+        "http/exchange.py",
+        "self._framing is not None and not connection.is_write_paused",
+        "self._framing is not None",
+        ("tests/http/test_direct_write.py",),
+    ),
+    Mutant(
+        "a token is written while `send` still waits with the one before it",
+        "serving/streaming.py",
+        "            and not self._is_writing\n",
+        "",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a token is written before the headers",
+        "serving/streaming.py",
+        "            and self._response_start is None\n",
+        "",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a response whose last choice ends at a stop string in the delivery is never ended",
+        "pipeline/token_run.py",
+        "        if not self._n_unfinished or self._failure is not None or self._direct_failure is not None:",
+        "        if self._failure is not None or self._direct_failure is not None:",
+        (DIRECT,),
+    ),
+    Mutant(
+        "a fault of one response's pipeline in the delivery is lost",
+        "pipeline/token_run.py",
+        "            self._direct_failure = error\n",
+        "            del error\n",
+        (DIRECT,),
+    ),
+    Mutant(
+        "what is stored lacks the tokens that were written from the delivery",
+        "serving/persistence.py",
+        "    if run.direct is not None:",
+        "    if False:",
+        (DIRECT,),
+    ),
+    Mutant(
+        "uvloop spins until a step's time has come (ours)",
+        "engines/simulator/timer_queue.py",
+        "_HALF_MILLISECOND = 0.000499",
+        "_HALF_MILLISECOND = 0.0",
+        ("tests/engines/simulator/test_timer_queue.py",),
+    ),
+    Mutant(
+        "one owner's prompts are in the cache of another",
+        "prompts/tokenizer.py",
+        "        key = (owner, is_first, text)",
+        '        key = ("", is_first, text)',
+        ("tests/prompts/test_tokenizer.py",),
+    ),
+    Mutant(
+        "a piece within a prompt gets the ids of one that begins it",
+        "prompts/tokenizer.py",
+        "        key = (owner, is_first, text)",
+        "        key = (owner, False, text)",
+        ("tests/prompts/test_tokenizer.py",),
+    ),
+    Mutant(
+        "the generation prompt is taken for what precedes it",
+        "prompts/capabilities.py",
+        "last.elif_ or last.else_ or len(reads) != 1",
+        "last.elif_ or len(reads) != 1",
+        ("tests/prompts/test_render.py",),
     ),
 )
 

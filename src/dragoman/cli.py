@@ -16,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand
 from . import __version__
 from .commands.calibrate import calibrate
 from .commands.chat import chat
+from .commands.check import check
 from .commands.keys import build_keys_app
 from .commands.launch import launch
 from .commands.models import list_models, pull, remove
@@ -28,8 +29,10 @@ from .commands.serve import run_server
 from .commands.simulate import simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
-RunServer = Callable[[Settings, Callable[[str], None]], int]
-"""Serves until it is stopped: takes the settings and a function that prints a line; returns the exit code."""
+RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
+"""Serves until it is stopped: takes the settings, a function that prints a line, and one that reads the settings again;
+returns the exit code.
+"""
 
 _EPILOG = (
     "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN for --max-model-len; lists are "
@@ -91,6 +94,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("launch", cls=LaunchCommand)(launch)
     app.command("simulate", cls=Command)(simulate)
     app.command("calibrate", cls=Command)(calibrate)
+    app.command("check", cls=Command)(check)
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
@@ -128,7 +132,10 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
     def serve(**options: object) -> None:
         """Serve a model over HTTP."""
         try:
-            code = run(load_settings(_select_set_options(options), environment), typer.echo)
+            set_options = _select_set_options(options)
+            code = run(
+                load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)
+            )
         except SettingsError as error:
             print_error(str(error))
             code = 2

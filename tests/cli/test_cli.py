@@ -27,8 +27,9 @@ class Recorder:
         self.code, self.error = code, error
         self.settings: list[Settings] = []
 
-    def __call__(self, settings: Settings, tell: Callable[[str], None]) -> int:
+    def __call__(self, settings: Settings, tell: Callable[[str], None], read: Callable[[], Settings]) -> int:
         self.settings.append(settings)
+        self.read = read
         if self.error is not None:
             raise self.error
         tell("Serving.")
@@ -49,6 +50,14 @@ def settings(*arguments: str, **environment: str) -> Settings:
 
 def test_without_options_the_defaults_hold():
     assert settings() == Settings()
+
+
+def test_settings_can_be_read_again():
+    run, environment = Recorder(), {"DRAGOMAN_MAX_NUM_SEQS": "3"}
+    call("serve", "scripted", "--port", "0", run=run, environment=environment)
+    assert run.read() == run.settings[0]
+    environment["DRAGOMAN_MAX_NUM_SEQS"] = "4"
+    assert run.read().max_num_seqs == 4
 
 
 def test_options_are_settings():

@@ -19,7 +19,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, stdin: str | None = None) -> Result:
-    def serve(_: Settings, __: object) -> int:
+    def serve(_: Settings, __: object, ___: object) -> int:
         raise AssertionError
 
     return CliRunner().invoke(create_app(serve, {}), ["keys", *arguments], input=stdin)

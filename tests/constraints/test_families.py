@@ -31,6 +31,7 @@ from tests.prompts import vocabularies
 Schema = dict[str, Any]
 DEFS = {
     "Colour": {"type": "string", "enum": ["red", "green"]},
+    "Name": {"type": "string", "maxLength": 5},
     "Size": {"type": "object", "properties": {"n": {"type": "integer"}}},
 }
 PROPERTIES: list[Schema] = [
@@ -38,6 +39,8 @@ PROPERTIES: list[Schema] = [
     {"type": "string", "enum": ["a b", "c<d"]},
     {"type": "string", "minLength": 2, "maxLength": 5},
     {"type": "string", "pattern": "^[a-z]+$"},
+    {"type": "string", "pattern": "^[0-9]"},
+    {"type": "string", "pattern": "[0-9]$", "maxLength": 4},
     {"type": "integer", "minimum": 3, "maximum": 40},
     {"type": "number"},
     {"type": "boolean"},
@@ -53,6 +56,17 @@ PROPERTIES: list[Schema] = [
     {"$ref": "#/$defs/Colour"},
     {"allOf": [{"$ref": "#/$defs/Size"}]},
     {"description": "anything"},
+    {"anyOf": [{"type": "string"}, {"type": "integer"}], "maxLength": 3, "minimum": 5, "maximum": 9},
+    {"enum": ["a", "bbbb", 7, 1, None], "maxLength": 2, "minimum": 3},
+    {"$ref": "#/$defs/Name", "minLength": 3},
+    {"type": "array", "items": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]}, "maxItems": 2},
+    {"type": "array", "items": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 1}, "minItems": 1},
+    {
+        "type": "object",
+        "properties": {"k": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3}, "n": {"type": "boolean"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
 ]
 
 

@@ -48,6 +48,11 @@ def test_a_row_says_what_happens(row: ParameterSupport):
             assert call(**{row.name: STRANGE}).unknown == ()
 
 
+def test_true_is_not_a_harmless_one():
+    assert isinstance(chat_refusal(best_of=True), Unsupported)
+    assert chat(best_of=1).warnings == ()
+
+
 def test_unknown_fields_are_named_but_not_at_length():
     assert chat(foo=1, bar=None).unknown == ("foo", "bar")
     many = chat(**{f"{i}" + "x" * 1_000: i for i in range(1_000)}).unknown

@@ -195,6 +195,9 @@ class Only:
     def allows(self, token: int) -> bool:
         return token in self._steps[self._place]
 
+    def replace(self, token: int) -> int:
+        return token
+
     def advance(self, token: int) -> bool:
         if token not in self._steps[self._place]:
             return False

@@ -104,7 +104,10 @@ def _nothing(_: Random, __: State) -> Any:
 
 
 _RERANK = _with_model(
-    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}, {"query": "a", "documents": ["b"]}, models=READS
+    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1},
+    {"query": "a", "documents": ["b"]},
+    {"query": "a", "texts": ["b", "c"], "return_text": True, "raw_scores": True, "truncate": True},
+    models=READS,
 )
 _SCORE = _with_model({"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS)
 _TGI = _with_model(
@@ -165,6 +168,14 @@ POSTS: dict[str, Body] = {
     "/v1/messages/count_tokens": _dialect("messages", COUNTS),
     "/v1/embeddings": _with_model(
         {"input": "a"}, {"input": [[5, 6]], "encoding_format": "base64"}, {"input": ["a", "b"]}, models=READS
+    ),
+    **dict.fromkeys(
+        ("/v2/embed", "/cohere/v2/embed"),
+        _with_model(
+            {"texts": ["a", "b"], "embedding_types": ["float", "ubinary"], "input_type": "search_query"},
+            {"inputs": [{"content": [{"type": "text", "text": "a"}]}], "truncate": "NONE"},
+            models=READS,
+        ),
     ),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
@@ -249,6 +260,7 @@ GETS = (
         "/",
         "/v1/models",
         "/models",
+        "/models/sse",
         "/health",
         "/ping",
         "/livez",
@@ -261,6 +273,8 @@ GETS = (
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
 )
+ENDLESS = ("/models/sse",)
+"""Streams that end when the client leaves."""
 DELETES = (
     *(
         "/v1/chat/completions/{id}",
@@ -356,7 +370,7 @@ def draw_request(random: Random, state: State) -> Request:
         headers["content-type"], data = _upload(random, data)
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
-    leave = random.randrange(5) if random.random() < 0.06 else None
+    leave = random.randrange(5) if random.random() < 0.06 or route in ENDLESS else None
     return Request(
         _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
     )

@@ -58,7 +58,7 @@ async def test_a_scope_is_what_asgi_says() -> None:
         scope = seen[0]
         assert scope.pop("client")[0] == "127.0.0.1"
         assert scope.pop("server") == ("127.0.0.1", wire.port)
-    assert list(scope.pop("extensions")) == ["dragoman.leaving"]
+    assert list(scope.pop("extensions")) == ["dragoman.leaving", "dragoman.direct_write"]
     assert scope == {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

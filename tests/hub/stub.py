@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 LARGE_SUFFIXES = (".safetensors", ".gguf", ".bin", "tokenizer.json")
 """Files that are stored outside of git, as the hub does by .gitattributes."""
@@ -86,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("authorization") is not None:
                 self.hub.leaked_tokens.append(path)
             self.send_large(found[1], with_body=with_body)
+        elif found := re.fullmatch(r"/api/v1/models/([^/]+/[^/]+)/repo(/files)?", path):
+            self.answer_as_modelscope(found[1], is_list=found[2] is not None, with_body=with_body)
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], found[2], found[3], with_body=with_body)
         else:
@@ -132,6 +134,29 @@ class _Handler(BaseHTTPRequestHandler):
             etag = hashlib.sha1(data).hexdigest()
             self.send(200, data, headers | {"etag": f'"{etag}"'}, with_body=with_body)
 
+    def answer_as_modelscope(self, name: str, *, is_list: bool, with_body: bool) -> None:
+        """ModelScope's routes: https://modelscope.cn/docs/models/download, and what its package requests."""
+        repository = self.hub.repositories.get(name)
+        if repository is None:
+            self.send(404, b'{"Code":10010205001,"Success":false,"Message":"not found"}', {})
+            return
+        if is_list:
+            entries = [
+                {
+                    "Path": path,
+                    "Name": path,
+                    "Type": "blob",
+                    "Size": len(data),
+                    "Sha256": hashlib.sha256(data).hexdigest(),
+                }
+                for path, data in repository.files.items()
+            ]
+            answer = {"Code": 200, "Success": True, "Data": {"Files": entries}}
+            self.send(200, json.dumps(answer).encode(), {"content-type": "application/json"})
+            return
+        data = repository.files[parse_qs(urlsplit(self.path).query)["FilePath"][0]]
+        self.send_file(data, {}, with_body=with_body)
+
     def send_large(self, sha256: str, *, with_body: bool) -> None:
         found = (
             (repository, path, data)
@@ -142,9 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
         repository, path, data = next(found)
         if path in repository.damaged:
             data = data[:-1] + bytes([data[-1] ^ 1])
-        requested = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range") or "")
+        self.send_file(data, {"etag": f'"{sha256}"'}, with_body=with_body)
+
+    def send_file(self, data: bytes, headers: dict[str, str], *, with_body: bool) -> None:
+        requested = re.fullmatch(r"bytes=(\d+)-.*", self.headers.get("range") or "")
         start = int(requested[1]) if requested and not self.hub.ignores_ranges else 0
-        headers = {"etag": f'"{sha256}"', "accept-ranges": "bytes"}
+        headers["accept-ranges"] = "bytes"
         if start:
             headers["content-range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         self.send(206 if start else 200, data[start:], headers, with_body=with_body, is_large=True)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import ASGIApp, Message, Scope
 
 from dragoman.core.errors import EngineError, NotFound, RequestError
 from dragoman.launch import build_models
 from dragoman.launch.puller import HubPuller
+from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, load_settings
+from tests.hub.processes import start
 from tests.hub.shapes import GGUF, SINGLE
 from tests.hub.stub import HubStub
+from tests.serving.house import scope
 
 ENTRIES = '{"a": {"model": "tiny", "pinned": true}, "b": {"model": "tiny:org/single"}}'
 
@@ -105,3 +111,89 @@ async def test_a_puller_reports_errors_and_can_be_closed(hub: HubStub):
             break
     hub.released.set()
     await events.aclose()
+
+
+class Connection:
+    """One client of `/models/sse`, as ASGI has it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        self.body = b""
+        self.has_ended = False
+        self._has_news = asyncio.Event()
+        self.headers: dict[bytes, bytes] = {}
+        self.task = asyncio.create_task(self._run(app, scope("/models/sse", {"authorization": "Bearer user"}, "GET")))
+
+    async def _run(self, app: ASGIApp, request: Scope) -> None:
+        await app(request, self.inbox.get, self._send)
+
+    async def _send(self, message: Message) -> None:
+        self.headers |= dict(message.get("headers", ()))
+        self.body += message.get("body", b"")
+        self.has_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._has_news.set()
+
+    async def read_states(self, count: int) -> list[tuple[str, str]]:
+        """The first states, once they are there. Draining ends too soon to be seen always."""
+        while True:
+            events = read_events(self.body.decode())
+            assert {event["event"] for event in events} <= {"status_change"}
+            states = [(event["model"], event["data"]["status"]) for event in events]
+            seen = [state for state in states if state[1] != "draining"]
+            if len(seen) >= count:
+                return seen
+            self._has_news.clear()
+            await self._has_news.wait()
+
+
+@asynccontextmanager
+async def watch() -> AsyncGenerator[tuple[Models, Connection]]:
+    entries = '{"a": "tiny", "b": {"model": "tiny", "ttl": 600}}'
+    models = build_models(load_settings({"models": entries}, {}), SystemClock())
+    app = create_app(models, options=ServingOptions(api_keys=("user",), admin_keys=("admin",)))
+    await models.start()
+    try:
+        yield models, Connection(app)
+    finally:
+        await models.stop()
+
+
+async def test_changes_of_the_models_are_streamed_until_the_client_leaves():
+    async with watch() as (models, connection):
+        seen = [("a", "unloaded"), ("b", "unloaded")]
+        assert await connection.read_states(2) == seen
+        assert connection.headers[b"content-type"].startswith(b"text/event-stream")
+        slot = models.slots[1]
+        await models.begin_load(slot)
+        seen += [("b", "loading"), ("b", "loaded")]
+        assert await connection.read_states(4) == seen
+        await models.unload(slot)
+        seen.append(("b", "unloaded"))
+        assert await connection.read_states(5) == seen
+        assert not connection.has_ended
+        connection.inbox.put_nowait({"type": "http.disconnect"})
+        await connection.task
+        assert not connection.has_ended
+
+
+async def test_the_stream_of_changes_ends_when_the_server_shuts_down():
+    async with watch() as (models, connection):
+        await connection.read_states(2)
+        models.close()
+        await connection.task
+        assert connection.has_ended
+
+
+def test_a_stream_of_changes_does_not_delay_a_shutdown(hub: HubStub, tmp_path: Path):
+    options = ("--port", "0", "--store", "none", "--shutdown-timeout", "600")
+    with start(hub, tmp_path, "serve", "scripted", *options) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().partition(" on ")[2].split()[0]
+        with httpx2.stream("GET", f"{url}/models/sse") as response:
+            lines = response.iter_lines()
+            assert json.loads(next(lines).removeprefix("data: "))["data"] == {"status": "loaded"}
+            process.terminate()
+            assert "".join(lines) == ""
+        process.communicate(timeout=30)
+    assert process.returncode == 0

@@ -93,7 +93,7 @@ def test_gguf_files_are_served_by_llamacpp(hub: HubStub, tmp_path: Path):
     hub.repositories[GGUF].files |= _read(written)
     logged = check_shape(hub, tmp_path / "single", ask_about_japan, GGUF, "--max-model-len", "512")
     assert "with the engine llamacpp: it is a GGUF file" in logged
-    assert "quantization Q4_K_M" in logged
+    assert "quantization Q4_K_M, 1,967,808 parameters, " in logged
 
 
 @pytest.mark.llamacpp
@@ -149,6 +149,13 @@ def test_safetensors_are_served_by_transformers(hub: HubStub, tmp_path: Path, mo
         pytest.importorskip(module, reason=f"needs {module}")
     logged = check_shape(hub, tmp_path / "served", ask_about_japan, model, "--device", "cpu", "--dtype", "float32")
     assert "with the engine transformers: torch and transformers are installed" in logged
+
+
+@pytest.mark.mlx
+def test_safetensors_are_served_by_mlx(hub: HubStub, tmp_path: Path):
+    pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+    logged = check_shape(hub, tmp_path / "served", ask_about_japan, f"mlx:{SHARDED}", "--dtype", "float32")
+    assert "with the engine mlx: MODEL names it" in logged
 
 
 @pytest.mark.torch

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.launch import build_models
+from dragoman.launch.engine_detection import choose_engine
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -134,3 +135,26 @@ def test_a_wrong_model_of_several_is_found_at_start(model: str, message: str):
     with pytest.raises(SettingsError) as raised:
         build_models(settings, SystemClock())
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_apple", "config", "engine"),
+    [
+        (("mlx_lm", "torch", "transformers"), True, {}, "mlx"),
+        (("mlx_lm", "torch", "transformers"), False, {}, "transformers"),
+        (("torch", "transformers"), True, {}, "transformers"),
+        (("mlx_lm", "torch", "transformers"), False, {"quantization": {"bits": 4, "group_size": 64}}, "mlx"),
+        ((), False, {}, "tiny"),
+    ],
+)
+def test_the_engine_depends_on_the_machine_and_on_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], is_apple: bool, config: dict[str, object], engine: str
+):
+    def find_spec(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name in installed else None
+
+    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.engine_detection.sys.platform", "darwin" if is_apple else "linux")
+    monkeypatch.setattr("dragoman.launch.engine_detection.platform.machine", lambda: "arm64" if is_apple else "x86_64")
+    encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
+    assert choose_engine(encoded, "config.json", 1000).engine == engine

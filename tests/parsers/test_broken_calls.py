@@ -192,3 +192,132 @@ def test_python_that_is_no_json_becomes_json(name: str, written: str, arguments:
 )
 def test_a_section_without_calls_is_no_text(name: str, empty: str):
     assert answer(reader(name), f"Yes.{empty}") == [("text", "Yes.")]
+
+
+def tool(**properties: object) -> FunctionTool:
+    return FunctionTool("good", None, json.dumps({"type": "object", "properties": properties}))
+
+
+def read_as(name: str, text: str, *tools: FunctionTool) -> Shape:
+    return answer(tool_format(name).create_parser(context(*(tools or (FunctionTool("good"),)))), text)
+
+
+def dsml(*parameters: str, section: str = "function_calls") -> str:
+    body = "".join(f"<\uff5cDSML\uff5cparameter name={one}" for one in parameters)
+    begin, end = (f"<{slash}\uff5cDSML\uff5c{section}>" for slash in ("", "/"))
+    return f'{begin}<\uff5cDSML\uff5cinvoke name="good">\n{body}</\uff5cDSML\uff5cinvoke>{end}'
+
+
+END = "</\uff5cDSML\uff5cparameter>"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "schema", "arguments"),
+    [
+        ((f'"a" string="true">1{END}',), {"a": {"type": "integer"}}, '{"a": 1}'),
+        ((f'"a" string="true">1{END}',), {"a": {"type": ["integer", "string"]}}, '{"a": "1"}'),
+        ((f'"a" string="true">1{END}',), {}, '{"a": "1"}'),
+        ((f'"a">1{END}', f'"b" string="true">1{END}'), {"a": {"type": "string"}}, '{"a": "1", "b": "1"}'),
+        (('"a" string="true">x <b> ', f'"b" string="true">y{END}'), {}, '{"a": "x <b> ", "b": "y"}'),
+        ((f'"arguments" string="false">{{"a": 1}}{END}',), {"a": {"type": "integer"}}, '{"a": 1}'),
+        (
+            (f'"arguments" string="false">{{"a": 1}}{END}', f'"b" string="true">y{END}'),
+            {"a": {}, "b": {}},
+            '{"a": 1, "b": "y"}',
+        ),
+        ((f'"arguments" string="false">{{"a": 1}}{END}',), {"arguments": {}}, '{"arguments": {"a": 1}}'),
+        ((f'"arguments" string="false">{{"x": 1}}{END}',), {"a": {}}, '{"arguments": {"x": 1}}'),
+        ((f'"arguments" string="false">1{END}',), {"a": {}}, '{"arguments": 1}'),
+    ],
+)
+def test_parameters_of_deepseek_follow_the_schema(
+    parameters: tuple[str, ...], schema: dict[str, object], arguments: str
+):
+    assert read_as("deepseek_v32", dsml(*parameters), tool(**schema)) == [("call", "good", arguments)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mimo", "<tool_call><function=good><parameter=a>5</parameter></function></tool_call>"),
+        (
+            "minimax_m2",
+            '<minimax:tool_call><invoke name="good"><parameter name="a">5</parameter></invoke></minimax:tool_call>',
+        ),
+    ],
+)
+def test_values_without_a_type_are_strings_where_vllm_reads_strings(name: str, text: str):
+    assert read_as(name, text) == [("call", "good", '{"a": "5"}')]
+    assert read_as(name, text, tool(a={"type": "integer"})) == [("call", "good", '{"a": 5}')]
+
+
+@pytest.mark.parametrize("opening", ["function call<|role_sep|>\n", "<|function_call|>"])
+def test_both_openings_of_gigachat_leave_no_marks(opening: str):
+    call = f'{opening}{{"name": "good", "arguments": {{}}}}'
+    assert read_as("gigachat3", f"Hi.<|message_sep|>\n\n{call}") == [("text", "Hi."), ("call", "good", "{}")]
+    assert read_as("gigachat3", "Hi.<|message_sep|>\n\nhi") == [("text", "Hi.<|message_sep|>\n\nhi")]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("a:5", '{"a": "5"}'),
+        ("a:null", '{"a": "null"}'),
+        ("b:5", '{"b": 5}'),
+        ('<|"|>two words<|"|>:<|"|>x<|"|>,b:1', '{"two words": "x", "b": 1}'),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["call:", ":"])
+def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments: str):
+    text = f"<|tool_call>{prefix}good{{{written}}}<tool_call|>"
+    assert read_as("gemma4", text, tool(a={"type": "string"}, b={"type": "integer"})) == [("call", "good", arguments)]
+
+
+def test_a_quote_before_a_space_within_a_string_is_a_part_of_it():
+    written = """[good(a='sed -n '1,4p' /x', b=["it' s" , 1])]"""
+    told = '{"a": "sed -n \'1,4p\' /x", "b": ["it\' s", 1]}'
+    assert read_as("pythonic", written) == [("call", "good", told)]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('"text"', '"text"'),
+        ('" {\\"a\\": 1}"', ' {"a": 1}'),
+        ('"[1]"', "[1]"),
+        ('""', "{}"),
+        ('" "', "{}"),
+        ('"\\u007b}"', "{}"),
+        ("null", "{}"),
+    ],
+)
+def test_arguments_in_a_string_are_an_object_or_the_string(written: str, arguments: str):
+    text = f'<tool_call>{{"name": "good", "arguments": {written}}}</tool_call>'
+    assert read_as("hermes", text) == [("call", "good", arguments)]
+
+
+@pytest.mark.parametrize("value", ["<![CDATA[ <b>\n]]>", "<![CDATA[</p]]>", "<![CDAT", "x<![CDATA[y]]>", "<<"])
+def test_a_cdata_section_is_its_text(value: str):
+    (call,) = read_as("minicpm5", f'<function name="good"><param name="a">{value}</param></function>')
+    expected = value[len("<![CDATA[") : -len("]]>")] if value.startswith("<![CDATA[") else value
+    assert call[:2] == ("call", "good")
+    assert json.loads(call[2]) == {"a": expected}
+
+
+def test_a_code_block_that_ends_ends_broken_arguments():
+    begin, end = "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>", "\n```"
+    section = (f"<\uff5ctool\u2581{one}\uff5c>" for one in ("calls\u2581begin", "call\u2581end", "calls\u2581end"))
+    opening, closing, final = section
+    text = f'{opening}{begin}good\n```json\n{{"a": 1{end}{closing}{begin}good\n```json\n{{}}{end}{closing}{final}'
+    assert read_as("deepseek_v3", text) == [("call", "good", '{"a": 1\n'), ("call", "good", "{}")]
+
+
+def test_gemmas_thought_needs_no_name():
+    told = registry.find_reasoning_format("gemma4")
+    assert told is not None
+    for text in ("<|channel>thought\nA<channel|>B", "<|channel>A<channel|>B"):
+        assert answer(told.create_parser(context()), text) == [("reasoning", "A"), ("text", "B")]
+    spelled = [TextDelta(0, one, (Token(1, one),)) for one in ("<|chan", "nel>A")]
+    known = registry.find_reasoning_format("gemma4", ("<|channel>", "<channel|>"))
+    assert known is not None
+    assert shape(fold(parse(known.create_parser(context()), spelled))) == [("text", "<|channel>A")]

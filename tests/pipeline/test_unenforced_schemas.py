@@ -189,6 +189,59 @@ async def test_tools_of_every_form_of_call_name_the_keyword(parser: str) -> None
             assert re.search(r"uniqueItems|format|dependentRequired", warnings), (parser, part, warnings)
 
 
+BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
+    "two patterns": ("pattern", {"anyOf": [{"type": "string", "pattern": "^a"}], "pattern": "b$"}),
+    "an enum with a pattern": ("pattern", {"enum": ["ab", "b"], "pattern": "^a"}),
+    "a constant with a format": ("format", {"const": "x", "format": "date"}),
+    "values that match twice": ("oneOf", {"oneOf": [{"enum": ["x", "y"]}, {"enum": ["y", "z"]}]}),
+    "types that match twice": ("oneOf", {"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+    "a part with a type": ("allOf", {"type": "string", "allOf": [{"maxLength": 3}]}),
+}
+"""Keywords beside those that list the alternatives of an argument; they were dropped in silence."""
+
+
+@pytest.mark.parametrize("parser", ["qwen3_coder", "glm45", "deepseek_v32", "gemma4"])
+@pytest.mark.parametrize("case", BESIDE)
+async def test_a_keyword_beside_the_alternatives_of_an_argument_is_named(parser: str, case: str) -> None:
+    keyword, part = BESIDE[case]
+    settings = Settings(max_model_len=2048, tool_call_parser=parser)
+    async with serve(settings) as client, serve(settings, strict=True) as strict:
+        path, body, param = lenient_entries(wrap(part))["chat, required tool"]
+        answer = await post(client, path, body)
+        assert answer.status_code == 200, answer.text
+        warnings = answer.headers.get("x-dragoman-warnings", "")
+        assert re.search(rf"{re.escape(param)}[^;]*\b{keyword}\b", warnings), warnings
+        assert (await post(strict, path, body)).status_code == 400
+        assert keyword in (await post(strict, path, body)).text
+
+
+@pytest.mark.parametrize("parser", ["qwen3_coder", "gemma4", "lfm2"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"anyOf": [{"type": "string"}, {"type": "integer"}], "maxLength": 3, "minimum": 5},
+        {"enum": ["a", "bb", 7], "maxLength": 1, "type": ["string", "integer"]},
+        {"oneOf": [{"type": "string"}, {"type": "null"}], "title": "T"},
+        {"oneOf": [{"const": "x"}, {"const": "y"}], "description": "D"},
+    ],
+)
+async def test_what_stands_beside_the_alternatives_is_enforced_where_it_can_be(
+    parser: str, part: dict[str, Any]
+) -> None:
+    async with serve(Settings(max_model_len=2048, tool_call_parser=parser), strict=True) as strict:
+        answer = await post(strict, *lenient_entries(wrap(part))["chat, required tool"][:2])
+        assert answer.status_code == 200, answer.text
+        assert "x-dragoman-warnings" not in answer.headers
+
+
+async def test_the_schema_of_undeclared_arguments_is_named_where_they_are_text() -> None:
+    async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
+        schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+        answer = await post(client, *lenient_entries(schema)["chat, required tool"][:2])
+        assert answer.status_code == 200, answer.text
+        assert "additionalProperties" in answer.headers.get("x-dragoman-warnings", "")
+
+
 async def test_a_strict_tool_is_refused_where_the_form_of_its_calls_cannot_hold_the_keyword() -> None:
     async with serve(Settings(max_model_len=2048, tool_call_parser="qwen3_coder")) as client:
         answer = await post(client, *strict_entries(wrap({"type": "string", "format": "date"}))["chat, tool"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.core.errors import RequestError, Unsupported
@@ -30,6 +31,7 @@ from dragoman.prompts.messages import MessageOptions, build_message_values, buil
 NOTHING = TemplateFeatures(
     accepts_strings=True,
     accepts_parts=False,
+    needs_string_arguments=False,
     accepts_null_content=True,
     supports_developer=False,
     supports_tools=True,
@@ -42,6 +44,7 @@ NOTHING = TemplateFeatures(
 LISTS = TemplateFeatures(
     accepts_strings=True,
     accepts_parts=True,
+    needs_string_arguments=False,
     accepts_null_content=False,
     supports_developer=True,
     supports_tools=True,
@@ -54,6 +57,7 @@ LISTS = TemplateFeatures(
 ONLY_LISTS = TemplateFeatures(
     accepts_strings=False,
     accepts_parts=True,
+    needs_string_arguments=False,
     accepts_null_content=False,
     supports_developer=False,
     supports_tools=False,
@@ -300,3 +304,11 @@ def test_every_string_of_the_users_is_visited_and_no_other() -> None:
     assert {f"t{n}" for n in range(1, 23)} | {"n1", "n2"} <= set(seen)
     assert any("t23" in text for text in seen)
     assert not {"role", "content", "user", "system", "text", "function", "arguments"} & set(seen)
+
+
+def test_arguments_are_text_where_the_template_needs_text():
+    features = msgspec.structs.replace(NOTHING, needs_string_arguments=True)
+    calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "g", 'x"', custom=True), ToolCall("e", "h", ""))
+    (value,) = build_message_values([Message(Role.ASSISTANT, calls)], MessageOptions(features), same)
+    told: Any = value
+    assert [call["function"]["arguments"] for call in told["tool_calls"]] == ['{"a": 1}', '{"input":"x\\""}', "{}"]

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import RequestError
+from dragoman.core.message import Message, Role, ToolCall
+from dragoman.prompts.messages import MessageOptions, build_message_values
 from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
 from tests.prompts.reference import NOW, rendered
 from tests.prompts.templates import SOURCES, template
@@ -242,6 +244,26 @@ def test_what_a_template_takes_is_found_out(
     assert found == (strings, parts, null_content, developer, tools)
 
 
+TEXT_ARGUMENTS = """\
+{%- for message in messages %}
+    {%- for call in message.tool_calls or [] -%}
+        {{ '>>>' + call.function.name + '\\n' + call.function.arguments }}
+    {%- endfor %}
+    {{- message.content or '' }}
+{%- endfor %}"""
+"""Functionary v3.2 writes the arguments of a call as the client sent them."""
+
+
+def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> None:
+    made = ChatTemplate(TEXT_ARGUMENTS)
+    assert made.features.needs_string_arguments
+    assert made.features.accepts_null_content
+    assert not any(template(name).features.needs_string_arguments for name in SOURCES)
+    call = Message(Role.ASSISTANT, (ToolCall("c", "f", '{"city": "<b>", "n": 1}'),))
+    values = build_message_values((call,), MessageOptions(made.features), lambda text: text)
+    assert made.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
+
+
 def test_what_a_template_reads_is_found_out() -> None:
     thinking = {name for name in SOURCES if template(name).features.supports_thinking}
     effort = {name for name in SOURCES if template(name).features.supports_reasoning_effort}
@@ -312,3 +334,17 @@ def test_what_widens_every_line_pays_for_every_line_before_it_is_made(
         monkeypatch.setattr(f"dragoman.prompts.sandbox.{name}", make)
     with pytest.raises(RequestError, match="too much text"):
         ChatTemplate(source).render({}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        ("{{ call.function.arguments }}", False),
+        ("{{ call.function.arguments | tojson }}", False),
+        # Functionary v3.2 concatenates the text of the arguments.
+        ("{{ '>>>' + call.function.name + '\n' + call.function.arguments }}", True),
+    ],
+)
+def test_a_template_that_concatenates_arguments_needs_them_as_text(arguments: str, needed: bool):
+    source = "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}" + arguments
+    assert ChatTemplate(source + "{% endfor %}{% endfor %}").features.needs_string_arguments == needed

@@ -62,6 +62,16 @@ async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(h
     assert default.usage.prompt_tokens == default.usage.total_tokens == 8 + 3 + 5
 
 
+async def test_coheres_route_has_the_same_vectors(http: httpx2.AsyncClient):
+    texts = ["the cat sat on the mat", "Tokyo"]
+    floats = vectors(await post(http, input=texts))
+    for path in ("/v2/embed", "/cohere/v2/embed"):
+        answer = await http.post(f"http://localhost{path}", json={"texts": texts, "input_type": "search_document"})
+        told = answer.json()
+        assert told["embeddings"] == {"float": floats}
+        assert told["meta"]["billed_units"] == {"input_tokens": 8 + 3}
+
+
 async def post(http: httpx2.AsyncClient, **fields: object) -> httpx2.Response:
     return await http.post("/embeddings", json={"input": "the cat", **fields})
 

@@ -13,11 +13,14 @@ import pytest_asyncio
 
 from dragoman.conformance import ollama as grammar
 from dragoman.core.errors import EngineError, NotFound
+from dragoman.core.events import Event, Started, TextDelta, Token
+from dragoman.core.metrics import EngineStats
 from dragoman.core.pull import ModelPuller, PullProgress
-from dragoman.dialects.ollama import LATEST
+from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
+from dragoman.pipeline.metrics import RequestMetrics, measure
 from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -254,18 +257,48 @@ async def test_long_texts_are_truncated_unless_the_client_objects(small: httpx2.
     assert (status, "maximum context length" in error) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [(None, ""), (512, "512"), (22_000, "22K"), (1967808, "1.97M"), (8_000_000_000, "8B"), (8_190_735_360, "8.2B")],
+)
+def test_numbers_of_parameters_are_written_as_ollama_does(count: int | None, written: str):
+    card = OllamaModelCard("m", "m", 0, parameters=count)
+    (listed,) = json.loads(render_tags([card]))["models"]
+    assert listed["details"]["parameter_size"] == written
+
+
+async def test_durations_are_those_of_the_pipelines_meter():
+    """Two seconds in the queue, three until the first token, four more until the last, one until the end."""
+    times = iter((0.0, 2.0, 5.0, 7.0, 9.0, 10.0))
+    metrics = RequestMetrics(EngineStats(), lambda: next(times))
+
+    async def answer_slowly() -> AsyncGenerator[list[Event]]:
+        yield [Started(3)]
+        for word in "abc":
+            yield [TextDelta(0, word, (Token(1, word),))]
+
+    assert len([batch async for batch in measure(answer_slowly(), metrics)]) == 4
+    assert (metrics.prefill_seconds, metrics.decode_seconds) == (3.0, 4.0)
+
+
 async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
     (listed,) = (await http.get("/api/tags")).json()["models"]
     assert listed["name"] == listed["model"] == "tiny:latest"
     assert len(listed["digest"]) == 64
+    facts = {"format": "safetensors", "family": "llama", "families": ["llama"], "parameter_size": "1.97M"}
+    assert listed["details"] == {"parent_model": "", **facts, "quantization_level": "BF16"}
+    assert listed["size"] > 2 * 1967808
     shown = (await http.post("/api/show", json={"model": "tiny:latest"})).json()
     assert shown["capabilities"] == ["completion", "tools", "embedding", "thinking"]
+    assert shown["details"] == listed["details"]
     architecture = shown["model_info"]["general.architecture"]
+    assert (architecture, shown["model_info"]["general.parameter_count"]) == ("llama", 1967808)
     cards = (await http.get("/v1/models")).json()["data"]
     assert shown["model_info"][f"{architecture}.context_length"] == cards[0]["max_model_len"]
     assert shown["model_info"][f"{architecture}.embedding_length"] == 192
     assert "{%" in shown["template"]
     (running,) = (await http.get("/api/ps")).json()["models"]
+    assert (running["details"], running["size"]) == (listed["details"], listed["size"])
     assert (running["name"], running["context_length"]) == ("tiny:latest", cards[0]["max_model_len"])
     assert running["expires_at"] > "2200"
     assert (await http.get("/api/version")).json()["version"].count(".") == 2

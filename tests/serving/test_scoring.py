@@ -48,11 +48,17 @@ async def test_reranking_orders_by_the_same_scores(encoder: str, scorer: str, pa
             told = await scores(http, text_1="the cat", text_2=DOCUMENTS)
             asked = {"query": "the cat", "documents": DOCUMENTS, "top_n": 2}
             ranked = (await http.post(path, json=asked)).json()
+            texts = {"query": "the cat", "texts": DOCUMENTS, "return_text": True}
+            tei = (await http.post(path, json=texts)).json()
         order = sorted(range(3), key=lambda index: -told[index])[:2]
         assert [each["index"] for each in ranked["results"]] == order
         assert [each["relevance_score"] for each in ranked["results"]] == [told[index] for index in order]
         assert ranked["results"][0]["document"]["text"] == DOCUMENTS[order[0]]
         assert ranked["usage"]["prompt_tokens"] > 0
+        assert tei == [
+            {"index": index, "score": told[index], "text": DOCUMENTS[index]}
+            for index in sorted(range(3), key=lambda index: -told[index])
+        ]
 
 
 async def test_a_cross_encoder_reads_both_texts_and_their_order(scorer: str):

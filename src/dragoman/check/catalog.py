@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .areas import chat, clients, completions, embeddings, engines, http, messages, ollama, responses
+from .areas import chat, codex, completions, embeddings, engines, http, messages, ollama, responses, sdk
 from .registry import Area, Check
 
 AREAS: tuple[Area, ...] = (
@@ -26,9 +26,9 @@ AREAS: tuple[Area, ...] = (
     engines.SGLANG,
     engines.TGI,
     engines.LLAMACPP,
-    clients.CODEX,
+    codex.CODEX,
     messages.CLAUDE_CODE,
-    clients.SDK,
+    sdk.AREA,
     http.AREA,
     http.KEYS,
     http.HEAVY,

@@ -85,11 +85,12 @@ async def detect_routes(client: Client) -> frozenset[str]:
 async def find_claims(client: Client) -> frozenset[str]:
     """What the server claims: its profile, or with `auto` what its routes say."""
     profile = client.target.profile
+    key = {"key"} if client.target.api_key is not None else set[str]()
     if profile != "auto":
-        return PROFILES[profile]
+        return PROFILES[profile] | key
     routes = await detect_routes(client)
     implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
-    return frozenset(routes | implied | {"http", "cancellation"})
+    return frozenset(routes | implied | key | {"http", "cancellation"})
 
 
 async def find_model(client: Client) -> str:

@@ -56,10 +56,13 @@ class Report:
         passed = sum(weight for weight, outcome in weights if outcome is Outcome.PASSED)
         return 100 * passed / total if total else None
 
-    @property
-    def exit_code(self) -> int:
-        """0: every rule that a server must follow holds. 1: one does not. 3: the limits left some untried."""
-        if any(verdict.outcome is Outcome.FAILED and verdict.check.level == "must" for verdict in self.verdicts):
+    def find_exit_code(self, *, strict: bool = False) -> int:
+        """0: every rule that a server must follow holds. 1: one does not. 3: the limits left some untried.
+
+        strict: rules that a server should follow count, too.
+        """
+        failed = [verdict.check.level for verdict in self.verdicts if verdict.outcome is Outcome.FAILED]
+        if failed if strict else "must" in failed:
             return 1
         return 3 if self.counts[Outcome.UNTRIED] else 0
 

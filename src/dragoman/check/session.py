@@ -7,7 +7,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -261,6 +261,8 @@ class Session:
             pass
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
         head = exchange.body.partition(b"\r\n")[0].split(b" ")
         exchange.status = int(head[1]) if len(head) > 1 and head[1].isdigit() else 0
         return exchange

@@ -171,7 +171,8 @@ def _read_role(role: str) -> Literal["user", "admin"]:
     match role:
         case "user" | "admin":
             return role
-    raise SettingsError(f"--role: must be user or admin, not {role!r}")
+        case _:
+            raise SettingsError(f"--role: must be user or admin, not {role!r}")
 
 
 def _print_key(key: str, path: Path, *, from_stdin: bool) -> None:

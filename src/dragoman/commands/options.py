@@ -159,17 +159,31 @@ class EngineOptions:
         ),
     ] = None
 
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="Speculative decoding, in vLLM's format: method and num_speculative_tokens.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None
+
     def overrides(self) -> dict[str, object]:
         """The options that are set, by the names of SimulatedSchedulerConfig's fields."""
         return {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
-            if getattr(self, name) is not None
+            if getattr(self, name) is not None and name != "speculative_config"
         }
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
         """The configuration with these options over it. Raises ValueError."""
+        from ..engines.simulator.speculation import parse_speculative_config  # noqa: PLC0415
+
         try:
+            if self.speculative_config is not None:
+                config = parse_speculative_config(self.speculative_config).merge_into(config)
             return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
             raise ValueError(_name_flag(str(error))) from None

@@ -29,11 +29,19 @@ def serve(
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
-    return run_server(read_settings, typer.echo, build)
+    return run_server(read_settings, typer.echo, build=build)
 
 
-def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBuilder | None = None) -> int:
-    """Serve until a signal stops it, and return the exit code. build: the models; None builds those of settings."""
+def run_server(
+    settings: Settings,
+    echo: Callable[[str], None],
+    read_settings: Callable[[], Settings] | None = None,
+    build: ModelsBuilder | None = None,
+) -> int:
+    """Serve until a signal stops it, and return the exit code.
+
+    read_settings: reads the settings again, for a reload. build: the models; None builds those of settings.
+    """
     # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
     # core that the event loop needs, and a small model's products are too small to share. torch gets its own number.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
@@ -43,6 +51,6 @@ def run_server(settings: Settings, echo: Callable[[str], None], build: ModelsBui
     try:
         from ..launch import run  # noqa: PLC0415 - it brings the whole server
 
-        return run(settings, echo) if build is None else run(settings, echo, build)
+        return run(settings, echo, build, read_settings)
     finally:
         gc.enable()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import EngineOptions, build_command
+from .options import ENGINE_PANEL, EngineOptions, build_command
 from .progress import show_progress
 from .workload import WorkloadOptions, load_workload
 
@@ -133,6 +133,16 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
             help="Seconds that a prefill replica keeps blocks for their transfer.", rich_help_panel=FLEET_PANEL
         ),
     ] = 480.0
+
+    acceptance_rates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATES",
+            help="Share of the drafts of --speculative-config whose first, second, ... token is accepted.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+        ),
+    ] = None
 
     slo: Annotated[
         list[str],
@@ -296,9 +306,13 @@ def _read_slo(options: SimulateOptions) -> Slo | None:
 def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engines.simulator.fleet import Fleet  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
+    from ..engines.simulator.speculation import parse_acceptance_rates  # noqa: PLC0415
 
     profile = load(options.profile)
     profile = msgspec.structs.replace(profile, engine=options.merge_into(profile.engine))
+    if options.acceptance_rates is not None:
+        rates = parse_acceptance_rates(options.acceptance_rates)
+        profile = msgspec.structs.replace(profile, acceptance_rates=rates)
     try:
         # msgspec validates the values and names an invalid one.
         return msgspec.convert(

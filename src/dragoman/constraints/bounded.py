@@ -15,6 +15,7 @@ import msgspec
 from ..core.engine import Tokenizer
 from ..core.errors import RequestError
 from ..workers.pool import LimitExceeded, WorkerLimits, WorkerPool
+from .ending import EndingSearch
 from .grammar_compiler import CompiledGrammar, Compiler, CompilerLimits
 from .lark import ConstraintGrammar
 from .trial import Outcome, TrialSetup
@@ -52,6 +53,10 @@ class BoundedCompiler:
         for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
+
+    @property
+    def endings(self) -> EndingSearch:
+        return self._compiler.endings
 
     def close(self) -> None:
         """Cancel the running compilations."""

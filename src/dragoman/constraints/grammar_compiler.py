@@ -9,6 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from ..core.engine import Matcher, Tokenizer
 from ..core.errors import EngineError, RequestError
+from .ending import ClosingMatcher, EndingSearch
 from .lark import ConstraintGrammar, find_control_names
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class Compiler:
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
         self._lock, self._tools_lock = Lock(), Lock()
+
+    @cached_property
+    def endings(self) -> EndingSearch:
+        return EndingSearch(self.vocabulary)
 
     @property
     def limits(self) -> CompilerLimits:
@@ -177,6 +183,12 @@ class CompiledGrammar:
         with self._lock, _convert_panics():
             return _Matcher(self._initial_matcher.deep_copy())
 
+    def build_closing_matcher(self, endings: EndingSearch, max_tokens: int) -> Matcher:
+        """Build a matcher whose answer ends legally within this many tokens, if `endings` finds an ending."""
+        with self._lock, _convert_panics():
+            inner = self._initial_matcher.deep_copy()
+        return ClosingMatcher(_Matcher(inner), inner, endings, max_tokens)
+
 
 class _Matcher:
     """See `core.engine.Matcher`. `mask` raises RequestError where no token is possible or a limit is exceeded."""
@@ -199,6 +211,9 @@ class _Matcher:
     def advance(self, token: int) -> bool:
         with _convert_panics():
             return self._inner.consume_token(token)
+
+    def replace(self, token: int) -> int:
+        return token
 
     @property
     def finished(self) -> bool:

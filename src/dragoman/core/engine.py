@@ -144,6 +144,13 @@ class Matcher(Protocol):
         """Accept a sampled token; False if the grammar does not allow it."""
         ...
 
+    def replace(self, token: int) -> int:
+        """The token to append instead of a sampled one: another one where the answer has to be closed at its limit.
+
+        Only for engines whose capabilities list the parameter `close_at_limit`.
+        """
+        ...
+
     @property
     def finished(self) -> bool:
         """Whether only end-of-sequence may follow."""

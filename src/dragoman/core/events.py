@@ -182,8 +182,24 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
     weights: tuple[WeightSpan, ...] | None = None
 
 
+class Timings(Struct, frozen=True):
+    """The seconds of an answer with one choice, as vLLM's per-request metrics count them.
+
+    queue: from its admission until it left the queue.
+    first_token: from then until the first token; None without a token.
+    decode: from the first to the last token.
+    """
+
+    queue: float
+    first_token: float | None = None
+    decode: float = 0.0
+
+
 class Finished(Struct, frozen=True, tag=True):
+    """timings: only where the server reports them."""
+
     usage: Usage
+    timings: Timings | None = None
 
 
 Delta = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta

@@ -78,6 +78,7 @@ class EngineStats:
     asleep: sleep level, 0 is awake.
     faults: injected faults that have occurred, by kind.
     waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
+    drafts, draft_tokens, accepted_tokens, accepted_by_position: of speculative decoding; None without it.
     longest_choice, request_preemptions, request_computed_tokens: None if the engine does not observe them.
     """
 
@@ -96,6 +97,10 @@ class EngineStats:
         self.lora: LoraState | None = None
         self.mm_cache_queries: int | None = None
         self.mm_cache_hits: int | None = None
+        self.drafts: int | None = None
+        self.draft_tokens: int | None = None
+        self.accepted_tokens: int | None = None
+        self.accepted_by_position: dict[str, int] | None = None
         self.waiting_by_reason: dict[str, int] | None = None
         self.prompt_tokens_by_source: dict[str, int] | None = None
         self.cached_tokens_by_source: dict[str, int] | None = None

@@ -15,6 +15,7 @@ from .events import (
     RefusalDelta,
     Started,
     TextDelta,
+    Timings,
     Token,
     ToolCallDelta,
     ToolCallStart,
@@ -73,6 +74,7 @@ class Reply(Struct, frozen=True):
     usage: Usage
     prompts: tuple[PromptTokens | None, ...] = (None,)
     applied_edits: tuple[AppliedEdit, ...] = ()
+    timings: Timings | None = None
 
     @property
     def kv_transfer_params(self) -> str | None:
@@ -108,6 +110,7 @@ class ReplyBuilder:
         self._prompts: list[PromptTokens | None] = []
         self._usage = Usage(0, 0)
         self._applied_edits: tuple[AppliedEdit, ...] = ()
+        self._timings: Timings | None = None
 
     def feed(self, event: Event) -> None:
         match event:
@@ -125,8 +128,8 @@ class ReplyBuilder:
                 self._parts[choice].append(part)
             case ChoiceFinished():
                 self._finishes[event.choice] = event
-            case Finished(usage):
-                self._usage = usage
+            case Finished(usage, timings):
+                self._usage, self._timings = usage, timings
             case PromptTokens():
                 self._prompts[event.prompt] = event
             case Started(prompt_tokens, cached, choices, prompts, applied_edits, written):
@@ -135,6 +138,10 @@ class ReplyBuilder:
                 self._prompts = [None] * prompts
                 self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
+
+    def feed_all(self, batch: list[Event]) -> None:
+        for event in batch:
+            self.feed(event)
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
@@ -152,7 +159,7 @@ class ReplyBuilder:
         choices = tuple(
             self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)
         )
-        return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits)
+        return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits, self._timings)
 
     @staticmethod
     def _build_choice(parts: list[_OpenPart], finish: ChoiceFinished | None) -> Choice:

@@ -181,6 +181,7 @@ class GenerationLimits(Struct, frozen=True):
     max_tokens: for each choice; None is the rest of the context.
     stop: stop strings, removed from the text unless include_stop.
     truncate_prompt: keep only this many tokens at the end of the prompt; -1 is what fits.
+    close_at_limit: spend the last tokens of a constrained answer on a legal ending; None is the server's default.
     """
 
     max_tokens: int | None = None
@@ -190,6 +191,7 @@ class GenerationLimits(Struct, frozen=True):
     include_stop: bool = False
     ignore_eos: bool = False
     truncate_prompt: int | None = None
+    close_at_limit: bool | None = None
 
 
 class Extras(Struct, frozen=True):

@@ -12,9 +12,13 @@ from .message import Tool
 
 
 class LiteralText(Struct, frozen=True, tag=True):
-    """Exactly this text. Names of added tokens in it stand for those tokens."""
+    """Exactly this text. Names of added tokens in it stand for those tokens.
+
+    unenforced: keywords of the schema of the argument that begins here that are not enforced.
+    """
 
     text: str
+    unenforced: tuple[str, ...] = ()
 
 
 class JsonValue(Struct, frozen=True, tag=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .anthropic.parameters import COUNT_TOKENS, MESSAGES
 from .chat.parameters import CHAT
 from .completions.parameters import COMPLETIONS
+from .embeddings.cohere import COHERE_EMBED
 from .embeddings.parameters import EMBEDDINGS
 from .generate.parameters import GENERATE, SAMPLING_PARAMS
 from .ollama.parameters import (
@@ -29,6 +30,7 @@ ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
     *MESSAGES.rows,
     *COUNT_TOKENS.rows,
     *EMBEDDINGS.rows,
+    *COHERE_EMBED.rows,
     *RERANK.rows,
     *SCORE.rows,
     *GENERATE.rows,

@@ -90,6 +90,7 @@ class ReaderOptions(Struct, frozen=True):
     max_stop: maximum stop strings of a request.
     max_n: maximum choices for each prompt.
     sealing_key: the server's key as bound to this caller; None if the server has no key.
+    tokens_as_ids: what a request without `return_tokens_as_token_ids` gets.
     drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
     prefix cache.
     """
@@ -100,3 +101,4 @@ class ReaderOptions(Struct, frozen=True):
     max_n: int = 128
     sealing_key: SealingKey | None = None
     drop_nonces: bool = True
+    tokens_as_ids: bool = False

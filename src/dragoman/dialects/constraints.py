@@ -32,7 +32,7 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
     )
     outputs = fields.structured_outputs
     constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
-    if outputs is not None and not constraints:
+    if outputs is not None and not constraints and outputs.close_at_limit is None:
         # A misspelled member would otherwise produce an unconstrained answer without an error.
         raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
     return [*constraints, *_read_outputs(guided_outputs, "guided_")]

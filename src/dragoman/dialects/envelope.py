@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import FinishReason, Started, Token, Usage, WeightSpan
+from ..core.events import Finished, FinishReason, Started, Timings, Token, Usage, WeightSpan
 from . import logprobs
 from .base import Header, Profile
 from .errors import render_openai_error
@@ -79,9 +79,11 @@ class ChunkEnvelope:
         usage_field = self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
         return b"%s%s]%s%s}\n\n" % (self.chunk_prefix, choices, usage_field, extra)
 
-    def render_usage_chunk(self, usage: Usage) -> bytes:
+    def render_usage_chunk(self, finished: Finished) -> bytes:
         """The chunk with usage and no choices, if requested."""
-        return self.render_chunk(b"", usage) if self._options.include_usage else b""
+        if not self._options.include_usage:
+            return b""
+        return self.render_chunk(b"", finished.usage, render_metrics(finished.usage, finished.timings))
 
     def render_object(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
         head = _render_head(self._header, self._options, self._kinds[1])
@@ -157,6 +159,31 @@ def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
     if params is None:
         return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
     return encode_field("kv_transfer_params", params)
+
+
+class _Metrics(Struct, frozen=True):
+    """vLLM 0.33's PerRequestMetrics (`entrypoints/generate/base/protocol.py`); null is unknown."""
+
+    time_to_first_token_ms: float | None
+    generation_time_ms: float | None
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
+def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
+    """vLLM's `metrics` of a response with one choice, after a comma; empty where they are not reported."""
+    if timings is None:
+        return b""
+    first, decode, tokens = timings.first_token, timings.decode, usage.completion
+    metrics = _Metrics(
+        None if first is None else first * 1e3,
+        None if first is None else decode * 1e3,
+        timings.queue * 1e3,
+        decode * 1e3 / (tokens - 1) if first is not None and tokens > 1 else None,
+        tokens / (first + decode) if first is not None and first + decode > 0 else None,
+    )
+    return b',"metrics":' + msgspec.json.encode(metrics)
 
 
 def render_weight_versions(spans: tuple[WeightSpan, ...] | None) -> bytes:

@@ -44,7 +44,7 @@ class StreamOptions(Struct, frozen=True):
 
 
 class StructuredOutputs(Struct, frozen=True):
-    """vLLM's `structured_outputs`: exactly one of these fields may be set."""
+    """vLLM's `structured_outputs`: one constraint. close_at_limit: Dragoman's, for any constraint."""
 
     json: Raw = Raw()
     regex: str | None = None
@@ -52,6 +52,7 @@ class StructuredOutputs(Struct, frozen=True):
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: Raw = Raw()
+    close_at_limit: bool | None = None
 
 
 class JsonSchemaFormat(Struct, frozen=True):
@@ -139,6 +140,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             include_stop=bool(self.include_stop_str_in_output),
             ignore_eos=bool(self.ignore_eos),
             truncate_prompt=self.truncate_prompt_tokens,
+            close_at_limit=None if self.structured_outputs is None else self.structured_outputs.close_at_limit,
         )
 
     def build_extras(self) -> Extras:

@@ -142,7 +142,7 @@ class CustomToolDelta(Struct, frozen=True):
     input: str | UnsetType = UNSET
 
 
-class ToolCallPiece(Struct, frozen=True):
+class ChatToolCallDelta(Struct, frozen=True):
     """A piece of a tool call. The id and the type are in the first piece only."""
 
     index: int
@@ -160,7 +160,7 @@ class ChatDelta(Struct, frozen=True):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
-    tool_calls: list[ToolCallPiece] | UnsetType = UNSET
+    tool_calls: list[ChatToolCallDelta] | UnsetType = UNSET
     function_call: FunctionDelta | UnsetType = UNSET
 
 

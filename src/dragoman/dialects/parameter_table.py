@@ -78,8 +78,9 @@ class ParameterTable:
 
 def _is_harmless(row: ParameterSupport, raw: Raw) -> bool:
     value = read_json_value(raw, row.name)
+    # Not isinstance: true is an int to Python.
     return value is None or any(
-        value == harmless_value and isinstance(value, type(harmless_value)) for harmless_value in row.harmless
+        value == harmless_value and type(value) is type(harmless_value) for harmless_value in row.harmless
     )
 
 

@@ -30,7 +30,11 @@ SHARED_HONOURED = (
     ("ignore_eos", ""),
     ("truncate_prompt_tokens", "keeps only the last N tokens; -1 is the model's limit"),
     ("response_format", "text, json_object, json_schema; at most one constraint per request"),
-    ("structured_outputs", "json, regex, choice, grammar, json_object; structural_tag is refused"),
+    (
+        "structured_outputs",
+        "json, regex, choice, grammar, json_object; structural_tag is refused. With close_at_limit (ours; may stand "
+        "alone), the last tokens within the limit end the answer legally",
+    ),
     ("guided_json", "as structured_outputs.json"),
     ("guided_regex", "as structured_outputs.regex"),
     ("guided_choice", "as structured_outputs.choice"),

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from starlette.types import Message, Scope
 
+from . import direct_write, disconnect
 from .context import ServerContext, log
-from .disconnect import EXTENSION
 from .head import RequestHead
 from .response import CloseDelimitedFraming, Framing, build_response_head
 from .sockets import Address
@@ -120,7 +120,7 @@ class HttpExchange:
             "query_string": head.query,
             "headers": head.headers,
             "state": dict(self._context.lifespan_state),
-            "extensions": {EXTENSION: self.on_disconnect},
+            "extensions": {disconnect.EXTENSION: self.on_disconnect, direct_write.EXTENSION: self},
         }
 
     # Callbacks of the connection.
@@ -205,15 +205,30 @@ class HttpExchange:
         if message["type"] != "http.response.body":
             raise RuntimeError(f"Expected ASGI message 'http.response.body', but got '{message['type']}'.")
         more_body = message.get("more_body", False)
+        self._write_piece(connection, framing, message.get("body", b""), more_body)
+        if not more_body:
+            self._complete(connection)
+
+    @property
+    def can_write(self) -> bool:
+        """As `direct_write.DirectResponse.can_write`."""
+        connection = self._connection
+        return connection is not None and self._framing is not None and not connection.is_write_paused
+
+    def write(self, body: bytes) -> None:
+        """As `direct_write.DirectResponse.write`."""
+        connection, framing = self._connection, self._framing
+        if connection is not None and framing is not None:
+            self._write_piece(connection, framing, body, more_body=True)
+
+    def _write_piece(self, connection: ExchangeConnection, framing: Framing, body: bytes, more_body: bool) -> None:
         try:
-            data = framing.frame(message.get("body", b""), more_body)
+            data = framing.frame(body, more_body)
         except RuntimeError:
             self.fail()
             raise
         if data:
             connection.transport.write(data)
-        if not more_body:
-            self._complete(connection)
 
     def _start_response(self, connection: ExchangeConnection, message: Message) -> None:
         if message["type"] != "http.response.start":

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from . import modelscope
 from .errors import HubError, translate_errors
 from .repository import fetch_small_file, find_storage
 from .selection import DownloadPlan, RepositoryFile
@@ -244,8 +245,31 @@ def download(
         DownloadCancelled: `cancelled` was set.
     """
     missing = plan.find_missing()
-    if missing:
+    if missing and plan.hub == "modelscope":
+        _download_from_modelscope(plan, on_event, cancelled or threading.Event())
+    elif missing:
         _Download(plan, on_event, cancelled or threading.Event(), retry_seconds).run(missing)
+
+
+def _download_from_modelscope(plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event) -> None:
+    missing = {file.path: file for file in plan.find_missing()}
+    completed = {file.path: 0 if file.path in missing else file.size for file in plan.files}
+    lock = threading.Lock()
+
+    def report(path: str, size: int) -> None:
+        with lock:
+            if path in missing:
+                file = missing[path]
+                completed[path] = min(file.size, completed[path] + size)
+                done = sum(completed.values())
+                on_event(DownloadEvent("downloading", done, plan.size, path, file.sha256, completed[path], file.size))
+
+    on_event(DownloadEvent("downloading", sum(completed.values()), plan.size))
+    try:
+        modelscope.fetch(plan, report, cancelled)
+    except modelscope.Cancelled:
+        raise DownloadCancelled from None
+    on_event(DownloadEvent("success", plan.size, plan.size))
 
 
 def format_bytes(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -15,21 +16,27 @@ _REFERENCE = re.compile(
 )
 
 
+Hub = Literal["huggingface", "modelscope"]
+
+
 class ModelReference(Struct, frozen=True):
     """A model in a hub.
 
     repository: its id, `org/name`.
     quantization: of a GGUF file, as `Q4_K_M`; None selects one.
     revision: a branch, a tag or a commit; None is the default branch.
+    hub: that has it.
     """
 
     repository: str
     quantization: str | None = None
     revision: str | None = None
+    hub: Hub = "huggingface"
 
     def __str__(self) -> str:
         quantization = "" if self.quantization is None else f":{self.quantization}"
-        return f"{self.repository}{quantization}" + ("" if self.revision is None else f"@{self.revision}")
+        hub = "modelscope:" if self.hub == "modelscope" else ""
+        return f"{hub}{self.repository}{quantization}" + ("" if self.revision is None else f"@{self.revision}")
 
     @property
     def name(self) -> str:

@@ -8,9 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from . import modelscope
 from .errors import HubError, translate_errors
-from .reference import ModelReference
-from .selection import RepositoryFile
+from .reference import Hub, ModelReference
+from .selection import RepositoryFile, is_inside
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -25,6 +26,7 @@ class Repository:
     revision: the branch, tag or commit that was requested.
     directory: of this commit's files in the cache; need not exist.
     is_remote: whether the hub may be asked for files that are not in the cache.
+    hub: that has it. Of ModelScope's repositories all configuration files are in the cache.
     """
 
     id: str
@@ -33,6 +35,7 @@ class Repository:
     directory: Path
     files: tuple[RepositoryFile, ...]
     is_remote: bool
+    hub: Hub = "huggingface"
 
     def read(self, path: str) -> bytes | None:
         """Read a small file, after downloading it if necessary; None if there is none.
@@ -44,7 +47,7 @@ class Repository:
             return None
         local_file = self.directory / path
         if not local_file.is_file():
-            if not self.is_remote:
+            if not self.is_remote or self.hub != "huggingface":
                 return None
             fetch_small_file(self.id, self.commit, path)
         return local_file.read_bytes()
@@ -68,6 +71,9 @@ def fetch_small_file(repository: str, commit: str, path: str) -> None:
 
 def find_cached_repository(reference: ModelReference) -> Repository | None:
     """Find the repository in the cache, without any request; None if nothing of this revision is there."""
+    if reference.hub == "modelscope":
+        found = modelscope.find_files(reference)
+        return None if found is None else _build_modelscope_repository(reference, *found, is_remote=False)
     storage = find_storage(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
     commit = revision if _COMMIT.fullmatch(revision) else _read_commit(storage, revision)
@@ -111,11 +117,13 @@ def _list_directory(directory: Path) -> tuple[RepositoryFile, ...]:
 
 
 def open_repository(reference: ModelReference) -> Repository:
-    """Ask the hub for the commit of a revision and its files. Blocking; one request.
+    """Ask the hub for the commit of a revision and its files. Blocking; one request to the Hugging Face hub.
 
     Raises:
         HubError: it does not exist, is not accessible, or the hub cannot be reached.
     """
+    if reference.hub == "modelscope":
+        return _build_modelscope_repository(reference, *modelscope.list_files(reference), is_remote=True)
     from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
 
     revision = reference.revision or DEFAULT_REVISION
@@ -127,12 +135,14 @@ def open_repository(reference: ModelReference) -> Repository:
     files = tuple(
         RepositoryFile(file.rfilename, file.size or 0, None if file.lfs is None else file.lfs.sha256)
         for file in info.siblings
-        if _is_inside(file.rfilename) and (file.lfs is None or _SHA256.fullmatch(file.lfs.sha256))
+        if is_inside(file.rfilename) and (file.lfs is None or _SHA256.fullmatch(file.lfs.sha256))
     )
     directory = find_storage(reference.repository) / "snapshots" / info.sha
     return Repository(reference.repository, revision, info.sha, directory, files, is_remote=True)
 
 
-def _is_inside(path: str) -> bool:
-    """Whether a path stays in the snapshot's directory."""
-    return not path.startswith("/") and "\\" not in path and ".." not in path.split("/")
+def _build_modelscope_repository(
+    reference: ModelReference, directory: Path, files: tuple[RepositoryFile, ...], *, is_remote: bool
+) -> Repository:
+    revision = reference.revision or modelscope.DEFAULT_REVISION
+    return Repository(reference.repository, revision, revision, directory, files, is_remote, hub="modelscope")

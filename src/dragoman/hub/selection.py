@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from .errors import HubError
+from .reference import Hub
 
 _QUANTIZATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|F16|F32|MXFP4\w*|NVFP4\w*|FP16|FP8))$", re.IGNORECASE
 )
 _SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
-_METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
+METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
 _SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
 """Modules beside the transformer: https://sbert.net/docs/package_reference/sentence_transformer/models.html."""
 _TOKENIZER_FILES = re.compile(
@@ -70,6 +71,7 @@ class DownloadPlan(Struct, frozen=True):
     files: all that are needed, downloaded or not.
     entry: path of the GGUF file to load, relative to the directory; None loads the directory.
     projector: path of the GGUF file with the multimodal projector.
+    hub: that has the repository.
     """
 
     repository: str
@@ -79,6 +81,7 @@ class DownloadPlan(Struct, frozen=True):
     files: tuple[RepositoryFile, ...]
     entry: str | None = None
     projector: str | None = None
+    hub: Hub = "huggingface"
 
     @property
     def size(self) -> int:
@@ -96,6 +99,11 @@ class DownloadPlan(Struct, frozen=True):
     def target(self) -> Path:
         """The file or directory to load."""
         return self.directory if self.entry is None else self.directory / self.entry
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path of a repository stays in its directory."""
+    return not path.startswith("/") and "\\" not in path and ".." not in path.split("/")
 
 
 def find_gguf_models(files: Iterable[RepositoryFile]) -> tuple[GgufModel, ...]:
@@ -190,7 +198,7 @@ def select_weight_files(
     metadata = [
         file
         for file in files
-        if ("/" not in file.path and file.path.endswith(_METADATA_SUFFIXES))
+        if ("/" not in file.path and file.path.endswith(METADATA_SUFFIXES))
         or _SENTENCE_TRANSFORMERS.fullmatch(file.path)
         or (code and "/" not in file.path and file.path.endswith(".py"))
     ]

@@ -11,10 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -55,7 +52,6 @@ from .local_models import check_architecture
 log = logging.getLogger(__name__)
 
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
-_PICKLES_AND_CODE = ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack", "*.onnx", "*.py"]
 
 
 _Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
@@ -79,11 +75,13 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
     """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
 
     Raises:
-        HubError: `hf:` precedes something else.
+        HubError: `hf:` or `modelscope:` precedes something else.
     """
     kind, _, rest = model.partition(":")
     if kind == "hf" and rest:
         return parse_reference(rest.removeprefix("//"), revision), None
+    if kind == "modelscope" and rest:
+        return msgspec.structs.replace(parse_reference(rest, revision), hub="modelscope"), None
     engine = "llamacpp" if kind == "gguf" else kind
     if engine in ENGINES_WITH_REPOSITORY and rest:
         return (parse_reference(rest, revision), engine) if looks_like_repository(rest) else None
@@ -175,6 +173,7 @@ def _plan_gguf(settings: Settings, reference: ModelReference, repository: Reposi
         (*(() if projector is None else (projector,)), *reversed(model.files)),
         entry=model.files[0].path,
         projector=None if projector is None else projector.path,
+        hub=repository.hub,
     )
 
 
@@ -192,7 +191,9 @@ def _plan_safetensors(
     config = repository.read("config.json")
     if config is None:
         raise HubError(f"{reference.repository} has no config.json; choose a repository that has one")
-    plan = DownloadPlan(repository.id, repository.revision, repository.commit, repository.directory, files)
+    plan = DownloadPlan(
+        repository.id, repository.revision, repository.commit, repository.directory, files, hub=repository.hub
+    )
     if engine is not None:
         choice = EngineChoice(engine, "MODEL names it")
     else:
@@ -267,10 +268,6 @@ def resolve_paths(settings: Settings) -> Settings:
             else f"{adapter.name}={_fetch_part(found[0], select_adapter_files)}"
             for text, adapter in zip(settings.lora_modules, adapters, strict=True)
         )
-    if settings.model.startswith("modelscope:"):
-        changed["model"] = _download_from_modelscope(settings.model.removeprefix("modelscope:"), settings.revision)
-        changed["served_model_name"] = settings.served_model_name or (settings.model.removeprefix("modelscope:"),)
-        changed["revision"] = None
     return msgspec.structs.replace(settings, **changed) if changed else settings
 
 
@@ -303,19 +300,5 @@ def _plan_part(
         repository.commit,
         repository.directory,
         select(reference.repository, repository.files),
-    )
-
-
-def _download_from_modelscope(text: str, revision: str | None) -> str:
-    """Download a model with ModelScope's own package into its own cache; return the directory.
-
-    Raises:
-        HubError: the package is not installed.
-    """
-    reference = parse_reference(text, revision)
-    if find_spec("modelscope") is None:
-        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
-    modelscope: Any = import_module("modelscope")
-    return modelscope.snapshot_download(
-        reference.repository, revision=reference.revision, ignore_file_pattern=_PICKLES_AND_CODE
+        hub=repository.hub,
     )

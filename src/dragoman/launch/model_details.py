@@ -24,6 +24,14 @@ _KV_BYTES = 2
 """Bytes of a number in the KV cache, in float16 or bfloat16."""
 
 
+_FILE_TYPES = {
+    **{1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M"},
+    **{13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
+    **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
+}
+"""llama.cpp's `llama_ftype` of the usual quantizations, for a file whose name has none."""
+
+
 class _Quantization(msgspec.Struct):
     quant_method: str | None = None
     bits: int | None = None
@@ -39,6 +47,7 @@ class _Text(msgspec.Struct):
 
 
 class _Config(_Text):
+    model_type: str | None = None
     quantization_config: _Quantization | None = None
     quantization: _Quantization | None = None
     text_config: _Text | None = None
@@ -66,6 +75,8 @@ def read_details(path: Path) -> ModelDetails:
     text = config.text_config or config
     return ModelDetails(
         source=str(path),
+        format="safetensors" if files else None,
+        family=config.model_type,
         quantization=_describe_quantization(config),
         dtype=dtypes.most_common(1)[0][0].lower() if dtypes else None,
         size=sum(file.stat().st_size for file in files) or None,
@@ -107,19 +118,22 @@ def _compute_kv_bytes(text: _Text) -> int | None:
 
 
 def _read_gguf(path: Path) -> ModelDetails:
-    from ..engines.llamacpp.gguf import find_parts, read_metadata  # noqa: PLC0415 - numpy takes long to import
+    from ..engines.llamacpp.gguf import count_parameters, find_parts, read_metadata  # noqa: PLC0415 - numpy takes long to import
     from ..engines.llamacpp.model import compute_bytes_per_token  # noqa: PLC0415 - as above
 
     size = sum(part.stat().st_size for part in find_parts(path) if part.exists())
     models = find_gguf_models([RepositoryFile(path.name, size)])
-    details = ModelDetails(source=str(path), quantization=(models[0].quantization if models else "") or None, size=size)
+    named = models[0].quantization if models else ""
+    details = ModelDetails(source=str(path), format="gguf", quantization=named or None, size=size)
     try:
-        metadata = read_metadata(path)
+        metadata, parameters = read_metadata(path), count_parameters(path)
     except EngineError:
         return details
     return replace(
         details,
-        parameters=metadata.get_number("general.parameter_count"),
+        family=metadata.architecture,
+        quantization=named or _FILE_TYPES.get(metadata.get_number("general.file_type") or 0),
+        parameters=parameters,
         trained_length=metadata.get_number(metadata.build_architecture_key("context_length")),
         kv_bytes_per_token=compute_bytes_per_token(metadata),
     )
@@ -152,6 +166,10 @@ def _describe_weights(settings: Settings, details: ModelDetails) -> Iterator[str
         yield f"quantization {details.quantization}"
     if details.dtype is not None:
         yield f"weights in {details.dtype}"
+    if details.engine in ("tiny", "encoder"):
+        yield "computed in float32"
+    elif settings.dtype != "auto":
+        yield f"computed in {settings.dtype}"
     if details.parameters is not None:
         yield f"{details.parameters:,} parameters"
     if details.size is not None:
@@ -169,6 +187,10 @@ def _find_device(settings: Settings, details: ModelDetails) -> str:
             return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         case "transformers":
             return settings.device
+        case "llamacpp" if settings.gpu_layers == 0:
+            return "cpu"
+        case "llamacpp":
+            return "chosen by llama.cpp" if settings.gpu_layers < 0 else f"gpu for {settings.gpu_layers} layers"
         case _:
             return "chosen by the library"
 

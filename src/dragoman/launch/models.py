@@ -16,7 +16,7 @@ import msgspec
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
 from ..pipeline.adapters import read_adapter
-from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSpec, ServedModel, TokenBackend
+from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSlot, ModelSpec, ServedModel, TokenBackend
 from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
@@ -58,6 +58,32 @@ def build_models(settings: Settings, clock: Clock, *, in_background: bool = Fals
 def build_models_in_background(settings: Settings, clock: Clock) -> Models:
     """As `build_models`, for a server that listens while its models are loaded."""
     return build_models(settings, clock, in_background=True)
+
+
+def build_changed_models(
+    models: Models, old: Settings, new: Settings, clock: Clock
+) -> list[ModelSlot | ModelSpec] | None:
+    """The models of new settings: the slots of entries that have not changed, and specs of all others; None if there
+    is nothing to change. Blocking: it may ask a hub. Raises SettingsError.
+    """
+    if new.models == old.models:
+        return None
+    if not old.models.entries or not new.models.entries:
+        raise SettingsError("models: changing between one model and several requires a restart")
+    former = {entry.name: entry for entry in old.models.entries}
+    slots = {slot.name: slot for slot in models.slots}
+    served: list[ModelSlot | ModelSpec] = []
+    for entry in new.models.entries:
+        slot = slots.get(entry.name)
+        if slot is not None and former.get(entry.name) == entry:
+            served.append(slot)
+        else:
+            # Not at once, even if it is pinned: the server answers other requests meanwhile.
+            spec = _build_entry(msgspec.structs.replace(entry, pinned=False), new, clock, in_background=False)
+            assert isinstance(spec, ModelSpec)
+            is_eager = entry.pinned
+            served.append(replace(spec, is_eager=is_eager, ttl=None if is_eager else spec.ttl))
+    return served
 
 
 def warn_unsupported(settings: Settings) -> None:
@@ -123,7 +149,7 @@ def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | No
     try:
         found = find_reference(settings.model, settings.revision)
         if found is None:
-            if settings.revision is not None and not settings.model.startswith("modelscope:"):
+            if settings.revision is not None:
                 raise ValueError("--revision is for models of a hub")
             return None
         prepared = prepare_model(settings, *found)
@@ -252,7 +278,7 @@ def check_model(model: str) -> None:
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
-    if kind in ("upstream", "python", "modelscope") or model == "tiny" or is_installed(kind):
+    if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
         if rest:

@@ -9,8 +9,9 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -35,17 +36,20 @@ from ..serving.media import MediaOptions, MediaResolver
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError, is_loopback, state_directory
+from ..settings import Settings, SettingsError, check_exposure, is_loopback, state_directory
 from ..store import Store
-from ..tenants import Tenant, load_key_file
 from .listener import listen_on_file
+from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
 from .puller import HubPuller
+from .reload import Reloader, load_tenants
 from .secret import load_secret_key
 from .shutdown import LongLived, ShutdownConfig
 from .store import build_store, check_store
+from .systemd import Notifier, inherit_sockets
+from .tls import build_tls_context
 
 log = logging.getLogger(__name__)
 
@@ -66,51 +70,61 @@ ModelsBuilder = Callable[[Settings, Clock], Models]
 
 
 def run(
-    settings: Settings, print_line: Callable[[str], None], build: ModelsBuilder = build_models_in_background
+    settings: Settings,
+    print_line: Callable[[str], None],
+    build: ModelsBuilder | None = None,
+    read_settings: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve until a signal stops it, and return the exit code. Raises SettingsError for what cannot be served.
 
     build: makes what is served out of the settings.
+    read_settings: reads the settings again, for a reload.
     """
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S%z",
-    )
+    configure_logging(settings)
     if settings.log_level == "info":
         # httpx logs every request to an upstream engine; the access log already covers them.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     warn_unsupported(settings)
+    configured_settings = settings
+    inherited = inherit_sockets(os.environ)
+    if inherited:
+        settings = adopt_address(settings, inherited[0])
+    tls = build_tls_context(settings)
     # One key for all servers: a load balancer may send a conversation's next turn to another one, which must decrypt
     # its reasoning.
     secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
     server_settings = _expand_instances(settings)
-    server_ports = ServerPorts([ServerPort(item) for item in server_settings if item.uds is None])
+    server_ports = ServerPorts(
+        [] if inherited else [ServerPort(item, tls) for item in server_settings if item.uds is None]
+    )
     controllers = [ServerPortController(server_port, server_ports) for server_port in server_ports.ports] or [None]
     assembled_servers = [
         assemble_server(item, secret, ports, build) for item, ports in zip(server_settings, controllers, strict=True)
     ]
-    listeners = [server_port.listen() for server_port in server_ports.ports]
-    if settings.uds is not None:
+    listeners = inherited or [server_port.listen() for server_port in server_ports.ports]
+    if settings.uds is not None and not inherited:
         listeners.append(listen_on_file(settings.uds, int(settings.uds_mode, 8)))
-    ports: list[int | None] = (
-        [None] if settings.uds is not None else [server_port.port for server_port in server_ports.ports]
-    )
+    ports: list[int | None] = [server_port.port for server_port in server_ports.ports] or [
+        settings.port if settings.uds is None else None
+    ]
     app = assembled_servers[0].application
     if settings.instances.items:
         from .instances import PortDispatcher  # noqa: PLC0415 - as below
 
         app = PortDispatcher({port: item.application for port, item in zip(ports, assembled_servers, strict=True)})
     shutdown_config = ShutdownConfig(settings.shutdown_timeout, settings.shutdown_grace)
+    first = assembled_servers[0]
     server = Server(
-        build_uvicorn_config(app, settings),
+        build_uvicorn_config(app, settings, tls),
         *(item.models for item in assembled_servers),
         shutdown_config=shutdown_config,
         server_ports=server_ports,
+        reloader=Reloader(configured_settings, first.application, first.models, SystemClock(), tls, read_settings),
+        notifier=Notifier(os.environ),
     )
     for item in assembled_servers:
         item.models.on_start_failure = server.stop_after_failure
-    install_signal_handlers(server)
+    install_signal_handlers(server, server.handle_reload)
     greetings = [
         build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
     ]
@@ -123,11 +137,27 @@ def run(
     try:
         server.run(sockets=listeners)
     finally:
-        if settings.uds is not None:
+        if settings.uds is not None and not inherited:
             Path(settings.uds).unlink(missing_ok=True)
     if server.failure is not None:
         raise SettingsError(server.failure)
     return 0
+
+
+def adopt_address(settings: Settings, listener: socket.socket) -> Settings:
+    """The settings with the address of an inherited socket, which is the one that counts for access.
+
+    Raises:
+        SettingsError: it is reachable from other machines, and there is no API key.
+    """
+    if settings.instances.items:
+        raise SettingsError("instances: each needs a port of its own, which socket activation does not have")
+    address = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return msgspec.structs.replace(settings, uds=str(address))
+    adopted = msgspec.structs.replace(settings, uds=None, host=address[0], port=address[1])
+    check_exposure(adopted, "LISTEN_FDS")
+    return adopted
 
 
 def _expand_instances(settings: Settings) -> list[Settings]:
@@ -146,10 +176,10 @@ def assemble_server(
     settings: Settings,
     secret: bytes,
     port_controller: PortController | None = None,
-    build: ModelsBuilder = build_models_in_background,
+    build: ModelsBuilder | None = None,
 ) -> AssembledServer:
     """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
-    models = build(settings, SystemClock())
+    models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
@@ -176,19 +206,10 @@ def build_application(
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
         port_controller=port_controller if _is_simulated(settings) else None,
         puller=HubPuller(settings),
+        telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         requires_lifespan=requires_lifespan,
     )
-
-
-def load_tenants(path: str) -> Mapping[str, Tenant]:
-    """Load the file of keys. Raises SettingsError."""
-    try:
-        tenants = load_key_file(Path(path))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
-        raise SettingsError(f"--keys-file: {path}: {reason}") from error
-    return tenants
 
 
 def open_request_log(path: str) -> RequestLog:
@@ -203,20 +224,23 @@ def open_request_log(path: str) -> RequestLog:
         raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
 
 
-def install_signal_handlers(server: uvicorn.Server) -> None:
+SignalHandler = Callable[[int, FrameType | None], None]
+
+
+def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
+    log.warning("SIGHUP ignored: there is nothing to reload")
+
+
+def install_signal_handlers(server: uvicorn.Server, on_hangup: SignalHandler = _ignore_hangup) -> None:
     """Install handlers that shut down gracefully, with exit code 0, also for signals before uvicorn listens.
 
     With a terminal, SIGHUP means that the terminal has closed, and shuts down too. Without one it comes from a service
-    manager or logrotate, which expect a reload; it is then ignored, as under nohup.
+    manager or from `kill -HUP`, and reloads; under nohup it is ignored.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, server.handle_exit)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, server.handle_exit if os.isatty(0) else _ignore_hangup)
-
-
-def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
-    log.warning("SIGHUP ignored: settings are not reloaded; restart the server to change them")
+        signal.signal(signal.SIGHUP, server.handle_exit if os.isatty(0) else on_hangup)
 
 
 class Server(uvicorn.Server):
@@ -231,11 +255,17 @@ class Server(uvicorn.Server):
         *models: Models,
         shutdown_config: ShutdownConfig | None = None,
         server_ports: ServerPorts | None = None,
+        reloader: Reloader | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         """server_ports: ports whose sockets the server accepts from, in order; empty: only the sockets passed to
         `run`.
         """
         super().__init__(config)
+        self._reloader, self._notifier = reloader, notifier or Notifier({})
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reload_requested = asyncio.Event()
+        self._service_task: asyncio.Task[None] | None = None
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
         self.failure: str | None = None
@@ -255,8 +285,34 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
 
+    def handle_reload(self, _sig: int, _frame: FrameType | None) -> None:
+        """A signal that asks for a reload; one that comes during the startup is handled after it."""
+        if self._loop is None:
+            self._reload_requested.set()
+        else:
+            self._loop.call_soon_threadsafe(self._reload_requested.set)
+
+    async def _serve_service_manager(self) -> None:
+        """Reload when asked to, and show the service manager that the event loop runs."""
+        while True:
+            try:
+                async with asyncio.timeout(self._notifier.watchdog_interval):
+                    await self._reload_requested.wait()
+            except TimeoutError:
+                self._notifier.notify_alive()
+                continue
+            self._reload_requested.clear()
+            self._notifier.notify_reloading()
+            if self._reloader is not None:
+                await self._reloader.reload()
+            self._notifier.notify_ready()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self.started:
+            self._notifier.notify_ready()
+            self._service_task = asyncio.create_task(self._serve_service_manager())
         for port, server in zip(self._server_ports.ports, self.servers, strict=False):
             port.attach(server, self._build_protocol, self.server_state.connections)
 
@@ -266,6 +322,9 @@ class Server(uvicorn.Server):
         return protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._notifier.notify_stopping()
+        if self._service_task is not None:
+            self._service_task.cancel()
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
@@ -305,7 +364,7 @@ class Server(uvicorn.Server):
         await asyncio.gather(*(models.stop() for models in self._models))
 
 
-def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     """Configure uvicorn. The access log is our own, with request ids; responses carry no Server header.
 
     At log level info uvicorn is limited to warnings, since its startup message repeats the greeting.
@@ -321,6 +380,7 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         ),
         ws=cast("type[asyncio.Protocol]", build_websocket_protocol),
         ws_max_size=settings.max_body_bytes,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
         access_log=False,
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
@@ -357,8 +417,12 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        close_at_limit=settings.close_at_limit,
+        per_request_metrics=settings.enable_per_request_metrics,
+        tokens_as_ids=settings.return_tokens_as_token_ids,
         request_timeout=settings.request_timeout,
         progress_timeout=settings.progress_timeout,
+        observes_calls=settings.access_log and settings.log_format == "json",
         max_background=settings.max_background,
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,
@@ -389,13 +453,14 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     """The startup lines: what is served, and an example request."""
     first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    address = f"{scheme}://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
     route, fields = _build_example_request(first_slot)
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key or settings.keys_file is not None:
         curl += ["-H", '"Authorization: Bearer $KEY"']
-    base_url = address if settings.uds is None else "http://localhost"
+    base_url = address if settings.uds is None else f"{scheme}://localhost"
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     if first_slot.spec is not None and first_slot.is_starting:
         context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"

@@ -24,6 +24,7 @@ from ..engines.simulator.lexicon import Lexicon
 from ..engines.simulator.profile import SimulatorProfile, load
 from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions
 from ..engines.simulator.server_config import KvTransferSettings, SimulatorConfig
+from ..engines.simulator.speculation import parse_acceptance_rates, parse_speculative_config
 from ..engines.simulator.vision import SimulatedVision, find_image_token
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
@@ -129,6 +130,8 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
     if blocks is None:
         # A cache of the same size in bytes has more blocks if they are smaller.
         blocks = profile_config.num_gpu_blocks * profile_config.block_size // block_size
+    if settings.speculative_config is not None:
+        profile_config = parse_speculative_config(settings.speculative_config).merge_into(profile_config)
     return msgspec.structs.replace(
         profile_config,
         max_num_seqs=settings.max_num_seqs or profile_config.max_num_seqs,
@@ -163,6 +166,9 @@ def _build_config(
         time_scale=settings.time_scale,
         warm_up=settings.warm_up,
         ranks=settings.data_parallel_size,
+        acceptance_rates=profile.acceptance_rates
+        if settings.sim_acceptance_rates is None
+        else parse_acceptance_rates(settings.sim_acceptance_rates),
         seed=settings.seed,
         accepts_images=settings.sim_image_tokens > 0,
         max_num_waiting=settings.max_queued_requests,

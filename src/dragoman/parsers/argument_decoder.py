@@ -31,10 +31,13 @@ class ArgumentDecoder(Protocol):
 
 
 class FunctionArgumentDecoder:
-    """Passes an object unchanged. A string is treated as JSON that was quoted once too often; null becomes {}."""
+    """Passes an object unchanged. An object in a string is JSON that was quoted once too often; null becomes {}."""
 
     def __init__(self) -> None:
         self._string_decoder: StringDecoder | None = None
+        # The beginning of a string that may still be one or hold an object: as written, and its white space decoded.
+        self._string_start: list[str] | None = None
+        self._space: list[str] = []
         self._scalar: list[str] | None = None
         self._has_begun = False
 
@@ -42,15 +45,30 @@ class FunctionArgumentDecoder:
         if not self._has_begun and raw:
             self._has_begun = True
             if raw[0] == '"':
-                self._string_decoder = StringDecoder()
+                self._string_decoder, self._string_start = StringDecoder(), []
             elif raw[0] not in "{[":
                 self._scalar = []
         if self._string_decoder is not None:
-            return self._string_decoder.decode(raw)
+            return self._decode_string(self._string_decoder, raw)
         if self._scalar is not None:
             self._scalar.append(raw)
             return ""
         return raw
+
+    def _decode_string(self, decoder: StringDecoder, raw: str) -> str:
+        """The first character of a string that is no white space decides whether it holds an object."""
+        decoded = decoder.decode(raw)
+        if self._string_start is None:
+            return decoded
+        self._string_start.append(raw)
+        self._space.append(decoded)
+        if not decoded.strip():
+            return ""
+        start, self._string_start = "".join(self._string_start), None
+        if decoded.lstrip()[0] in "{[":
+            return "".join(self._space)
+        self._string_decoder = None
+        return start
 
     @property
     def is_complete(self) -> bool:
@@ -59,10 +77,16 @@ class FunctionArgumentDecoder:
     @property
     def is_transparent(self) -> bool:
         return (
-            self._has_begun and self._scalar is None and (self._string_decoder is None or self._string_decoder.is_plain)
+            self._has_begun
+            and self._scalar is None
+            and self._string_start is None
+            and (self._string_decoder is None or self._string_decoder.is_plain)
         )
 
     def flush(self) -> str:
+        if self._string_start is not None:
+            start, self._string_start = "".join(self._string_start), []
+            return "{}" if len(start) > 1 and start.endswith('"') else start
         if self._string_decoder is not None:
             return self._string_decoder.flush()
         if self._scalar is None:

@@ -46,15 +46,29 @@ _DEEPSEEK_TEMPLATE = CallTemplate(
 )
 _QWEN_CODER = XmlTagSyntax(">", "<parameter=", ((">", None),), "</parameter>", "</function>", value_padding="\n")
 _NAMED_TAGS = XmlTagSyntax('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
-_DSML = XmlTagSyntax(
-    '">',
-    _replace_bars('<|DSML|parameter name="'),
-    (('" string="true">', True), ('" string="false">', False)),
-    _replace_bars("</|DSML|parameter>"),
-    _replace_bars("</|DSML|invoke>"),
-)
+
+
+def _build_dsml_syntax(name: str = "DSML", space: str = "") -> XmlTagSyntax:
+    return XmlTagSyntax(
+        '">',
+        _replace_bars(f'<|{name}|{space}parameter name="'),
+        (('" string="true">', True), ('" string="false">', False)),
+        _replace_bars(f"</|{name}|{space}parameter>"),
+        _replace_bars(f"</|{name}|{space}invoke>"),
+        more_key_end_tags=('">',),
+        has_unmistakable_tags=True,
+        spliced_keys=("arguments", "input"),
+    )
+
+
+_DSML = _build_dsml_syntax()
 _GLM = XmlTagSyntax("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value_tag="<arg_value>")
 _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
+
+
+def _xtml(token: str, tag: str) -> str:
+    """A tag of Kimi K3."""
+    return f"<|{token}|>{tag}<|sep|>"
 
 
 def _build_list_template(start: str, end: str = "") -> CallTemplate:
@@ -62,21 +76,21 @@ def _build_list_template(start: str, end: str = "") -> CallTemplate:
     return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
 
 
-def _build_dsml_delimiters(section: str) -> Delimiters:
+def _build_dsml_delimiters(section: str, name: str = "DSML") -> Delimiters:
     return Delimiters(
-        section_starts=(_replace_bars(f"<|DSML|{section}>"),),
-        section_end=_replace_bars(f"</|DSML|{section}>"),
-        call_start=_replace_bars('<|DSML|invoke name="'),
+        section_starts=(_replace_bars(f"<|{name}|{section}>"),),
+        section_end=_replace_bars(f"</|{name}|{section}>"),
+        call_start=_replace_bars(f'<|{name}|invoke name="'),
         leading_text="\n\n",
     )
 
 
-def _build_dsml_template(section: str) -> CallTemplate:
+def _build_dsml_template(section: str, name: str = "DSML") -> CallTemplate:
     return CallTemplate(
-        _replace_bars(f"<|DSML|{section}>\n"),
-        _replace_bars('<|DSML|invoke name="'),
+        _replace_bars(f"<|{name}|{section}>\n"),
+        _replace_bars(f'<|{name}|invoke name="'),
         "\n",
-        suffix=_replace_bars(f"</|DSML|{section}>"),
+        suffix=_replace_bars(f"</|{name}|{section}>"),
     )
 
 
@@ -110,7 +124,7 @@ CALL_FAMILIES = (
         Delimiters(
             section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
         ),
-        msgspec.structs.replace(_QWEN_CODER, value_padding=""),
+        msgspec.structs.replace(_QWEN_CODER, value_padding="", untyped_is_text=True),
         CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
     ),
     CallFamily(
@@ -156,7 +170,7 @@ CALL_FAMILIES = (
             call_start='<invoke name="',
             leading_text="\n",
         ),
-        _NAMED_TAGS,
+        msgspec.structs.replace(_NAMED_TAGS, untyped_is_text=True),
         CallTemplate("<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"),
         (("<minimax:tool_call>",),),
     ),
@@ -177,7 +191,16 @@ CALL_FAMILIES = (
         ("minicpm5",),
         "MiniCPM 5",
         Delimiters(call_start='<function name="', leading_text="\n"),
-        XmlTagSyntax('">', '<param name="', (('">', None),), "</param>", "</function>", line_break=""),
+        XmlTagSyntax(
+            '">',
+            '<param name="',
+            (('">', None),),
+            "</param>",
+            "</function>",
+            line_break="",
+            has_cdata=True,
+            spliced_keys=("arguments", "properties"),
+        ),
         CallTemplate(call_prefix='<function name="', separator="\n"),
         (('<function name="', '<param name="'),),
     ),
@@ -212,13 +235,7 @@ CALL_FAMILIES = (
             call_start=_replace_bars('<|DSML| invoke name="'),
             leading_text="\n\n",
         ),
-        XmlTagSyntax(
-            '">',
-            _replace_bars('<|DSML| parameter name="'),
-            (('" string="true">', True), ('" string="false">', False)),
-            _replace_bars("</|DSML| parameter>"),
-            _replace_bars("</|DSML| invoke>"),
-        ),
+        _build_dsml_syntax(space=" "),
         CallTemplate(
             _replace_bars("<|DSML| calls>\n"),
             _replace_bars('<|DSML| invoke name="'),
@@ -244,6 +261,14 @@ CALL_FAMILIES = (
         ((_replace_bars("|DSML|"),),),
     ),
     CallFamily(
+        ("gigachat35",),
+        "GigaChat 3.5",
+        _build_dsml_delimiters("tool_calls", "GCML"),
+        _build_dsml_syntax("GCML"),
+        _build_dsml_template("tool_calls", "GCML"),
+        ((_replace_bars("|GCML|"),),),
+    ),
+    CallFamily(
         ("step3",),
         "Step 3",
         Delimiters(
@@ -260,6 +285,7 @@ CALL_FAMILIES = (
             "</steptml:parameter>",
             "</steptml:invoke>",
             line_break="",
+            untyped_is_text=True,
         ),
         CallTemplate(
             _replace_bars("<|tool_calls_begin|>"),
@@ -306,10 +332,34 @@ CALL_FAMILIES = (
         (("<|tool_call_argument_begin|>",), ("<|im_middle|>",)),
     ),
     CallFamily(
+        ("kimi_k3",),
+        "Kimi K3",
+        Delimiters(
+            section_starts=(_xtml("open", "tools"),),
+            section_end=_xtml("close", "tools"),
+            call_start='<|open|>call tool="',
+        ),
+        XmlTagSyntax(
+            '" index="',
+            '<|open|>argument key="',
+            tuple(
+                (f'" type="{kind}"<|sep|>', kind) for kind in ("string", "number", "boolean", "null", "object", "array")
+            ),
+            _xtml("close", "argument"),
+            _xtml("close", "call"),
+            line_break="",
+            number_suffix='"<|sep|>',
+            has_unmistakable_tags=True,
+            has_escaped_names=True,
+        ),
+        CallTemplate(_xtml("open", "tools"), '<|open|>call tool="', suffix=_xtml("close", "tools")),
+        (("<|open|>", "<|sep|>", "'argument'"),),
+    ),
+    CallFamily(
         ("gemma4",),
         "Gemma 4",
         Delimiters(call_start="<|tool_call>", call_end="<tool_call|>"),
-        PythonicSyntax("{", "}", ":", "call:", '<|"|>'),
+        PythonicSyntax("{", "}", ":", "call:", '<|"|>', more_prefixes=(":",)),
         CallTemplate(call_prefix="<|tool_call>", call_suffix="<tool_call|>"),
         (("<|tool_call>call:",),),
     ),
@@ -475,7 +525,11 @@ CALL_FAMILIES = (
     CallFamily(
         ("gigachat3",),
         "GigaChat 3",
-        Delimiters(call_start="function call<|role_sep|>", fillers=("<|message_sep|>",)),
+        Delimiters(
+            section_starts=("function call<|role_sep|>", "<|function_call|>"),
+            fillers=("<|message_sep|>",),
+            leading_text="<|message_sep|>\n\n",
+        ),
         JsonObjectSyntax(),
         CallTemplate(call_prefix="function call<|role_sep|>\n", separator="\n"),
         (("function call<|role_sep|>",), ("function call", "<|role_sep|>")),

@@ -170,9 +170,9 @@ def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
     merged: list[SyntaxPiece] = []
     for piece in pieces:
         match piece, merged[-1] if merged else None:
-            case LiteralText(text), LiteralText(previous):
-                merged[-1] = LiteralText(previous + text)
-            case LiteralText(""), _:
+            case LiteralText(text, keywords), LiteralText(previous, previous_keywords):
+                merged[-1] = LiteralText(previous + text, (*previous_keywords, *keywords))
+            case LiteralText("", ()), _:
                 pass
             case _:
                 merged.append(piece)

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _STRING_SPECIALS = re.compile(r'["\\]')
-_BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<]')
-"""`<` occurs in JSON only inside strings: elsewhere a marker begins."""
+_BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<`]')
+"""`<` and a backtick occur in JSON only inside strings: elsewhere a marker or the end of a code block begins."""
 _SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _INVALID_VALUE_STARTS = frozenset(",:]}")
@@ -109,7 +109,7 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
-        elif char == "<" or char != self._closers.pop():
+        elif char in "<`" or char != self._closers.pop():
             return special.start(), ReadStatus.INVALID
         elif not self._closers:
             return special.end(), ReadStatus.END

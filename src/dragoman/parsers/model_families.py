@@ -33,6 +33,7 @@ class ReasoningFamily(Struct, frozen=True):
     keeps_in_text: bool = False
     marker_variants: tuple[tuple[str, str], ...] = ()
     answer_tags: tuple[str, str] | None = None
+    message_end: str = ""
     fingerprints: Fingerprints = ()
 
 

@@ -35,11 +35,15 @@ class NamePrefixedSyntax(Struct, frozen=True):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return tuple(marker for marker in (*self.separators, self.id_marker) if marker)
+        return tuple(filter(None, (self.name_prefix, *self.markers_behind_name)))
+
+    @property
+    def markers_behind_name(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*self.separators, self.id_marker)))
 
     @property
     def end_markers(self) -> tuple[str, ...]:
-        return ()
+        return ("```",) if self.separators[0].startswith("```") else ()
 
     def can_begin_with(self, char: str) -> bool:
         return self.name_prefix.startswith(char) if self.name_prefix else char.isalnum() or char == "_"
@@ -94,7 +98,7 @@ class NamePrefixedReader:
         if not self._name_reader.name:
             return pos, ReadStatus.INVALID
         self._state = NamePrefixedReader._parse_separator
-        self._prefix_matcher = PrefixMatcher(self._syntax.markers)
+        self._prefix_matcher = PrefixMatcher(self._syntax.markers_behind_name)
         return pos, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -117,7 +121,7 @@ class NamePrefixedReader:
         pos, is_complete = self._id_reader.read(text, pos)
         if is_complete:
             self._state = NamePrefixedReader._parse_separator
-            self._prefix_matcher = PrefixMatcher(self._syntax.markers)
+            self._prefix_matcher = PrefixMatcher(self._syntax.markers_behind_name)
         return pos, ReadStatus.MORE
 
     def _begin_arguments(self) -> None:

@@ -6,9 +6,11 @@ Every value is converted to JSON: True, true, 'a' and (1, 2) as in Python. Nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
+from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
 from .argument_writer import ArgumentWriter, build_argument_writer
@@ -20,13 +22,21 @@ from .enforced_arguments import (
     build_free_text,
     build_one_of,
     check_free_of_markers,
+    check_keywords,
     expand_alternatives,
     join_arguments,
+    join_items,
+    read_bounds,
 )
 from .json_text import ReadStatus
-from .json_values import encode
-from .pythonic_value import PythonicValueReader, StringSyntax
-from .tool_parameters import Parameter, read_enforceable_parameters
+from .json_values import Json, encode
+from .multi_pattern import MarkerScanner
+from .pythonic_value import NO_MARKERS, PythonicValueReader, StringSyntax
+from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
+_MAX_DEPTH = 4
+"""Of lists and objects as a family writes them; deeper ones are JSON. A schema may refer to itself."""
 
 
 class PythonicSyntax(Struct, frozen=True):
@@ -35,6 +45,7 @@ class PythonicSyntax(Struct, frozen=True):
     open_bracket, close_bracket: around the arguments.
     assign: between an argument's name and its value.
     prefix: precedes every name.
+    more_prefixes: also read before a name, but not enforced.
     string_marker: delimits strings without escapes, besides quotes; with one, names in nested objects are unquoted, and
     strings may be.
     """
@@ -44,6 +55,7 @@ class PythonicSyntax(Struct, frozen=True):
     assign: str = "="
     prefix: str = ""
     string_marker: str = ""
+    more_prefixes: tuple[str, ...] = ()
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledPythonicSyntax:  # noqa: ARG002
         return CompiledPythonicSyntax(self)
@@ -78,28 +90,70 @@ class CompiledPythonicSyntax:
             any_argument = FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
             arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
         return (
-            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket),
+            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket, parameters.unenforced),
             *arguments,
             LiteralText(syntax.close_bracket),
         )
 
     def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
-        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign)
-        return head, *build_one_of([self._build_value(schema) for schema in expand_alternatives(parameter.schema)])
+        schemas, unenforced = expand_alternatives(parameter.schema)
+        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign, unenforced)
+        return head, *build_one_of([self._build_value(schema) for schema in schemas])
 
-    def _build_value(self, schema: Schema) -> tuple[SyntaxPiece, ...]:
+    def _build_value(self, schema: Schema, depth: int = 0) -> tuple[SyntaxPiece, ...]:
         string_marker = self.syntax.string_marker
         match schema:
             case {"const": str() as constant} if string_marker:
                 return (LiteralText(string_marker + check_free_of_markers(constant, (string_marker,)) + string_marker),)
             case {"type": "string"} if string_marker:
                 return LiteralText(string_marker), build_free_text(schema, string_marker)
-            case {"type": "boolean"} if not string_marker:
-                return build_one_of([(LiteralText("True"),), (LiteralText("False"),)])
-            case {"type": "null"} if not string_marker:
-                return (LiteralText("None"),)
+            case {"type": "array" | "object"} if string_marker and depth < _MAX_DEPTH:
+                try:
+                    return self._build_nested(schema, depth + 1)
+                except Unsupported:  # JSON is read too, and can be enforced with all its keywords.
+                    return (JsonValue(encode(schema), any=True),)
+            case {"type": "boolean" | "null" as name} if not string_marker:
+                return build_one_of([(LiteralText(word),) for word in _WORDS[name]])
             case _:
                 return (JsonValue(encode(schema), any=True),)
+
+    def _build_nested(self, schema: Schema, depth: int) -> tuple[SyntaxPiece, ...]:
+        """A list or object as the family writes it. Raises Unsupported where that cannot hold all of its schema."""
+        comma = LiteralText(",")
+        if schema["type"] == "array":
+            item = schema.get("items")
+            check_keywords(schema, "items", "minItems", "maxItems")
+            if not isinstance(item, dict):
+                raise Unsupported("The items have no schema.")
+            items = join_items(self._build_part(schema, item, depth), comma, *read_bounds(schema))
+            return LiteralText("["), *items, LiteralText("]")
+        check_keywords(schema, "properties", "required", "additionalProperties")
+        declared, required = schema.get("properties"), schema.get("required", [])
+        if not isinstance(declared, dict) or not declared or schema.get("additionalProperties") is not False:
+            raise Unsupported("The object may have other members.")
+        if not isinstance(required, list) or not set(required) <= declared.keys():
+            raise Unsupported("A member is required that is not declared.")
+        members = [
+            (
+                (LiteralText(check_name(name, ARGUMENT_NAME) + ":"), *self._build_part(schema, part, depth)),
+                name in required,
+            )
+            for name, part in declared.items()
+        ]
+        return LiteralText("{"), *join_arguments(members, comma), LiteralText("}")
+
+    def _build_part(self, whole: Schema, part: Json, depth: int) -> tuple[SyntaxPiece, ...]:
+        """An item or member, all of whose keywords are enforced."""
+        defs: Schema = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
+        schemas, unenforced = expand_alternatives({**defs, **part} if isinstance(part, dict) else {"not": {}})
+        if unenforced or any(
+            alternative.get("type") == "string" and "format" in alternative for alternative in schemas
+        ):
+            raise Unsupported("A keyword can only be enforced in JSON.")
+        for alternative in schemas:
+            if alternative.get("type") == "string":
+                check_keywords(alternative, "pattern", "minLength", "maxLength")
+        return build_one_of([self._build_value(alternative, depth) for alternative in schemas])
 
 
 class PythonicReader:
@@ -116,9 +170,12 @@ class PythonicReader:
         self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
             PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
         )
-        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix,))
+        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix, *compiled.syntax.more_prefixes))
         self._name = NameReader()
         self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
+        self._parameters = ToolParameters((), allows_additional=True)
+        self._argument = ""  # The name of the current argument.
+        self._name_scanner = MarkerScanner(NO_MARKERS)
         self._value = PythonicValueReader(compiled.string_syntax)
         self._chunks: list[str] = []
         self.name = ""
@@ -150,6 +207,8 @@ class PythonicReader:
         self.has_begun, self.is_undeclared = tool is not None, tool is None
         self.is_custom = isinstance(tool, CustomTool)
         self._writer = build_argument_writer(is_custom=self.is_custom)
+        if tool is not None and self._syntax.string_marker:
+            self._parameters = read_parameters(tool)
         self._state = PythonicReader._parse_argument_start
         return pos + 1, ReadStatus.MORE
 
@@ -158,22 +217,43 @@ class PythonicReader:
             return pos + 1, ReadStatus.MORE
         if text[pos] == self._syntax.close_bracket:
             return self._finish_call(pos)
-        self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
+        if self._syntax.string_marker and text[pos] == self._syntax.string_marker[0]:
+            self._prefix_matcher = PrefixMatcher((self._syntax.string_marker,))
+            self._state = PythonicReader._parse_name_marker
+        else:
+            self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
         return pos, ReadStatus.MORE
 
     def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, is_complete = self._name.read(text, pos)
         if is_complete:
-            self._state = PythonicReader._parse_value_start
+            self._argument, self._state = self._name.name, PythonicReader._parse_value_start
         return pos, ReadStatus.INVALID if is_complete and not self._name.name else ReadStatus.MORE
+
+    def _parse_name_marker(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        patterns = self._compiled.string_syntax.marker_patterns
+        if result is PrefixResult.MATCHED and patterns is not None:
+            self._argument, self._name_scanner = "", MarkerScanner(patterns)
+            self._state = PythonicReader._parse_marked_name
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _parse_marked_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, chunk = self._name_scanner.read(text, pos)
+        self._argument += chunk
+        if self._name_scanner.marker:
+            self._state = PythonicReader._parse_value_start
+        return pos, ReadStatus.MORE
 
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
         if text[pos] != self._syntax.assign:
             return pos, ReadStatus.INVALID
-        self._append_text(self._writer.begin_argument(self._name.name))
-        self._value, self._state = PythonicValueReader(self._compiled.string_syntax), PythonicReader._parse_value
+        self._append_text(self._writer.begin_argument(self._argument))
+        is_text = self._parameters.find_types(self._argument) == ("string",)
+        self._value = PythonicValueReader(self._compiled.string_syntax, words_are_text=is_text)
+        self._state = PythonicReader._parse_value
         return pos + 1, ReadStatus.MORE
 
     def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:

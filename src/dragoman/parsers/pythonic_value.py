@@ -16,10 +16,10 @@ _CONSTANTS = MappingProxyType({"True": "true", "False": "false", "None": "null"}
 _STRING_SPECIALS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')})
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
-_NO_MARKERS = AhoCorasick(["\0"])
+NO_MARKERS = AhoCorasick(["\0"])
 _JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
 """The JSON bracket for a closing bracket; "} " closes a set."""
-_BEHIND_STRINGS = frozenset(",:)]}; \t\r\n")
+_BEHIND_STRINGS = frozenset(",:)]};")
 
 
 class StringSyntax:
@@ -32,9 +32,13 @@ class StringSyntax:
 
 
 class PythonicValueReader:
-    """Converts one value to JSON, or to its decoded text if it is a string."""
+    """Converts one value to JSON, or to its decoded text if it is a string.
 
-    def __init__(self, string_syntax: StringSyntax) -> None:
+    words_are_text: an unquoted word is a string, whatever it looks like.
+    """
+
+    def __init__(self, string_syntax: StringSyntax, *, words_are_text: bool = False) -> None:
+        self._words_are_text = words_are_text
         self._string_marker = string_syntax.marker
         self._string_marker_patterns = string_syntax.marker_patterns
         self._word_terminators = string_syntax.word_terminators
@@ -46,9 +50,10 @@ class PythonicValueReader:
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
+        self._space = ""  # White space after a quote that may have ended a string.
         self._escaped = False
         self._decoder = StringDecoder(PYTHON_ESCAPES)
-        self._scanner = MarkerScanner(_NO_MARKERS)
+        self._scanner = MarkerScanner(NO_MARKERS)
         self._word: list[str] = []
         self._raw = ""
         self._chunks: list[str] = []
@@ -151,8 +156,12 @@ class PythonicValueReader:
 
     def _behind_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
         """A quote after which no value can end is part of the string: the model forgot to escape it."""
+        if text[at].isspace():
+            self._space += text[at]
+            return at + 1, ReadStatus.MORE
+        space, self._space = self._space, ""
         if text[at] not in _BEHIND_STRINGS:
-            self._append_text(self._decoder.decode(self._quote))
+            self._append_text(self._decoder.decode(self._quote + space))
             self._state = PythonicValueReader._parse_string
             return at, ReadStatus.MORE
         self._append_text(self._decoder.flush())
@@ -187,7 +196,9 @@ class PythonicValueReader:
         if terminator is None:
             return end, ReadStatus.MORE
         raw = "".join(self._word)
-        value = self._convert_word(raw.strip())
+        if self._words_are_text and not self._closers:
+            self.is_string = True
+        value = raw.strip() if self.is_string else self._convert_word(raw.strip())
         if value is None:
             return end, ReadStatus.INVALID
         self._word.clear()

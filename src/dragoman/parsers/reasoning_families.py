@@ -17,6 +17,7 @@ REASONING_FAMILIES = (
         "<|channel>thought\n",
         "<channel|>",
         stripped_suffix="",
+        marker_variants=(("<|channel>", "<channel|>"),),
         fingerprints=(("<|channel>", "<channel|>"),),
     ),
     ReasoningFamily(
@@ -64,6 +65,16 @@ REASONING_FAMILIES = (
     ),
     ReasoningFamily(
         ("kimi",), "Kimi-VL Thinking", "\u25c1think\u25b7", "\u25c1/think\u25b7", fingerprints=(("\u25c1think\u25b7",),)
+    ),
+    ReasoningFamily(
+        ("kimi_k3",),
+        "Kimi K3",
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        stripped_suffix="",
+        answer_tags=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+        message_end="<|close|>message<|sep|>",
+        fingerprints=(("<|open|>", "<|sep|>", "'think'"),),
     ),
     ReasoningFamily(
         ("apertus",),

@@ -48,6 +48,7 @@ def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[st
         starts_implicitly=family.starts_implicitly,
         marker_variants=family.marker_variants,
         answer_tags=family.answer_tags,
+        message_end=family.message_end,
         added_tokens=added_tokens,
     )
 

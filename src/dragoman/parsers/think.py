@@ -24,6 +24,7 @@ class ThinkFormat:
     DeepSeek-R1).
     marker_variants: other spellings of the markers, pairs of begin and end.
     answer_tags: tags around the answer after the reasoning, which are stripped.
+    message_end: what the model writes behind the answer and its calls, which is stripped too.
     added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
     """
 
@@ -37,16 +38,18 @@ class ThinkFormat:
         starts_implicitly: bool = False,
         marker_variants: Sequence[tuple[str, str]] = (),
         answer_tags: tuple[str, str] | None = None,
+        message_end: str = "",
         added_tokens: Collection[str] = (),
     ) -> None:
         self._syntax = ReasoningSyntax(begin_marker, end_marker, template_suffix, answer_tags[0] if answer_tags else "")
         self._begin_markers = (begin_marker, *(variant for variant, _ in marker_variants))
         self._answer_tags = answer_tags
+        self._message_end = message_end
         self._stripped_suffix = template_suffix if stripped_suffix is None else stripped_suffix
         self._starts_implicitly = starts_implicitly
         self._added = frozenset(added_tokens)
-        self._single_tokens = frozenset({begin_marker, end_marker}) & self._added
         self._end_marks = (end_marker, *(variant for _, variant in marker_variants))
+        self._single_tokens = frozenset((*self._begin_markers, *self._end_marks)) & self._added
         self._end_patterns = cache(self._compile_ends)
 
     @property
@@ -55,7 +58,8 @@ class ThinkFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return self._syntax.begin, self._syntax.end, *(self._answer_tags or ())
+        closing = (self._message_end,) if self._message_end else ()
+        return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
     def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
         plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
@@ -87,7 +91,10 @@ class ThinkFormat:
             parser.begin_reasoning(may_skip_newline=opened_pos + len(begin) == len(tail))
         elif self._starts_implicitly:
             parser.begin_reasoning(may_skip_newline=True)
-        return parser if self._answer_tags is None else chain_parsers((parser, AnswerTagParser(*self._answer_tags)))
+        if self._answer_tags is None:
+            return parser
+        is_open = tail.endswith(self._answer_tags[0])
+        return chain_parsers((parser, AnswerTagParser(*self._answer_tags, self._message_end, is_open=is_open)))
 
 
 class ThinkParser(TextParser):
@@ -198,19 +205,28 @@ class ThinkParser(TextParser):
 
 
 class AnswerTagParser(TextParser):
-    """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`"""
+    """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`
 
-    def __init__(self, begin_tag: str, end_tag: str) -> None:
+    message_end: stripped wherever it is.
+    is_open: the prompt has the begin tag.
+    """
+
+    def __init__(self, begin_tag: str, end_tag: str, message_end: str = "", *, is_open: bool = False) -> None:
         super().__init__()
         self._prefix_matcher = PrefixMatcher((begin_tag,))
-        self._end_patterns = AhoCorasick([end_tag, "\n" + end_tag])
+        closing = [message_end] if message_end else []
+        self._end_patterns = AhoCorasick([end_tag, "\n" + end_tag, *closing])
+        self._message_end = AhoCorasick(closing) if message_end else None
         self._search_state = 0
         self._may_skip_newline = False
-        self._state: Callable[[AnswerTagParser, str, int], int] = AnswerTagParser._parse_start
+        self._state: Callable[[AnswerTagParser, str, int], int] = (
+            AnswerTagParser._parse_tagged if is_open else AnswerTagParser._parse_start
+        )
 
     def _fast_path(self, event: TextDelta) -> Event | None:
         if self._state is AnswerTagParser._parse_untagged:
-            return event
+            ends = self._message_end
+            return event if ends is None or not (self._search_state or ends.can_start_in(event.text)) else None
         in_tags = self._state is AnswerTagParser._parse_tagged and not self._search_state and not self._may_skip_newline
         return event if in_tags and not self._end_patterns.can_start_in(event.text) else None
 
@@ -243,7 +259,7 @@ class AnswerTagParser(TextParser):
         marker_length = self._end_patterns.match_lengths[self._search_state]
         self._emit_buffered(TextDelta, self._count_consumed(text, end) - marker_length)
         self._drop(marker_length)
-        self._state = AnswerTagParser._parse_trailing_space
+        self._search_state, self._state = 0, AnswerTagParser._parse_trailing_space
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
@@ -253,9 +269,20 @@ class AnswerTagParser(TextParser):
             return self._rewind(text, pos)
         return len(text)
 
-    def _parse_untagged(self, text: str, pos: int) -> int:  # noqa: ARG002
-        self._emit_buffered(TextDelta, len(self._buffer))
-        return len(text)
+    def _parse_untagged(self, text: str, pos: int) -> int:
+        ends = self._message_end
+        if ends is None:
+            self._emit_buffered(TextDelta, len(self._buffer))
+            return len(text)
+        end, self._search_state = ends.search(text, pos, self._search_state)
+        if end < 0:
+            self._emit_buffered(TextDelta, len(self._buffer) - ends.pending_lengths[self._search_state])
+            return len(text)
+        length = ends.match_lengths[self._search_state]
+        self._emit_buffered(TextDelta, self._count_consumed(text, end) - length)
+        self._drop(length)
+        self._search_state = 0
+        return end
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
         if self._state is AnswerTagParser._parse_trailing_space:

@@ -45,10 +45,16 @@ class ToolParameters(Struct, frozen=True):
 
     properties: in the schema's order.
     allows_additional: other parameters are allowed.
+    unenforced: keywords of the schema of other parameters.
     """
 
     properties: tuple[Parameter, ...]
     allows_additional: bool
+    unenforced: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self.properties)
 
     def find_types(self, name: str) -> tuple[str, ...]:
         return next((parameter.types for parameter in self.properties if parameter.name == name), ())
@@ -81,9 +87,12 @@ def read_parameters(tool: Tool) -> ToolParameters:
     declared = properties if isinstance(properties, dict) else {}
     required_names = required if isinstance(required, list) else []
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
+    additional = root.get("additionalProperties", "properties" not in root)
+    allows_additional = additional is not False and not declared
     return ToolParameters(
         tuple(_build_parameter(name, schema, root, defs, name in required_names) for name, schema in declared.items()),
-        root.get("additionalProperties", "properties" not in root) is not False and not declared,
+        allows_additional,
+        ("additionalProperties",) if allows_additional and isinstance(additional, dict) and additional else (),
     )
 
 

@@ -25,34 +25,51 @@ from .enforced_arguments import (
     list_unenforced,
 )
 from .json_text import ReadStatus, ValueReader
-from .json_values import coerce, encode, guess, match_number
+from .json_values import coerce, decode, encode, find_schema_types, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+
+_CDATA_START, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class XmlTagSyntax(Struct, frozen=True):
     """The tags of a syntax.
 
     name_suffix: follows the function's name.
+    number_suffix: follows the number of the call, which then follows `name_suffix`.
     end_tag: ends the call.
     key_tag: precedes the name of an argument.
-    key_end_tags: follow it, and whether the value is then text (None: the schema decides).
+    key_end_tags: follow it, and whether the value is then text (None: the schema decides), or the value's JSON type.
     value_tag: a tag before the value.
     value_end_tag: follows the value.
     line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
     the
     two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
+    more_key_end_tags: also read after a name, but not enforced.
+    has_unmistakable_tags: the next tag ends a value that was not ended, also in the middle of a line.
+    untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.
+    has_escaped_names: names are written with `&quot;` and `&amp;`.
+    has_cdata: values may be enclosed in `<![CDATA[` and `]]>`.
+    spliced_keys: names under which models write the object of all arguments, as vLLM reads it too. They are arguments
+    where the tool declares them.
     """
 
     name_suffix: str
     key_tag: str
-    key_end_tags: tuple[tuple[str, bool | None], ...]
+    key_end_tags: tuple[tuple[str, bool | str | None], ...]
     value_end_tag: str
     end_tag: str
     value_tag: str = ""
     line_break: str = "\n"
     tag_separator: str = ""
     value_padding: str = ""
+    more_key_end_tags: tuple[str, ...] = ()
+    has_unmistakable_tags: bool = False
+    untyped_is_text: bool = False
+    has_escaped_names: bool = False
+    number_suffix: str = ""
+    has_cdata: bool = False
+    spliced_keys: tuple[str, ...] = ()
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledXmlTagSyntax:
         return CompiledXmlTagSyntax(self, outer_markers)
@@ -64,12 +81,18 @@ class CompiledXmlTagSyntax:
     def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
         self.syntax = syntax
         self.outer_markers = outer_markers
-        self.key_end_tags = dict(syntax.key_end_tags)
+        self.key_end_tags = {
+            text: _is_text(kind)
+            for text, kind in (*syntax.key_end_tags, *((tag, None) for tag in syntax.more_key_end_tags))
+        }
+        self.number_patterns = AhoCorasick([syntax.number_suffix]) if syntax.number_suffix else None
         self.key_patterns = AhoCorasick(list(self.key_end_tags))
         next_tags = ("\n" + syntax.key_tag, "\n" + syntax.end_tag)
-        self.value_patterns = AhoCorasick(
-            [syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag, *next_tags]
-        )
+        if syntax.has_unmistakable_tags:
+            next_tags = (*next_tags, syntax.key_tag, syntax.end_tag)
+        value_ends = (syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag)
+        self.value_patterns = AhoCorasick([*value_ends, *next_tags])
+        self.cdata_patterns = AhoCorasick([_CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
 
     @property
@@ -77,6 +100,7 @@ class CompiledXmlTagSyntax:
         syntax = self.syntax
         texts = (
             syntax.name_suffix,
+            syntax.number_suffix,
             syntax.key_tag,
             *(text for text, _ in syntax.key_end_tags),
             syntax.value_tag,
@@ -104,8 +128,11 @@ class CompiledXmlTagSyntax:
             for piece in (pieces if parameter.required else (OptionalPieces(pieces),))
         )
         additional_arguments = (RepeatedPieces(self._build_any_argument()),) if parameters.allows_additional else ()
+        number = (FreeText(syntax.number_suffix, pattern="[0-9]{1,2}"),) if syntax.number_suffix else ()
         return (
-            LiteralText(check_name(tool.name) + syntax.name_suffix + syntax.line_break),
+            LiteralText(check_name(tool.name) + syntax.name_suffix, parameters.unenforced),
+            *number,
+            LiteralText(syntax.line_break),
             *known_arguments,
             *additional_arguments,
             LiteralText(syntax.end_tag),
@@ -113,15 +140,19 @@ class CompiledXmlTagSyntax:
 
     def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
         name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
-        return LiteralText(self.syntax.key_tag + name), *build_one_of(
-            list(self._build_values(expand_alternatives(parameter.schema)))
-        )
+        if self.syntax.has_escaped_names:
+            name = name.replace("&", "&amp;").replace('"', "&quot;")
+        schemas, unenforced = expand_alternatives(parameter.schema)
+        return LiteralText(self.syntax.key_tag + name, unenforced), *build_one_of(list(self._build_values(schemas)))
 
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
         """How the key may end, and what may follow."""
-        for ending, is_text in self.syntax.key_end_tags:
+        for ending, kind in self.syntax.key_end_tags:
+            is_text = _is_text(kind)
             prefix, suffix = self._find_surroundings(ending)
             for schema in schemas:
+                if isinstance(kind, str) and not is_text and kind not in _find_kinds(schema):
+                    continue
                 match schema:
                     case {"const": str() as constant} if is_text is not False:
                         yield (
@@ -142,7 +173,7 @@ class CompiledXmlTagSyntax:
                         pass
 
     def _build_any_argument(self) -> tuple[SyntaxPiece, ...]:
-        ending = next(text for text, is_text in self.syntax.key_end_tags if is_text is not False)
+        ending = next(text for text, kind in self.syntax.key_end_tags if _is_text(kind) is not False)
         prefix, suffix = self._find_surroundings(ending)
         key = FreeText(prefix, pattern="[A-Za-z_][A-Za-z0-9_]*")
         return LiteralText(self.syntax.key_tag), key, FreeText(suffix, self.forbidden_in_values)
@@ -151,6 +182,19 @@ class CompiledXmlTagSyntax:
         syntax = self.syntax
         tag = syntax.tag_separator + syntax.value_tag if syntax.value_tag else ""
         return ending + tag + syntax.value_padding, syntax.value_padding + syntax.value_end_tag + syntax.line_break
+
+
+def _is_text(kind: bool | str | None) -> bool | None:
+    return kind == "string" if isinstance(kind, str) else kind
+
+
+def _find_kinds(schema: Schema) -> list[str]:
+    """The JSON types of a schema, where integers are numbers."""
+    return ["number" if name == "integer" else name for name in find_schema_types(schema)]
+
+
+def _unescape(name: str) -> str:
+    return name.replace("&quot;", '"').replace("&amp;", "&")
 
 
 class XmlTagReader:
@@ -168,6 +212,9 @@ class XmlTagReader:
         self._scanner = MarkerScanner(compiled.key_patterns)
         self._key: list[str] = []
         self._types: tuple[str, ...] = ()
+        self._spliced_key = ""  # The name of the object of all arguments, while that is read.
+        self._cdata_read = 0
+        self._after_cdata_start = self._state
         self._value = ValueReader()
         self._chunks: list[str] = []
         self._parameters = ToolParameters((), allows_additional=True)
@@ -198,12 +245,22 @@ class XmlTagReader:
         result = PrefixResult.MATCHED
         if self._syntax.name_suffix:
             pos, result = self._prefix_matcher.read(text, pos)
-        if result is PrefixResult.MATCHED:
+        if result is PrefixResult.MATCHED and self._compiled.number_patterns is not None:
+            self._scanner, self._state = MarkerScanner(self._compiled.number_patterns), XmlTagReader._parse_number
+        elif result is PrefixResult.MATCHED:
             self._begin_call()
         return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
 
+    def _parse_number(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, number = self._scanner.read(text, pos)
+        if number and not number.isdecimal():
+            return pos, ReadStatus.INVALID
+        if self._scanner.marker:
+            self._begin_call()
+        return pos, ReadStatus.MORE
+
     def _begin_call(self) -> None:
-        self.name = self._name_reader.name
+        self.name = _unescape(self._name_reader.name) if self._syntax.has_escaped_names else self._name_reader.name
         tool = self._tools.get(self.name)
         self.is_undeclared = tool is None
         self.has_begun = tool is not None
@@ -242,8 +299,18 @@ class XmlTagReader:
         if not self._scanner.marker:
             return pos, ReadStatus.MORE
         key, is_text = "".join(self._key).strip(), self._compiled.key_end_tags[self._scanner.marker]
-        self._append_text(self._writer.begin_argument(key))
-        self._types = ("string",) if is_text else self._parameters.find_types(key)
+        key = _unescape(key) if self._syntax.has_escaped_names else key
+        self._types = self._parameters.find_types(key)
+        # A mark of the model counts where the schema allows a string; the client checks arguments by the schema.
+        if (is_text and (not self._types or "string" in self._types)) or (
+            not self._types and self._syntax.untyped_is_text
+        ):
+            self._types = ("string",)
+        self._spliced_key = key if self._is_spliced(key) else ""
+        if self._spliced_key:
+            self._types = ()
+        else:
+            self._append_text(self._writer.begin_argument(key))
         if self._syntax.value_tag:
             self._state, self._prefix_matcher = (
                 XmlTagReader._parse_value_start,
@@ -252,6 +319,11 @@ class XmlTagReader:
         else:
             self._begin_value()
         return pos, ReadStatus.MORE
+
+    def _is_spliced(self, key: str) -> bool:
+        """Whether this argument is the object of all arguments: it is not declared, and others are."""
+        declared = self._parameters.names
+        return key in self._syntax.spliced_keys and bool(declared) and key not in declared
 
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, result = self._prefix_matcher.read(text, pos)
@@ -263,6 +335,25 @@ class XmlTagReader:
         self._scanner = MarkerScanner(self._compiled.value_patterns)
         self._may_skip_newline = bool(self._syntax.value_padding)
         self._chunks.clear()
+        self._begin_typed_value()
+        if self._syntax.has_cdata:
+            self._cdata_read, self._after_cdata_start = 0, self._state
+            self._state = XmlTagReader._parse_cdata_start
+
+    def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read as much of the start of a CDATA section as there is; what is none is the value."""
+        while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
+            pos, self._cdata_read = pos + 1, self._cdata_read + 1
+            if self._cdata_read == len(_CDATA_START):
+                self._scanner, self._state = MarkerScanner(self._compiled.cdata_patterns), self._after_cdata_start
+                return pos, ReadStatus.MORE
+        if pos < len(text):
+            self._state, at = self._after_cdata_start, 0
+            while at < self._cdata_read:  # No state ends within this text, which holds no tag.
+                at, _ = self._state(self, _CDATA_START[: self._cdata_read], at)
+        return pos, ReadStatus.MORE
+
+    def _begin_typed_value(self) -> None:
         if self._types == ("string",):
             self._state = XmlTagReader._parse_string
             self._append_text(self._writer.begin_string())
@@ -314,6 +405,8 @@ class XmlTagReader:
 
     def _append_typed_value(self, raw: str) -> None:
         """Append a complete value: converted to a type of the schema if possible, else as a string."""
+        if self._spliced_key and self._splice(raw):
+            return
         digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:
@@ -323,10 +416,23 @@ class XmlTagReader:
         else:
             self._append_text(self._writer.write_json(encode(value)))
 
+    def _splice(self, raw: str) -> bool:
+        """Append the arguments that are one object; without an object, begin the argument that it is then."""
+        try:
+            arguments = decode(raw)
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict) or not arguments.keys() <= self._parameters.names:
+            self._append_text(self._writer.begin_argument(self._spliced_key))
+            return False
+        for key, value in arguments.items():
+            self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
+        return True
+
     def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
         if not self._scanner.marker:
             return pos, ReadStatus.MORE
-        marker = self._scanner.marker.removeprefix("\n")
+        marker = self._scanner.marker.removeprefix(_CDATA_END).removeprefix("\n")
         self._expect_argument()
         return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
 
@@ -355,6 +461,8 @@ class XmlTagReader:
         if self.is_complete:
             return
         pending = self._scanner.flush()
+        if self._state is XmlTagReader._parse_cdata_start:
+            pending, self._state = _CDATA_START[: self._cdata_read], self._after_cdata_start
         if self._state is XmlTagReader._parse_string:
             self._append_text(self._writer.write_text(pending))
         elif self._state in (XmlTagReader._parse_value, XmlTagReader._parse_json_end):

@@ -53,6 +53,7 @@ class CallTerms(Struct, frozen=True):
     queue_share: the key that shares the engine with others.
     accepts_unmatched_results: a tool result that answers no call is a warning, as in vLLM, not an error.
     max_logprobs: maximum number of alternatives per token.
+    close_at_limit: what applies to requests that leave `GenerationLimits.close_at_limit` open.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
     wait_for_start: paces the expensive part of admission; what is cheap to reject does not wait. None is no pacing.
     """
@@ -66,6 +67,7 @@ class CallTerms(Struct, frozen=True):
     is_strict: bool = False
     accepts_unmatched_results: bool = False
     max_logprobs: int = 20
+    close_at_limit: bool = False
     timeout: float | None = None
     wait_for_start: Callable[[], Awaitable[None]] | None = None
 

@@ -13,7 +13,15 @@ from ..constraints.schema import check_schema
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
 from ..core.request import Conversation, GenerateRequest, JsonSchema
-from ..core.syntax import Alternation, FreeText, OptionalPieces, RepeatedPieces, SyntaxPiece, ToolFormat
+from ..core.syntax import (
+    Alternation,
+    FreeText,
+    LiteralText,
+    OptionalPieces,
+    RepeatedPieces,
+    SyntaxPiece,
+    ToolFormat,
+)
 from .models import ServedModel, TokenBackend
 from .sampling import ends_in_reasoning, find_callable_tools
 
@@ -180,10 +188,10 @@ async def _enforce(
 
 
 def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
-    """Yield the keywords that texts in a call do not enforce."""
+    """Yield the keywords that the form of a call does not enforce."""
     for piece in pieces:
         match piece:
-            case FreeText(unenforced=keywords):
+            case FreeText(unenforced=keywords) | LiteralText(unenforced=keywords):
                 yield from keywords
             case Alternation(options):
                 for option in options:

@@ -132,7 +132,9 @@ class ModelSlot:
         self.spec = spec if isinstance(spec, ModelSpec) else None
         self.name, self.aliases, self.created = spec.name, spec.aliases, spec.created
         self.model = spec if isinstance(spec, ServedModel) else None
-        self.state = ModelState.UNLOADED if self.spec else ModelState.LOADED
+        self._state = ModelState.UNLOADED if self.spec else ModelState.LOADED
+        self.on_change: Callable[[], None] | None = None
+        """Called after a change of `state` or `is_loading`."""
         self._clock = clock
         self._n_users = self._n_waiting = self._reserved = 0
         self._changed = asyncio.Event()
@@ -140,8 +142,7 @@ class ModelSlot:
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
         self._ttl = None if self.spec is None else self.spec.ttl
-        self.is_loading = False
-        """Whether it is being loaded, or downloaded for that."""
+        self._is_loading = False
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -155,6 +156,29 @@ class ModelSlot:
         self._n_users -= 1
         self.last_used = self._clock()
         self._changed.set()
+
+    @property
+    def state(self) -> ModelState:
+        return self._state
+
+    @state.setter
+    def state(self, state: ModelState) -> None:
+        self._state = state
+        self._report_change()
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is being loaded, or downloaded for that."""
+        return self._is_loading
+
+    @is_loading.setter
+    def is_loading(self, is_loading: bool) -> None:
+        self._is_loading = is_loading
+        self._report_change()
+
+    def _report_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     @property
     def is_busy(self) -> bool:
@@ -327,6 +351,13 @@ class ModelSlot:
         await self.stop()
         self.model, self.state = None, ModelState.UNLOADED
         log.info("%s is unloaded", self.name)
+
+    async def retire(self) -> None:
+        """Unload the model for good. It must be idle; a request that has just found it is rejected."""
+        self.state = ModelState.DRAINING
+        await self.stop()
+        self.model = None
+        log.info("%s is not served any more", self.name)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -11,7 +11,17 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
-from ..core.events import ChoiceFinished, Event, FinishReason, Started, TextDelta, get_answer_tokens
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    Started,
+    TextDelta,
+    Timings,
+    get_answer_tokens,
+)
 from ..core.metrics import EngineStats
 from .models import Models, ServedModel
 
@@ -65,17 +75,29 @@ class RequestMetrics:
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
+        "_start_time",
         "_stats",
         "_tokens",
     )
 
     def __init__(self, stats: EngineStats, clock: Clock) -> None:
         self._stats, self._clock = stats, clock
-        self._arrival_time = self._last_token_time = clock()
+        self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
         self._tokens = 0
         self._open_choices = 1
         """Choices that have not ended."""
+
+    @property
+    def prefill_seconds(self) -> float:
+        """From the start in the engine to the first token, or until now."""
+        end = self._clock() if self._first_token_time is None else self._first_token_time
+        return end - self._start_time
+
+    @property
+    def decode_seconds(self) -> float:
+        """From the first token to the last so far."""
+        return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
 
     def observe_batch(self, events: list[Event]) -> None:
         count = 0
@@ -108,7 +130,8 @@ class RequestMetrics:
                 stats.prompt_tokens_cached += cached_tokens or 0
                 stats.request_prompt_tokens.observe(prompt_tokens)
                 stats.request_choices.observe(choices)
-                stats.queue.observe(self._clock() - self._arrival_time)
+                self._start_time = self._clock()
+                stats.queue.observe(self._start_time - self._arrival_time)
                 self._open_choices = choices
             case ChoiceFinished(_, reason):
                 self._open_choices -= 1
@@ -144,3 +167,29 @@ async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics)
             async for batch in batches:
                 observe(batch)
                 yield batch
+
+
+async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> AsyncGenerator[list[Event]]:
+    """Yield the same batches; of an answer with one choice, `Finished` gets its timings. Closing it closes them."""
+    admitted_at = started_at = clock()
+    first_token_at: float | None = None
+    last_token_at, choices = admitted_at, 1
+    async with aclosing(batches):
+        async for batch in batches:
+            for index, event in enumerate(batch):
+                match event:
+                    case Started():
+                        started_at, choices = clock(), event.choices
+                    case Finished(usage) if choices == 1:
+                        first_token = None if first_token_at is None else first_token_at - started_at
+                        decode = 0.0 if first_token_at is None else last_token_at - first_token_at
+                        timings = Timings(started_at - admitted_at, first_token, decode)
+                        batch[index] = Finished(usage, timings)
+                    case PromptTokens() | Finished():
+                        pass
+                    case _ if get_answer_tokens(event):
+                        last_token_at = clock()
+                        first_token_at = last_token_at if first_token_at is None else first_token_at
+                    case _:
+                        pass
+            yield batch

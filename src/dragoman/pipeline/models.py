@@ -6,7 +6,8 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
@@ -54,19 +55,55 @@ class Models:
     ) -> None:
         if not served:
             raise ValueError("at least one model must be served")
-        self._slots = tuple(ModelSlot(spec, clock) for spec in served)
-        self._memory, self._sleep = memory, sleep
-        names = [(name, slot) for slot in self._slots for name in (slot.name, *slot.aliases)]
-        self._patterns = [(name, slot) for name, slot in names if is_name_pattern(name)]
-        self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
+        self._memory, self._sleep, self._clock = memory, sleep, clock
+        self._watchers: set[asyncio.Event] = set()
+        self._set_slots(tuple(ModelSlot(spec, clock) for spec in served))
         self._load_lock = asyncio.Lock()
-        self._loads: dict[str, asyncio.Task[None]] = {}
-        self.is_closed = False
-        """New requests are rejected: the process shuts down."""
+        self._loads: dict[ModelSlot, asyncio.Task[None]] = {}
+        self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
-        self._poll_tasks: list[asyncio.Task[None]] = []
+        self._poll_tasks: dict[ModelSlot, asyncio.Task[None]] = {}
+        self._retiring: dict[ModelSlot, asyncio.Task[None]] = {}
         self._permitted: tuple[str, ...] = ()
+
+    def _set_slots(self, slots: tuple[ModelSlot, ...]) -> None:
+        self._slots = slots
+        for slot in slots:
+            slot.on_change = self._notify_watchers
+        names = [(name, slot) for slot in slots for name in (slot.name, *slot.aliases)]
+        self._patterns = [(name, slot) for name, slot in names if is_name_pattern(name)]
+        self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
+
+    def replace_models(self, served: Sequence[ModelSlot | ModelSpec]) -> None:
+        """Serve these models from now on, while running: slots that are served already, and new specs.
+
+        A slot that is not among them gets no new requests, and is unloaded when its last request has ended.
+        """
+        slots = tuple(item if isinstance(item, ModelSlot) else ModelSlot(item, self._clock) for item in served)
+        if not slots:
+            raise ValueError("at least one model must be served")
+        former = self._slots
+        self._set_slots(slots)
+        for slot in slots:
+            if slot not in former:
+                self._poll_tasks[slot] = asyncio.create_task(self._poll_forever(slot))
+                if slot.is_starting:
+                    self.begin_load(slot)
+        for slot in former:
+            if slot not in slots:
+                self._poll_tasks.pop(slot).cancel()
+                task = self._retiring[slot] = asyncio.create_task(self._retire(slot))
+                task.add_done_callback(lambda _, slot=slot: self._retiring.pop(slot))
+
+    async def _retire(self, slot: ModelSlot) -> None:
+        """Unload a slot that is not served any more, when its requests have ended."""
+        load_task = self._loads.get(slot)
+        if load_task is not None:
+            await asyncio.wait([load_task])
+        while slot.is_busy or (slot.model is not None and slot.model.progress.running):
+            await self._sleep(POLL_INTERVAL)
+        await slot.retire()
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
         """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
@@ -86,6 +123,11 @@ class Models:
     def slots(self) -> tuple[ModelSlot, ...]:
         """All models, loaded or not."""
         return self._slots
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether new requests are rejected, since the process shuts down. Views of these models share it."""
+        return self._closed.is_set()
 
     @property
     def default(self) -> str | None:
@@ -139,10 +181,10 @@ class Models:
 
     def begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
         """Load a model in the background, unless that has begun already."""
-        load_task = self._loads.get(slot.name)
+        load_task = self._loads.get(slot)
         if load_task is None:
             load_task = asyncio.create_task(self._load_slot(slot))
-            self._loads[slot.name] = load_task
+            self._loads[slot] = load_task
             slot.is_loading = True
             load_task.add_done_callback(lambda task: self._finish_load(slot, task))
         return load_task
@@ -179,22 +221,42 @@ class Models:
                 await slot.start()
             elif slot.is_starting:
                 self.begin_load(slot)
-        self._poll_tasks = [asyncio.create_task(self._poll_forever(slot)) for slot in self._slots]
+        self._poll_tasks = {slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots}
 
     def close(self) -> None:
         """Reject new requests for good; loaded models finish theirs."""
-        self.is_closed = True
+        self._closed.set()
+        self._notify_watchers()
+
+    async def watch(self, interval: float) -> AsyncGenerator[None]:
+        """Yield at once, after changes of the models' states, and every `interval` seconds, until this is closed."""
+        has_changed = asyncio.Event()
+        self._watchers.add(has_changed)
+        try:
+            while not self.is_closed:
+                has_changed.clear()
+                yield
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await has_changed.wait()
+        finally:
+            self._watchers.discard(has_changed)
+
+    def _notify_watchers(self) -> None:
+        for has_changed in self._watchers:
+            has_changed.set()
 
     async def stop(self) -> None:
-        for slot in self._slots:
+        slots = (*self._slots, *self._retiring)
+        for slot in slots:
             if slot.spec is not None:
                 # A load runs in a thread, which cannot be cancelled from outside.
                 slot.spec.progress.cancelled.set()
-        tasks = [*self._poll_tasks, *self._loads.values()]
+        tasks = [*self._poll_tasks.values(), *self._loads.values(), *self._retiring.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for slot in self._slots:
+        for slot in slots:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
@@ -250,7 +312,7 @@ class Models:
 
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
         """Retrieve the task's exception, also where no request waits for it any more."""
-        del self._loads[slot.name]
+        del self._loads[slot]
         slot.is_loading = False
         error = None if task.cancelled() else task.exception()
         if error is not None and slot.is_starting and self.on_start_failure is not None:

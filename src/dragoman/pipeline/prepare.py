@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from ..constraints.grammar_compiler import CompiledGrammar
-from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
+from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
@@ -255,6 +256,7 @@ class _TokenPreparation:
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
+        build_matcher = self._choose_matcher(grammar, max_tokens)
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
@@ -264,7 +266,7 @@ class _TokenPreparation:
             stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
-            matcher=None if grammar is None else grammar.build_matcher(),
+            matcher=build_matcher(),
             grammar=None if grammar is None else grammar.text,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
@@ -273,7 +275,17 @@ class _TokenPreparation:
             origin=request,
             images=self._place_images(encoded),
         )
-        return (first, *(self._build_candidate(first, choice, grammar) for choice in range(1, candidates)))
+        return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
+
+    def _choose_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Callable[[], Matcher | None]:
+        """A function that builds the matcher of one choice."""
+        if grammar is None:
+            return lambda: None
+        closes = self.request.limits.close_at_limit
+        closes = self.terms.close_at_limit if closes is None else closes
+        if not closes or "close_at_limit" not in self.model.capabilities.parameters:
+            return grammar.build_matcher
+        return partial(grammar.build_closing_matcher, self.backend.compiler.endings, max_tokens)
 
     def _place_images(self, encoded: EncodedPrompt) -> tuple[PromptImage, ...]:
         vision = self.backend.vision
@@ -289,7 +301,7 @@ class _TokenPreparation:
         eos = NO_IDS if limits.ignore_eos else self.backend.eos
         return eos.union(limits.stop_token_ids) if limits.stop_token_ids else eos
 
-    def _build_candidate(self, first: TokenRequest, choice: int, grammar: CompiledGrammar | None) -> TokenRequest:
+    def _build_candidate(self, first: TokenRequest, choice: int, matcher: Matcher | None) -> TokenRequest:
         """The request of one choice. Choice k of a seeded request uses seed + k, as in vLLM."""
         seed = first.sampling.seed
         return msgspec.structs.replace(
@@ -298,7 +310,7 @@ class _TokenPreparation:
             sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
             prompt_logprobs=None,
             choice=choice,
-            matcher=None if grammar is None else grammar.build_matcher(),
+            matcher=matcher,
         )
 
     def _build_choices(self, encoded: EncodedPrompt, n_choices: int) -> tuple[ChoicePipeline, ...]:

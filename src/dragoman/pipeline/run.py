@@ -29,6 +29,7 @@ class AdmittedRun:
     resume_ids: ids of the first prompt since its last control token, see `prompts.token_replay`; None where the engine
     reports no ids.
     jobs: one per prompt.
+    direct: the run whose batches these are, where a receiver may be attached to it; None where they are of several.
     """
 
     batches: AsyncGenerator[list[Event]]
@@ -36,6 +37,7 @@ class AdmittedRun:
     is_admitted: bool
     resume_ids: tuple[int, ...] | None = None
     jobs: tuple[Job, ...] = ()
+    direct: TokenRun | None = None
 
 
 async def admit(
@@ -67,13 +69,14 @@ async def _prepare_call(
         jobs.append(job)
         warnings |= dict.fromkeys(job_warnings)
     streams = [_build_stream(model, *prompt_args) for prompt_args in zip(jobs, requests, request_metrics, strict=True)]
-    batches = merge_prompts(streams)
+    batches = merge_prompts([stream for stream, _ in streams])
     if terms.timeout is not None:
         batches = limit_time(batches, terms.timeout)
     if model.usage_guard is not None:
         batches = Lease(model.usage_guard, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
-    return AdmittedRun(batches, tuple(warnings), admitted, _find_resume_ids(model, jobs[0]), tuple(jobs))
+    direct = streams[0][1] if len(streams) == 1 else None
+    return AdmittedRun(batches, tuple(warnings), admitted, _find_resume_ids(model, jobs[0]), tuple(jobs), direct)
 
 
 def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
@@ -84,9 +87,18 @@ def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
 
 def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
-) -> AsyncGenerator[list[Event]]:
-    progress = model.progress
-    run = TokenRun(job, progress) if isinstance(job, TokenJob) else EventRun(job, progress)
-    batches = run.stream_batches() if metrics is None else measure(run.stream_batches(), metrics)
-    candidates = request.best_of or 0
-    return select_best(batches, request.choices) if candidates > request.choices else batches
+) -> tuple[AsyncGenerator[list[Event]], TokenRun | None]:
+    """The batches of one prompt, and the run to which a receiver may be attached."""
+    direct: TokenRun | None = None
+    if isinstance(job, TokenJob):
+        direct = TokenRun(job, model.progress, model.delivery_rounds)
+        batches = direct.stream_batches()
+    else:
+        batches = EventRun(job, model.progress).stream_batches()
+    if metrics is not None:
+        batches = measure(batches, metrics)
+        if direct is not None:
+            direct.add_observer(metrics.observe_batch)
+    if (request.best_of or 0) > request.choices:
+        return select_best(batches, request.choices), None
+    return batches, direct

@@ -20,6 +20,7 @@ from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .detokenizer import Vocabulary
 from .engine_calls import Progress
+from .output_queue import DeliveryRounds
 from .request_queue import RequestQueue
 
 
@@ -82,6 +83,8 @@ class ModelDetails:
     reason: why this engine was chosen.
     source: the file or directory.
     revision: the commit of a model of a hub.
+    format: of the files: `safetensors` or `gguf`.
+    family: the architecture, such as `llama` or `qwen3`.
     quantization: of the weights, such as `Q4_K_M` or `awq`.
     dtype: of most weights.
     size: of the weights, in bytes.
@@ -94,6 +97,8 @@ class ModelDetails:
     reason: str | None = None
     source: str | None = None
     revision: str | None = None
+    format: str | None = None
+    family: str | None = None
     quantization: str | None = None
     dtype: str | None = None
     size: int | None = None
@@ -117,6 +122,7 @@ class ServedModel:
     usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
     tokenizer_info: what a client needs to tokenise by itself, where it is known.
     progress: counters of its generations.
+    delivery_rounds: of all its generations, whose tokens come together at the end of a step.
     details: facts about its files.
     queue: generations that wait for the engine.
     encoding_queue: the same for embeddings and scores.
@@ -142,6 +148,7 @@ class ServedModel:
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
     progress: Progress = field(default_factory=Progress, compare=False)
+    delivery_rounds: DeliveryRounds = field(default_factory=DeliveryRounds, compare=False)
     details: ModelDetails = field(default_factory=ModelDetails)
     queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
     encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
@@ -156,7 +163,8 @@ class ServedModel:
             return frozenset()
         special = self.backend.tokenizer.special_tokens
         markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
-        return frozenset(special[marker] for marker in markers if marker in special)
+        # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
+        return frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
 
     def find_response_name(self, requested: str) -> str:
         """The model name in responses: an adapter's own name; the model's name for an alias."""

@@ -1,10 +1,18 @@
-"""Runs one prompt on an engine of tokens: n sequences in, one stream of canonical events out."""
+"""Runs one prompt on an engine of tokens: n sequences in, one stream of canonical events out.
+
+The same steps have two drivers. The consumer of `stream_batches` is resumed for a batch; or, while it waits there and
+has attached a receiver that is ready, the receiver gets the batch in the iteration after the engine's step. The second
+costs neither a future nor a resumed coroutine. Only tokens take it: whatever starts, ends or fails a response wakes the
+consumer, and so does a receiver that is not ready.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
 
+from ..constraints.ending import ClosingMatcher
 from ..core.engine import (
     Ended,
     Failed,
@@ -20,11 +28,22 @@ from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFu
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .detokenizer import TextAssembler
 from .engine_calls import EngineCall, Progress
-from .output_queue import OutputQueue
+from .output_queue import DeliveryRounds, OutputQueue
 from .prepare import TokenJob
 from .request_queue import QueuedRequest
 
 log = logging.getLogger(__name__)
+
+
+class BatchReceiver(Protocol):
+    """The consumer of a run's batches, where it need not be resumed for each."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take a batch now. Otherwise the batch waits in the queue."""
+        ...
+
+    def receive(self, batch: list[Event]) -> None: ...
 
 
 class TokenRun:
@@ -37,6 +56,7 @@ class TokenRun:
         "_cached_tokens",
         "_choices",
         "_choices_by_id",
+        "_direct_failure",
         "_engine",
         "_eos",
         "_failure",
@@ -44,19 +64,25 @@ class TokenRun:
         "_has_started",
         "_job",
         "_n_unfinished",
+        "_observers",
         "_pending_outputs",
         "_place",
         "_progress",
         "_prompt_tokens",
         "_queue",
         "_queue_was_full",
+        "_receiver",
+        "_rounds",
         "_ticket",
         "_written_tokens",
     )
 
-    def __init__(self, job: TokenJob, progress: Progress) -> None:
+    def __init__(self, job: TokenJob, progress: Progress, rounds: DeliveryRounds) -> None:
         self._job: TokenJob | None = job
-        self._progress = progress
+        self._progress, self._rounds = progress, rounds
+        self._receiver: BatchReceiver | None = None
+        self._observers: tuple[Callable[[list[Event]], None], ...] = ()
+        self._direct_failure: Exception | None = None
         self._engine, self._eos = job.engine, job.eos
         self._ticket = job.queue_ticket
         self._place: QueuedRequest | None = None
@@ -84,6 +110,8 @@ class TokenRun:
                 self._submit_all()
             while self._n_unfinished:
                 await self._queue.wait_for_items()
+                if self._direct_failure is not None:
+                    raise self._direct_failure
                 progress.events += 1
                 batch = self._handle_outputs(self._queue.take_all())
                 if batch:
@@ -99,6 +127,42 @@ class TokenRun:
             place.leave(sum(choice.n_sampled for choice in self._choices))
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
+
+    def attach(self, receiver: BatchReceiver) -> None:
+        """Deliver batches to `receiver` while the consumer of `stream_batches` waits.
+
+        It must be that consumer: there may be nothing between the two that holds batches back.
+        """
+        self._receiver = receiver
+        self._queue.receive_directly(self._rounds, self._deliver_directly)
+
+    def add_observer(self, observe: Callable[[list[Event]], None]) -> None:
+        """Add what sees the batches between the run and its consumer: it would miss those that a receiver gets."""
+        self._observers += (observe,)
+
+    def _deliver_directly(self) -> None:
+        queue, receiver = self._queue, self._receiver
+        outputs = queue.take_awaited(Sampled) if receiver is not None and receiver.is_ready else None
+        if not outputs or receiver is None:
+            queue.wake()
+            return
+        try:
+            first = outputs[0]
+            if len(outputs) == 1 and type(first) is Sampled and self._pending_outputs is None:
+                # The common case, in which `_handle_outputs` does the same in three more calls.
+                batch = self._handle_token(self._find_choice(first.id), first.token, first.logprobs)
+            else:
+                batch = self._handle_outputs(outputs)
+            self._progress.events += 1
+            if batch:
+                for observe in self._observers:
+                    observe(batch)
+                receiver.receive(batch)
+        # It belongs to this response, not to the engine's step.
+        except Exception as error:
+            self._direct_failure = error
+        if not self._n_unfinished or self._failure is not None or self._direct_failure is not None:
+            queue.wake()
 
     def _fail(self, error: EngineError) -> None:
         self._queue.put(Failed(self._choices[0].id, error.message))
@@ -219,6 +283,8 @@ class TokenRun:
         if choice.pipeline.has_finished:
             return []
         stop = None if end.stop in self._eos else end.stop
+        if end.reason is FinishReason.STOP and choice.was_closed:
+            return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
         return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
 
     def _finish_choice(
@@ -243,7 +309,7 @@ class TokenRun:
 class _Choice:
     """One sequence and its event pipeline. sampled: number of sampled tokens."""
 
-    __slots__ = ("_weight_changes", "assembler", "id", "n_sampled", "pipeline")
+    __slots__ = ("_closing", "_weight_changes", "assembler", "id", "n_sampled", "pipeline")
 
     def __init__(self, job: TokenJob, number: int) -> None:
         self.id = job.requests[number].id
@@ -253,6 +319,13 @@ class _Choice:
         self.pipeline = job.choice_pipelines[number]
         self.n_sampled = 0
         self._weight_changes: tuple[tuple[str, int], ...] = ()
+        matcher = job.requests[number].matcher
+        self._closing = matcher if isinstance(matcher, ClosingMatcher) else None
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the end of the answer was forced by its token limit."""
+        return self._closing is not None and self._closing.was_closed
 
     def record_weight_change(self, version: str) -> None:
         """Record the weights version that samples the next tokens."""

@@ -25,6 +25,7 @@ class TemplateFeatures(Struct, frozen=True):
     """The features of a chat template.
 
     accepts_strings, accepts_parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`.
+    needs_string_arguments: a call's arguments must be JSON text, not an object: Functionary v3.2 concatenates them.
     accepts_null_content: a message of tool calls only has content None.
     supports_developer: it handles that role.
     supports_tools: it renders tools.
@@ -38,6 +39,7 @@ class TemplateFeatures(Struct, frozen=True):
 
     accepts_strings: bool
     accepts_parts: bool
+    needs_string_arguments: bool
     accepts_null_content: bool
     supports_developer: bool
     supports_tools: bool
@@ -68,11 +70,13 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
     return TemplateFeatures(
         accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
         accepts_parts=_shows_needle(render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]),
-        accepts_null_content=_accepts_null_content(render),
+        needs_string_arguments=needs_text,
+        accepts_null_content=_renders_call(render, '{"a": 1}' if needs_text else {"a": 1}, content=None),
         supports_developer="developer" in constants
         and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
         supports_tools=_shows_needle(render, [_USER], [_build_tool()]),
@@ -100,6 +104,7 @@ def insert_generation_mark(tree: nodes.Template) -> bool:
     if test is not reads[0]:
         return False
     mark = nodes.Output([nodes.Name(GENERATION_MARK, "load")]).set_lineno(last.lineno)
+    assert tree.environment is not None
     tree.body.insert(-1, mark.set_environment(tree.environment))
     return True
 
@@ -124,9 +129,10 @@ def _shows_needle(
     return _NEEDLE in text and not any(quote + "text" + quote + ":" in text for quote in "'\"")
 
 
-def _accepts_null_content(render: RenderProbe) -> bool:
-    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {"a": 1}}}
-    assistant: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content: str | None = "") -> bool:
+    """Whether a call with its result is rendered, and None nowhere."""
+    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": arguments}}
+    assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
     result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
     try:
         text = render([_USER, assistant, result], [_build_tool()])

@@ -186,8 +186,11 @@ class _MessageConverter:
                 raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
     def _convert_call(self, call: ToolCall) -> JsonDict:
-        if call.custom:
-            arguments: Json = {"input": self._visit_string(call.arguments)}
+        if self._features.needs_string_arguments:
+            text = msgspec.json.encode({"input": call.arguments}).decode() if call.custom else call.arguments or "{}"
+            arguments: Json = self._visit_string(text)
+        elif call.custom:
+            arguments = {"input": self._visit_string(call.arguments)}
         else:
             arguments = map_strings(_decode_object_or_text(call.arguments or "{}"), self._visit_string)
         function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..core.pull import ModelPuller
 from ..dialects.base import ReaderOptions
+from ..http.direct_write import find_direct_response
 from ..http.disconnect import find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
@@ -40,6 +41,7 @@ from .routing import FallbackEndpoint, Router, build_not_found_handler, raise_no
 from .service import GenerationServices, Service, ServingOptions
 from .streaming import ResponseOutcome
 from .tenancy import Tenancy
+from .tracing import Telemetry
 from .usage import UsageLedger
 
 
@@ -57,6 +59,7 @@ def create_app(
     puller: ModelPuller | None = None,
     tenants: Mapping[str, Tenant] | None = None,
     counters: Counters | None = None,
+    telemetry: Telemetry | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -67,6 +70,7 @@ def create_app(
     puller: downloads models, for /models/pull and /api/pull; None refuses to.
     tenants: named keys, besides those of `options`; None if there is no file of keys.
     counters: of the keys' limits; None counts in this process.
+    telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -79,7 +83,10 @@ def create_app(
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(
-            profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces
+            profile=options.profile,
+            default_model=models.default,
+            drop_nonces=options.drop_nonces,
+            tokens_as_ids=options.tokens_as_ids,
         ),
         sealer=Sealer(secret or secrets.token_bytes(32), options.reasoning_verification),
         fingerprint=f"dragoman-{__version__}",
@@ -101,6 +108,7 @@ def create_app(
         body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
         tenancy=Tenancy(keyring, counters or LocalCounters(clock.monotonic), ledger, features.key_metrics, clock),
         store=store,
+        telemetry=telemetry,
     )
     return _build_application(service, features, HttpMetrics(), requires_lifespan=requires_lifespan)
 
@@ -186,11 +194,11 @@ class Application:
         else:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
-            lifecycle = endpoint.open_request(scope, receive, on_disconnect)
+            lifecycle, direct = endpoint.open_request(scope, receive, on_disconnect), find_direct_response(scope)
             # A running stream holds no reference to its request, so that its memory stays small.
             del scope, receive
             try:
-                outcome = await (await lifecycle.respond())(on_disconnect, send)
+                outcome = await (await lifecycle.respond())(on_disconnect, send, direct)
             except ClientGone:
                 outcome = ResponseOutcome(cancelled=True)
             lifecycle.finish(outcome)

@@ -9,10 +9,13 @@ from contextlib import aclosing
 from types import TracebackType
 
 from ..core.events import Event, TextDelta
+from ..core.request import GenerateRequest
+from ..core.trace_context import CURRENT_SPAN, SpanContext, parse_trace_context
 from ..pipeline.lifecycle import Lease
 from .context import RequestContext
 from .request_log import CLIENT_CLOSED_REQUEST, RecentRequest, RequestLog, RequestLogLine
 from .tenancy import CallAccount
+from .tracing import TracedCall
 
 COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
 """Kinds of usage, as in OpenAI's usage routes."""
@@ -22,7 +25,8 @@ class CallObserver:
     """A context that is left when the call has ended, whether it was rejected, finished, failed or cancelled.
 
     account: takes the call's share of its key's limits; None without keys.
-    recent_request: of the last requests, for the page; None without it.
+    traced: its span; None without telemetry.
+    recent: its entry among the last requests; None if they are not kept.
     """
 
     def __init__(
@@ -31,35 +35,41 @@ class CallObserver:
         account: CallAccount | None,
         request_log: RequestLog | None,
         elapsed: Callable[[], float],
-        recent_request: RecentRequest | None = None,
+        traced: TracedCall | None = None,
+        recent: RecentRequest | None = None,
     ) -> None:
-        self.line, self._account, self._recent_request = line, account, recent_request
-        self._request_log, self._elapsed = request_log, elapsed
+        self.line, self.account, self._traced = line, account, traced
+        self._request_log, self._elapsed, self._recent = request_log, elapsed, recent
 
     async def charge_prompt(self, tokens: int) -> None:
         """Raises RateLimited."""
-        if self._account is not None:
-            await self._account.charge_prompt(tokens)
+        if self.account is not None:
+            await self.account.charge_prompt(tokens)
 
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
         """The same batches. This context is left when they end, are closed or are dropped before their first step."""
-        return Lease(self, _record_batches(batches, self.line, self._elapsed))
+        context = None if self._traced is None else self._traced.span.context
+        return Lease(self, _record_batches(batches, self.line, self._elapsed, context))
+
+    def record(self, batch: list[Event]) -> None:
+        """Record a batch that does not pass through `observe`."""
+        _record_batch(self.line, batch, self._elapsed)
+
+    def record_warnings(self, warnings: tuple[str, ...]) -> None:
+        if self._recent is not None:
+            self._recent.warnings = warnings
 
     def record_computation(self, prompt_tokens: int) -> None:
         """An embedding or a score has been computed."""
         line = self.line
         line.status, line.prompt_tokens, line.queue_s = 200, prompt_tokens, None
 
-    def record_warnings(self, warnings: tuple[str, ...]) -> None:
-        if self._recent_request is not None:
-            self._recent_request.warnings = warnings
-
     def fail(self, error: Exception) -> None:
         self.line.failed(error)
 
     def __enter__(self) -> None:
-        if self._account is not None:
-            self._account.__enter__()
+        if self.account is not None:
+            self.account.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -71,30 +81,41 @@ class CallObserver:
             # Neither finished nor failed: it was cancelled.
             line.error = "cancelled"
         line.latency_s = self._elapsed()
-        if self._account is not None:
+        if self.account is not None:
             if line.prompt_tokens is not None:
-                self._account.settle(
+                self.account.settle(
                     prompt_tokens=line.prompt_tokens,
                     cached_tokens=line.cached_tokens or 0,
                     output_tokens=line.output_tokens,
                 )
-            self._account.__exit__(kind, error, traceback)
+            self.account.__exit__(kind, error, traceback)
+        if self._traced is not None:
+            self._traced.end(line)
         if self._request_log is not None:
             self._request_log.put(line)
 
 
-async def observe_call(context: RequestContext, model: str, kind: str) -> CallObserver | None:
+async def observe_call(
+    context: RequestContext, model: str, kind: str, request: GenerateRequest | None = None, response_id: str = ""
+) -> CallObserver | None:
     """Begin to observe a call; None where nothing needs it.
 
     kind: COMPLETIONS or EMBEDDINGS.
+    request, response_id: of a generation.
 
     Raises:
         RateLimited: a limit of the key is reached.
     """
     service, record = context.service, context.record
-    request_log, recent_requests = service.generation.request_log, service.generation.recent_requests
-    tenancy, is_logged = service.tenancy, request_log is not None or recent_requests is not None
-    if not is_logged and tenancy.keyring.is_open and not service.options.observes_calls:
+    request_log, tenancy, telemetry = service.generation.request_log, service.tenancy, service.telemetry
+    recent_requests = service.generation.recent_requests
+    is_observed = (
+        service.options.observes_calls
+        or telemetry is not None
+        or request_log is not None
+        or recent_requests is not None
+    )
+    if not is_observed and tenancy.keyring.is_open:
         return None
     clock, started_at = service.clock, service.clock.monotonic()
     line = RequestLogLine(
@@ -106,36 +127,50 @@ async def observe_call(context: RequestContext, model: str, kind: str) -> CallOb
         client=context.client_host,
     )
     record.call = line
-    recent_request = None if recent_requests is None else recent_requests.add(line)
-
-    def elapsed() -> float:
-        return clock.monotonic() - started_at
-
+    traced = None
+    if telemetry is not None:
+        if record.span is None:
+            # A frame of a WebSocket, or a line of a batch.
+            parent = parse_trace_context(context.headers.get("traceparent"), context.headers.get("tracestate", ""))
+        else:
+            parent = record.span.context
+        traced = telemetry.start_call(parent, model, kind, request, response_id)
+    recent = None if recent_requests is None else recent_requests.add(line)
+    observer = CallObserver(line, None, request_log, lambda: clock.monotonic() - started_at, traced, recent)
     try:
         # Clients can choose names that an alias matches by a pattern; the slot's own name is one of few.
         account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
-    except Exception as error:
+    except BaseException as error:
         # Rejected requests are logged too: they are part of the load.
-        line.failed(error)
-        if request_log is not None:
-            request_log.put(line)
+        observer.__exit__(type(error), error, None)
         raise
-    return CallObserver(line, account, request_log, elapsed, recent_request)
+    observer.account = account
+    return observer
 
 
 async def _record_batches(
-    batches: AsyncGenerator[list[Event]], line: RequestLogLine, elapsed: Callable[[], float]
+    batches: AsyncGenerator[list[Event]],
+    line: RequestLogLine,
+    elapsed: Callable[[], float],
+    span_context: SpanContext | None,
 ) -> AsyncGenerator[list[Event]]:
     """Yield the same batches, and record them in the line. Closing it closes `batches`."""
+    if span_context is not None:
+        # For the engine's requests to other servers. Each request has a task of its own, and so a context of its own.
+        CURRENT_SPAN.set(span_context)
     try:
         async with aclosing(batches):
             async for batch in batches:
-                # The common case by far, and all that it changes is a count.
-                if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
-                    line.output_tokens += len(event.tokens)
-                else:
-                    line.record(batch, elapsed())
+                _record_batch(line, batch, elapsed)
                 yield batch
     except Exception as error:
         line.failed(error)
         raise
+
+
+def _record_batch(line: RequestLogLine, batch: list[Event], elapsed: Callable[[], float]) -> None:
+    # The common case by far, and all that it changes is a count.
+    if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+        line.output_tokens += len(event.tokens)
+    else:
+        line.record(batch, elapsed())

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from starlette.datastructures import Headers
 
+from ..telemetry import Span
 from .auth import Caller
 from .file_store import OwnerFiles
 from .request_log import RequestLogLine
@@ -42,12 +43,14 @@ class RequestRecord:
 
     owner: whose limits the response's headers report.
     call: its last call that used a model; None if there was none, or if nothing observes calls.
+    span: of the request; None if it is not traced.
     """
 
-    __slots__ = ("call", "owner")
+    __slots__ = ("call", "owner", "span")
 
     def __init__(self) -> None:
         self.owner = ""
+        self.span: Span | None = None
         self.call: RequestLogLine | None = None
 
 

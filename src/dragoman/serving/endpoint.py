@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
 from ..dialects.base import Profile
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
+from ..http.direct_write import DirectResponse
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
@@ -30,15 +31,19 @@ from .http_metrics import HttpMetrics
 from .service import Service
 from .streaming import (
     RawHeaders,
+    ReplayResponder,
     Responder,
     ResponseOutcome,
     ResponseStart,
     add_warnings,
     wrap_unexpected_error,
 )
+from .tracing import ServerSpan
 
 log = logging.getLogger("dragoman.access")
 
+LOG_FIELDS = "fields"
+"""The attribute of a log record with the fields of its line in the JSON log."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the warnings; in a request, `body` asks for them in the body too."""
@@ -187,7 +192,7 @@ class CompleteResponse:
     content_length: int
     error: DragomanError | None = None
 
-    async def __call__(self, _: OnDisconnect, send: Send) -> ResponseOutcome:
+    async def __call__(self, _: OnDisconnect, send: Send, __: DirectResponse | None = None) -> ResponseOutcome:
         # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
@@ -231,6 +236,11 @@ class Endpoint:
     def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
         envelope = self.find_envelope(scope["path"])
         http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
+        telemetry, method = self._service.telemetry, scope["method"]
+        if telemetry is not None:
+            scheme = scope.get("scheme", "http")
+            span = ServerSpan(method, self.route.path, http.path, http.headers, http.client_host, scheme)
+            http.record.span = telemetry.start_request(span)
         return RequestLifecycle(self, http, scope["method"])
 
     async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
@@ -265,8 +275,13 @@ class Endpoint:
 
     def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
         """Record metrics and the access log after a request."""
-        service = self._service
+        service, span = self._service, lifecycle.record.span
         elapsed = service.clock.monotonic() - lifecycle.started_at
+        if span is not None and service.telemetry is not None:
+            reason = None if outcome.error is None else type(outcome.error).__name__
+            service.telemetry.end_request(
+                span, outcome.status if outcome.error is None else outcome.error.status, reason
+            )
         # By the route's pattern: paths themselves would be an unbounded number of label values.
         self._http_metrics.record(
             lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
@@ -282,7 +297,47 @@ class Endpoint:
                 escaped_path,
                 outcome.status,
                 elapsed * 1000,
+                extra=self._build_log_fields(lifecycle, escaped_path, outcome.status, elapsed),
             )
+
+    def _build_log_fields(
+        self, lifecycle: RequestLifecycle, path: str, status: int, elapsed: float
+    ) -> dict[str, object] | None:
+        """The fields of a line of the JSON log; None where lines are text."""
+        if not self._service.options.observes_calls:
+            return None
+        name = self._service.tenancy.keyring.find_name(lifecycle.record.owner)
+        return {LOG_FIELDS: build_log_fields(lifecycle, path, status, elapsed, name)}
+
+
+def build_log_fields(
+    lifecycle: RequestLifecycle, path: str, status: int, elapsed: float, key: str | None
+) -> dict[str, object]:
+    """The fields of a request's line in the JSON log. key: the name of its API key."""
+    call, span = lifecycle.record.call, lifecycle.record.span
+    fields: dict[str, object] = {
+        "client": show_address(lifecycle.client),
+        "request_id": lifecycle.id,
+        "method": lifecycle.method,
+        "path": path,
+        "status": status,
+        "duration_s": round(elapsed, 6),
+        "key": key,
+    }
+    if span is not None:
+        fields |= {"trace_id": span.context.trace_id, "span_id": span.context.span_id}
+    if call is not None:
+        fields |= {
+            "model": call.model,
+            "prompt_tokens": call.prompt_tokens,
+            "cached_tokens": call.cached_tokens,
+            "output_tokens": call.output_tokens,
+            "queue_s": call.queue_s,
+            "ttft_s": call.ttft_s,
+            "finish_reasons": call.finish_reasons,
+            "error": call.error,
+        }
+    return fields
 
 
 class RequestLifecycle:
@@ -291,7 +346,7 @@ class RequestLifecycle:
     Once there is a response, only the data for the log and the metrics is retained.
     """
 
-    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "started_at")
+    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "record", "started_at")
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method
@@ -301,7 +356,7 @@ class RequestLifecycle:
             http.started_at,
             http.content_length,
         )
-        self.client = http.client
+        self.client, self.record = http.client, http.record
 
     async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone: the client has disconnected."""
@@ -376,6 +431,8 @@ def build_response(
     if isinstance(result, CompleteResponse):
         return result if with_body else replace(result, body=b"")
     if isinstance(result, Responder):
+        if isinstance(result, ReplayResponder):
+            result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
         http, result = replace(http, envelope=result.envelope), result.error

@@ -19,6 +19,7 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
+from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.request_queue import QueueShare
@@ -94,7 +95,10 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
-    return msgspec.structs.replace(generation.reader_options, sealing_key=sealing_key)
+    # The models, and those that the caller may use, can change.
+    return msgspec.structs.replace(
+        generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -143,9 +147,9 @@ def _uses_workers(request: GenerateRequest) -> bool:
 
 async def _prepare_and_observe(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare the call within the limits of its key, and observe it until its end."""
-    observer = await observe_call(context, header.model, COMPLETIONS)
+    observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
-        return await prepare_call(context, call, header)
+        return _add_timings(context, await prepare_call(context, call, header))
     with ExitStack() as stack:
         stack.enter_context(observer)
         admitted = await prepare_call(context, call, header)
@@ -157,7 +161,19 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
             raise
         # From here on the batches hold the observer.
         stack.pop_all()
-    return replace(admitted, run=replace(admitted.run, batches=observer.observe(admitted.run.batches)))
+    run = admitted.run
+    if run.direct is not None:
+        run.direct.add_observer(observer.record)
+    return _add_timings(context, replace(admitted, run=replace(run, batches=observer.observe(run.batches))))
+
+
+def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
+    """Have the answer contain its timings, if the server reports them."""
+    if not context.service.options.per_request_metrics:
+        return admitted
+    batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
+    # It changes the last batch, so all of them must pass through it.
+    return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -195,7 +211,10 @@ def build_responder(
     stream: bool,
     content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper around them. content_type: of a stream."""
+    """batches: those of the admitted run, or a wrapper that observes them as its `direct` requires.
+
+    content_type: of a stream.
+    """
     warnings = admitted.warnings
     # Headers are built once the call is admitted, so they contain its warnings.
     headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
@@ -203,7 +222,9 @@ def build_responder(
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
     monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
-    return GenerationResponder(batches, writer, response_start, monitor, stream=stream, warnings=rendered)
+    return GenerationResponder(
+        batches, writer, response_start, monitor, stream=stream, warnings=rendered, run=admitted.run.direct
+    )
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
@@ -273,6 +294,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         is_strict=service.options.strict,
         accepts_unmatched_results=service.options.profile is Profile.VLLM,
         max_logprobs=service.options.max_logprobs,
+        close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         wait_for_start=service.generation.start_limiter.acquire,
     )

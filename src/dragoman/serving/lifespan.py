@@ -16,6 +16,7 @@ from ..store import Store, StoreUnavailable
 from .file_store import delete_abandoned_uploads
 from .request_log import RequestLog
 from .service import Service
+from .tracing import Telemetry
 
 BackgroundWorker = Callable[[Store], Coroutine[None, None, None]]
 """Runs until it is cancelled."""
@@ -41,7 +42,7 @@ def build_lifespan(
         # Each may use the previous ones until it has stopped. Background runs stop before the engines, and store their
         # end before the store closes; everything can write to the request log, which is therefore closed last.
         async with (
-            _close_request_log(service.generation.request_log),
+            _close_logs(service.generation.request_log, service.telemetry),
             _open(service.store),
             # Generations can end, and are counted, until the models have stopped.
             _open(None if service.tenancy.keyring.is_open else service.tenancy.ledger),
@@ -73,12 +74,14 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
 
 
 @asynccontextmanager
-async def _close_request_log(request_log: RequestLog | None) -> AsyncGenerator[None]:
+async def _close_logs(request_log: RequestLog | None, telemetry: Telemetry | None) -> AsyncGenerator[None]:
     try:
         yield
     finally:
         if request_log is not None:
             await asyncio.to_thread(request_log.close)
+        if telemetry is not None and telemetry.exporter is not None:
+            await asyncio.to_thread(telemetry.exporter.close)
 
 
 @asynccontextmanager

@@ -7,20 +7,28 @@ from contextlib import aclosing
 
 from ..core.events import Finished
 from ..core.reply import Reply, ReplyBuilder
+from ..pipeline.run import AdmittedRun
 from .streaming import EventBatches
 
 
-async def persist_before_finish(batches: EventBatches, persist: Callable[[Reply], Awaitable[None]]) -> EventBatches:
-    """Yield the same events, but the last one only after `persist` has stored the whole reply: a client that sees the
+def persist_before_finish(run: AdmittedRun, persist: Callable[[Reply], Awaitable[None]]) -> EventBatches:
+    """Return the run's events, but the last one only after `persist` has stored the whole reply: a client that sees the
     end can rely on it.
 
     An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
     """
     builder = ReplyBuilder()
+    if run.direct is not None:
+        run.direct.add_observer(builder.feed_all)
+    return _persist_before_finish(run.batches, builder, persist)
+
+
+async def _persist_before_finish(
+    batches: EventBatches, builder: ReplyBuilder, persist: Callable[[Reply], Awaitable[None]]
+) -> EventBatches:
     async with aclosing(batches):
         async for batch in batches:
-            for event in batch:
-                builder.feed(event)
+            builder.feed_all(batch)
             if not isinstance(batch[-1], Finished):
                 yield batch
                 continue

@@ -22,6 +22,7 @@ from .keepalive import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
 from .request_log import RecentRequests, RequestLog
 from .tenancy import Tenancy
+from .tracing import Telemetry
 
 STARTS_PER_TURN = 4
 
@@ -36,10 +37,13 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: seconds after which a WebSocket is closed.
     batch_concurrency: concurrent requests of batches.
     weights_dir: the directory that weight updates can read from; None disables them.
+    tokens_as_ids: see `ReaderOptions`.
+    per_request_metrics: answers with one choice contain their timings, as with vLLM's flag.
+    close_at_limit: end constrained answers legally within their token limit, unless a request says otherwise.
     request_timeout: seconds after which a generation fails; None is unlimited.
     progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
-    ui: serve the page at `/ui`, and keep the facts of the last requests for it.
     observes_calls: calls are recorded for the access log, also without a request log and keys.
+    ui: serve the page at `/ui`, and keep the facts of the last requests for it.
     """
 
     profile: Profile = Profile.OPENAI
@@ -64,10 +68,13 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: float = 3600.0
     weights_dir: str | None = None
     max_weights_bytes: int = 1024 * 1024 * 1024
+    per_request_metrics: bool = False
+    tokens_as_ids: bool = False
+    close_at_limit: bool = False
     request_timeout: float | None = None
     progress_timeout: float = 600.0
-    ui: bool = False
     observes_calls: bool = False
+    ui: bool = False
 
 
 class StartLimiter:
@@ -140,6 +147,7 @@ class Service:
     body_budget: the memory for all request bodies in flight.
     tenancy: the keys, with their limits and usage.
     store: None if storage is disabled.
+    telemetry: None if nothing is traced.
     """
 
     models: Models
@@ -151,3 +159,4 @@ class Service:
     body_budget: BodyMemoryBudget
     tenancy: Tenancy
     store: Store | None = None
+    telemetry: Telemetry | None = None

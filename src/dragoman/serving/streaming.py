@@ -23,8 +23,10 @@ from ..core.errors import ConnectionDropped, DragomanError, EngineError
 from ..core.events import Event
 from ..core.reply import ReplyBuilder
 from ..dialects.base import Writer
+from ..http.direct_write import DirectResponse
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
+from ..pipeline.token_run import TokenRun
 from .keepalive import StreamMonitor
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Responder(ABC):
     """Sends one response in the request's task. source: the generator of its content, closed at the end."""
 
     __slots__ = (
+        "_direct",
         "_error",
         "_framing",
         "_is_cancelled",
@@ -128,6 +131,7 @@ class Responder(ABC):
         self._source, self._framing, self._is_stream = source, framing, stream
         self._response_start: ResponseStart | None = response_start
         self._monitor = monitor
+        self._direct: DirectResponse | None = None
         self._ticks, self._is_writing = 0, False
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -139,9 +143,15 @@ class Responder(ABC):
     def _produce(self) -> Awaitable[None]:
         """Write the whole response. Raises the error that ends it prematurely."""
 
-    async def __call__(self, on_disconnect: OnDisconnect, send: Send) -> ResponseOutcome:
-        """Send the response. on_disconnect: registers the callback that cancels it."""
-        self._send, self._task = send, asyncio.current_task()
+    async def __call__(
+        self, on_disconnect: OnDisconnect, send: Send, direct: DirectResponse | None = None
+    ) -> ResponseOutcome:
+        """Send the response.
+
+        on_disconnect: registers the callback that cancels it.
+        direct: writes pieces of a stream without a coroutine, where the server supports that.
+        """
+        self._send, self._task, self._direct = send, asyncio.current_task(), direct
         # From here on a disconnect cancels this task; before, the handler itself had to.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
@@ -255,9 +265,10 @@ class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
     warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
+    run: delivers batches directly, while this waits for the next of `batches`; None where nothing does.
     """
 
-    __slots__ = ("_batches", "_warnings", "_writer")
+    __slots__ = ("_batches", "_run", "_warnings", "_writer")
 
     def __init__(
         self,
@@ -268,18 +279,45 @@ class GenerationResponder(Responder):
         *,
         stream: bool,
         warnings: bytes = b"",
+        run: TokenRun | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
-        self._batches, self._writer, self._warnings = batches, writer, warnings
+        self._batches, self._writer, self._warnings, self._run = batches, writer, warnings, run
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()
 
+    @property
+    def is_ready(self) -> bool:
+        """As `BatchReceiver.is_ready`: nothing else is being sent, and the client reads fast enough."""
+        return (
+            self._direct is not None
+            and not self._is_writing
+            and self._response_start is None
+            and self._task is not None
+            and self._direct.can_write
+        )
+
+    def receive(self, batch: list[Event]) -> None:
+        """As `BatchReceiver.receive`: the hot path of a server of our own, in which no coroutine is resumed."""
+        feed = self._writer.feed
+        chunk = feed(batch[0]) if len(batch) == 1 else self._render_batch(batch)
+        if chunk and self._direct is not None:
+            self._ticks = 0
+            self._direct.write(chunk)
+
+    def _render_batch(self, batch: list[Event]) -> bytes:
+        """Nearly always a single event."""
+        feed = self._writer.feed
+        return feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
+
     async def _stream(self) -> None:
-        """The hot path: each batch of events, nearly always a single one, becomes one write."""
-        writer, send = self._writer, self._send
+        """Each batch of events becomes one write."""
+        send, run = self._send, self._run
+        if run is not None and self._direct is not None:
+            run.attach(self)
         async for batch in self._batches:
-            chunk = writer.feed(batch[0]) if len(batch) == 1 else b"".join([writer.feed(event) for event in batch])
+            chunk = self._render_batch(batch)
             if self._response_start is not None:
                 await self._send_headers()
             if chunk:
@@ -290,22 +328,34 @@ class GenerationResponder(Responder):
             # Release the batch while waiting for the next.
             del batch, chunk
         comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
-        await self._write(comment + writer.end, more_body=False)
+        await self._write(comment + self._writer.end, more_body=False)
 
     async def _collect(self) -> None:
         builder = ReplyBuilder()
+        if self._run is not None:
+            self._run.attach(_BatchCollector(builder))
         async for batch in self._batches:
-            for event in batch:
-                builder.feed(event)
+            builder.feed_all(batch)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(builder.build()), self._warnings)
         await self._send_whole(200, self._response_start.headers, body)
 
 
-class ReplayResponder(Responder):
-    """A stream of already rendered events."""
+class _BatchCollector:
+    """A `BatchReceiver` that builds the reply of a response that is not streamed."""
 
-    __slots__ = ("_events",)
+    __slots__ = ("receive",)
+
+    is_ready = True
+
+    def __init__(self, builder: ReplyBuilder) -> None:
+        self.receive = builder.feed_all
+
+
+class ReplayResponder(Responder):
+    """A stream of already rendered events. has_body: False for a response to HEAD."""
+
+    __slots__ = ("_events", "has_body")
 
     def __init__(
         self,
@@ -316,8 +366,13 @@ class ReplayResponder(Responder):
     ) -> None:
         super().__init__(events, framing, response_start, monitor, stream=True)
         self._events = events
+        self.has_body = True
 
     async def _produce(self) -> None:
+        if not self.has_body:
+            await self._send_headers()
+            await self._write(b"", more_body=False)
+            return
         async for chunk in self._events:
             if self._response_start is not None:
                 await self._send_headers()

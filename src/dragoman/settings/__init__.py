@@ -6,7 +6,7 @@ from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
 from .generation import GenerationConfig
 from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
-from .sources import is_loopback, load_keywords, load_settings, suggest_name
+from .sources import check_exposure, is_loopback, load_keywords, load_settings, suggest_name
 from .state import load_or_create_key, state_directory
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "SettingField",
     "Settings",
     "SettingsError",
+    "check_exposure",
     "describe_unsupported",
     "find_changed_settings",
     "flag_of",

@@ -175,6 +175,17 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
         ),
     ] = "600"
+    ssl_certfile: Annotated[
+        str | None,
+        Option(
+            "Server",
+            "Certificate chain in PEM, to serve HTTPS; read again on SIGHUP. Needs --ssl-keyfile.",
+            metavar="FILE",
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
+    ] = None
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
@@ -207,6 +218,30 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=86400,
         ),
     ] = None
+    close_at_limit: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Spend the last tokens within `max_tokens` on a legal ending of a constrained answer, so that its JSON is "
+            "valid; a request decides for itself by `structured_outputs.close_at_limit`.",
+        ),
+    ] = False
+    enable_per_request_metrics: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Add `metrics` (milliseconds in the queue, to the first token, between tokens) to Chat and Completions "
+            "answers with one choice, in a stream to its usage chunk.",
+        ),
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        Option(
+            "Server",
+            "Represent the tokens in the logprobs of Chat and Completions as `token_id:ID` unless the request has "
+            "`return_tokens_as_token_ids`.",
+        ),
+    ] = False
     progress_timeout: Annotated[
         float,
         Option(
@@ -489,6 +524,33 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Logging", "Append a JSON line with token counts and timings for each generation request.", metavar="FILE"
         ),
     ] = None
+    log_format: Annotated[
+        Literal["text", "json"],
+        Option(
+            "Logging",
+            "Format of the log: lines of `text` for people, or JSON objects, which have the API key's name, the model, "
+            "tokens and times of each request.",
+        ),
+    ] = "text"
+    otlp_endpoint: Annotated[
+        str | None,
+        Option(
+            "Logging",
+            "Send OpenTelemetry traces and metrics to this OTLP/HTTP receiver, such as http://127.0.0.1:4318; by "
+            "default OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere.",
+            metavar="URL",
+            vllm_name="otlp_traces_endpoint",
+        ),
+    ] = None
+    trace_sample_ratio: Annotated[
+        float,
+        Option(
+            "Logging",
+            "Share of traces to record, from 0 to 1, of requests without `traceparent`; those with one follow it.",
+            minimum=0,
+            maximum=1,
+        ),
+    ] = 1.0
     access_log: Annotated[
         bool, Option("Logging", "Disable the access log.", vllm_name="disable_uvicorn_access_log")
     ] = True

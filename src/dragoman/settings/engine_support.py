@@ -22,7 +22,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "worker_memory"
     ),
     _PARSING_ENGINES: "tool_call_parser reasoning_parser override_generation_config",
-    (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens",
+    (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens close_at_limit",
     (*_PARSING_ENGINES, "scripted"): "max_num_seqs",
     (*_BATCHING_ENGINES, "llamacpp"): "step_timeout",
     _BATCHING_ENGINES: "kv_offloading_dir kv_offloading_bytes",
@@ -42,6 +42,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ("sim",): (
         "max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
+        "speculative_config sim_acceptance_rates "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
         "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_image_tokens sim_embedding_size sim_faults"
     ),

@@ -75,6 +75,22 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         Literal["fcfs", "priority"] | None,
         Option("Simulator", "Scheduling policy: first come first served, or lowest priority value first."),
     ] = None
+    speculative_config: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Speculative decoding, in vLLM's JSON format: method and num_speculative_tokens.",
+            metavar="JSON",
+        ),
+    ] = None
+    sim_acceptance_rates: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Share of the drafts whose first, second, ... token is accepted; 0.75,0.6,0.5 by default.",
+            metavar="RATES",
+        ),
+    ] = None
     data_parallel_size: Annotated[
         int, Option("Simulator", "Number of data-parallel engine replicas.", minimum=1, maximum=1024)
     ] = 1

@@ -188,11 +188,20 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address")
     if not re.fullmatch("0?[0-7]{3}", settings.uds_mode):
         raise SettingsError(f"{origins['uds_mode']}: {settings.uds_mode!r} is no mode such as 600 or 660")
+    if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
+        origin = origins["ssl_certfile" if settings.ssl_keyfile is None else "ssl_keyfile"]
+        raise SettingsError(f"{origin}: TLS needs both --ssl-certfile and --ssl-keyfile")
+    if settings.uds is None:
+        check_exposure(settings, origins.get("host", ""))
+
+
+def check_exposure(settings: Settings, origin: str) -> None:
+    """Raise SettingsError where other machines could use the server without a key. origin: of its address."""
     has_keys = bool(settings.api_key) or settings.keys_file is not None
-    if settings.uds is None and not is_loopback(settings.host) and not has_keys and not settings.no_auth:
+    if not is_loopback(settings.host) and not has_keys and not settings.no_auth:
         raise SettingsError(
-            f"{origins['host']}: {settings.host} is reachable from other machines, and no API key is set. "
-            "Set one with --keys-file, --api-key (or DRAGOMAN_API_KEY), or use --no-auth to allow unauthenticated "
+            f"{origin}: {settings.host} is reachable from other machines, and no API key is set. "
+            "Set one with --api-key (or DRAGOMAN_API_KEY) or --keys-file, or use --no-auth to allow unauthenticated "
             "access."
         )
 

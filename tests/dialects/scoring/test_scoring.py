@@ -11,7 +11,15 @@ from dragoman.core.embeddings import RelevanceScores, TextPairs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.scoring import RerankCall, ScoreCall, read_rerank, read_score, render_rerank, render_scores
+from dragoman.dialects.scoring import (
+    RerankCall,
+    ScoreCall,
+    read_rerank,
+    read_score,
+    render_rerank,
+    render_scores,
+    render_tei_rerank,
+)
 from dragoman.dialects.scoring.parameters import RERANK, SCORE
 from dragoman.dialects.scoring.wire import RerankBody, ScoreBody
 
@@ -83,6 +91,10 @@ def test_sides_that_do_not_fit_are_refused_by_name(fields: dict[str, object], pa
         ({"query": None}, "query"),
         ({"query": ""}, "query"),
         ({"documents": []}, "documents"),
+        ({"documents": None}, "documents"),
+        ({"texts": ["a"]}, "texts"),
+        ({"documents": None, "texts": []}, "texts"),
+        ({"documents": None, "texts": ["a"], "truncation_direction": "Left"}, "truncation_direction"),
         ({"documents": ["a", {"title": "b"}]}, "documents[1].text"),
         ({"documents": ["x"] * 10_001}, "documents"),
         ({"top_n": -1}, "top_n"),
@@ -146,3 +158,15 @@ def test_scores_come_in_the_order_of_the_pairs():
         "data": [{"index": 0, "object": "score", "score": 0.5}, {"index": 1, "object": "score", "score": 0.25}],
         "usage": {"prompt_tokens": 12, "total_tokens": 12},
     }
+
+
+def test_the_form_of_text_embeddings_inference():
+    asked = rerank(documents=None, texts=["a", "b"])
+    assert (asked.is_tei, asked.return_documents) == (True, False)
+    assert asked.texts == TextPairs(("q",), ("a", "b"))
+    raw = rerank(documents=None, texts=["a", "b"], raw_scores=True, truncate=True, return_text=True)
+    assert (raw.texts.activation, raw.texts.truncate) == (False, -1)
+    assert raw.return_documents
+    made = RelevanceScores((0.25, 0.5), 3)
+    assert json.loads(render_tei_rerank(made, None, None)) == [{"index": 1, "score": 0.5}, {"index": 0, "score": 0.25}]
+    assert json.loads(render_tei_rerank(made, ("a", "b"), 1)) == [{"index": 1, "score": 0.5, "text": "b"}]

@@ -112,6 +112,9 @@ def test_a_matcher_that_fails_takes_nobody_with_it(small: Llama) -> None:
 
 def test_a_matcher_that_refuses_what_it_allows_fails_its_request(small: Llama) -> None:
     class Fickle(Only):
+        def replace(self, token: int) -> int:
+            return token
+
         def advance(self, token: int) -> bool:
             return False
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
 from dragoman.engines.llamacpp import find_end_tokens, read_metadata
-from dragoman.engines.llamacpp.gguf import GgufMetadata
+from dragoman.engines.llamacpp.gguf import GgufMetadata, count_parameters
 
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 
@@ -47,6 +47,20 @@ def gguf(entries: list[bytes], *, version: int = 3) -> bytes:
 def written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
+
+
+def tensor(name: str, *shape: int) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, 0)
+
+
+def test_the_parameters_of_all_parts_are_counted(tmp_path: Path) -> None:
+    for number, tensors in ((1, [tensor("a", 3, 4), tensor("b", 5)]), (2, [tensor("c", 2, 2, 2)])):
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(ENTRIES))
+        written(tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors))
+    assert count_parameters(tmp_path / "m-00001-of-00002.gguf") == 12 + 5 + 8
+    cut_off = written(tmp_path / "n.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
+    with pytest.raises(EngineError, match="truncated or damaged"):
+        count_parameters(cut_off)
 
 
 def test_values_of_every_kind_are_read(tmp_path: Path) -> None:

@@ -150,6 +150,9 @@ class Follows:
     def allows(self, token: int) -> bool:
         return self._left[:1] == [token]
 
+    def replace(self, token: int) -> int:
+        return token
+
     def advance(self, token: int) -> bool:
         return self._left.pop(0) == token
 

@@ -21,7 +21,7 @@ from dragoman.engines import tiny
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.hashing import TokenContents, hash_root
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
-from dragoman.engines.simulator.sequence import SimulatedSequence
+from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
 VllmOutput: TypeAlias = Any
 VllmScheduler: TypeAlias = Any
@@ -50,7 +50,12 @@ MIXES: dict[str, tuple[str, ...]] = {
     "plain": (),
     **{feature: (feature,) for feature in FEATURES},
     "priority of adapters": ("priority", "loras", "stops"),
+    "drafts": ("drafts",),
+    "drafts with lookahead": ("drafts", "lookahead"),
+    "drafts of some": ("drafts", "fewer drafts", "stops"),
+    "drafts, priority, aborts": ("drafts", "lookahead", "priority", "aborts", "stops"),
     "any": FEATURES,
+    "any with drafts": (*(each for each in FEATURES if each not in {"threshold", "adaptive"}), "drafts", "lookahead"),
 }
 """Features of a case; of those of `any` each is drawn, of those of the others each is there."""
 
@@ -80,9 +85,21 @@ class CaseRequest(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
+    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams."""
+
     name: str
     config: SimulatedSchedulerConfig
     requests: list[CaseRequest]
+    fewer_drafts: bool = False
+
+    def accept(self, id: str, num_output_tokens: int, num_drafts: int) -> int:
+        """How many drafts are accepted."""
+        return min(num_drafts, Random(f"{self.name} {id} {num_output_tokens}").choice((0, 0, 1, 2, 3, 5)))
+
+    def propose(self, id: str, num_output_tokens: int) -> int:
+        """How many drafts are proposed."""
+        most = self.config.num_speculative_tokens
+        return Random(f"{id} {num_output_tokens} drafts").randint(0, most) if self.fewer_drafts else most
 
 
 class Comparison(NamedTuple):
@@ -97,7 +114,9 @@ class Comparison(NamedTuple):
 def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
     """Draw a case, the same for the same arguments."""
     random = Random(f"{mix} {seed} {asynchronous}")
-    features = set(MIXES[mix]) if mix != "any" else {each for each in FEATURES if random.random() < 0.35}
+    features = set(MIXES[mix])
+    if mix.startswith("any"):
+        features = {each for each in MIXES[mix] if each == "drafts" or random.random() < 0.35}
     block_size, blocks = random.choice((1, 2, 4, 4, 8, 16)), random.randint(6, random.choice((12, 30, 60)))
     budget = random.choice((4, 8, 16, 24, 48, 96))
     max_num_seqs = random.randint(1, min(12, budget))
@@ -119,8 +138,17 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
         scheduler_reserve_full_isl="no_reserve" not in features,
         watermark=random.choice((0.02, 0.1, 0.3)) if "watermark" in features else 0.0,
     )
+    if "drafts" in features:
+        drafts = random.randint(1, min(5, budget - 1))
+        config = msgspec.structs.replace(
+            config,
+            # As vLLM demands at its start; a draft beyond the cache could never be computed.
+            max_model_len=config.max_context,
+            num_speculative_tokens=drafts,
+            num_lookahead_tokens=drafts if "lookahead" in features else 0,
+        )
     name = f"{mix}, seed {seed}, {'async' if asynchronous else 'sync'}"
-    return Case(name, config, _draw_requests(random, config, features))
+    return Case(name, config, _draw_requests(random, config, features), "fewer drafts" in features and not asynchronous)
 
 
 def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: set[str]) -> list[CaseRequest]:
@@ -211,7 +239,20 @@ class VllmParts:
             kv_cache_tensors=[],
             kv_cache_groups=[self._interface.KVCacheGroupSpec(["layer"], spec)],
         )
-        return configured.scheduler_config.get_scheduler_cls()(configured, cache, self._grammars, config.block_size)
+        if config.num_speculative_tokens:
+            # The least that a drafter of n-grams needs; nothing of it runs.
+            configured.speculative_config = self._config.SpeculativeConfig(
+                method="ngram", num_speculative_tokens=config.num_speculative_tokens, prompt_lookup_max=2,
+                target_model_config=configured.model_config, target_parallel_config=configured.parallel_config,
+            )  # fmt: skip
+        scheduler = configured.scheduler_config.get_scheduler_cls()(
+            configured, cache, self._grammars, config.block_size
+        )
+        scheduler.num_lookahead_tokens = config.num_lookahead_tokens  # That of a drafter with a model.
+        return scheduler
+
+    def build_drafts(self, ids: list[str], drafts: list[list[int]]) -> Any:
+        return self._outputs.DraftTokenIds(ids, drafts)
 
     def build_request(self, request: CaseRequest, config: SimulatedSchedulerConfig) -> VllmRequest:
         lora = f"lora-{request.lora}"
@@ -270,11 +311,10 @@ class Lockstep:
                 self._abort(aborts.pop(0)[1])
             if not arriving and not self._flights and not self._theirs.has_requests():
                 self._compare("the end", [0, 0], [self._ours.num_running, self._ours.num_waiting])
-                return Comparison(
-                    self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens
-                )
+                break
             self._iterate()
-        raise Difference(f"{self._case.name}: this does not end")
+        # Some settings admit nobody any more, such as a watermark higher than what is free. Then both wait for ever.
+        return Comparison(self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens)
 
     def _add(self, request: CaseRequest) -> None:
         config = self._case.config
@@ -308,7 +348,9 @@ class Lockstep:
     def _schedule(self) -> _Flight:
         theirs, ours = self._theirs.schedule(), self._ours.schedule()
         scheduled: dict[str, int] = theirs.num_scheduled_tokens
-        shares = {sequence.id: 1 for sequence in ours.decodes}
+        shares = {sequence.id: 1 + ours.drafts.get(sequence, 0) for sequence in ours.decodes}
+        drafts = {id: len(tokens) for id, tokens in theirs.scheduled_spec_decode_tokens.items()}
+        self._compare("drafts", drafts, {sequence.id: count for sequence, count in ours.drafts.items()})
         shares.update((chunk.sequence.id, chunk.num_tokens) for chunk in ours.chunks)
         self._compare("scheduled tokens", scheduled, shares)
         preempted = sorted(theirs.preempted_req_ids or ())
@@ -327,26 +369,50 @@ class Lockstep:
 
     def _update(self, flight: _Flight) -> None:
         ids, sampled = list[str](flight.theirs.num_scheduled_tokens), list[list[int]]()
+        accepted: dict[str, int] = {}
         for id in ids:
             request: Any = self._theirs.requests.get(id)
             if request is None or id not in flight.samplers:
                 sampled.append([])
             else:
-                sampled.append([self._requests[id].sample(request.num_output_tokens)])
+                done = request.num_output_tokens
+                drafts = len(flight.theirs.scheduled_spec_decode_tokens.get(id, ()))
+                accepted[id] = self._case.accept(id, done, drafts)
+                sampled.append([self._requests[id].sample(done + each) for each in range(1 + accepted[id])])
         self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled))
-        ours, finished = self._ours.update(flight.ours)
+        ours, finished = self._ours.update(flight.ours, lambda sequence, _: 1 + accepted[sequence.id])
         expected = [id for id, tokens in zip(ids, sampled, strict=True) if tokens]
         self._compare("who gets a token", expected, [sequence.id for sequence in ours])
         for sequence in ours:
-            token = self._requests[sequence.id].sample(sequence.num_output_tokens - 1)
             assert isinstance(sequence.contents, TokenContents)
-            sequence.contents.tokens.append(token)
-            if token == STOP or sequence in finished:
+            begin = sequence.num_output_tokens - sequence.num_sampled
+            ends = sequence in finished
+            for index in range(begin, sequence.num_output_tokens):
+                token = self._requests[sequence.id].sample(index)
+                sequence.contents.tokens.append(token)
+                if token == STOP:
+                    ends = True
+                    self._ours.discard_sampled(sequence, sequence.num_output_tokens - 1 - index)
+                    break
+            if ends:
                 self._ours.finish(sequence)
+        if self._case.config.num_speculative_tokens and not self._case.config.async_scheduling:
+            self._propose(ours)
         self._compare_state("update")
+
+    def _propose(self, samplers: list[SimulatedSequence]) -> None:
+        """The drafter's proposals for the next step, which vLLM's engine core takes after each one."""
+        running = [sequence for sequence in samplers if sequence.status is SequenceStatus.RUNNING]
+        for sequence in running:
+            sequence.num_drafts = self._case.propose(sequence.id, sequence.num_output_tokens)
+        drafts = self._vllm.build_drafts(
+            [sequence.id for sequence in running], [[9] * sequence.num_drafts for sequence in running]
+        )
+        self._theirs.update_draft_token_ids(drafts)
 
     def _compare_state(self, after: str) -> None:
         pool: Any = self._theirs.kv_cache_manager.block_pool
+        self._ours.cache_accepted()
         running = [sequence.id for sequence in self._ours.list_running()]
         self._compare(f"running after {after}", [request.request_id for request in self._theirs.running], running)
         waiting = [sequence.id for sequence in self._ours.list_waiting()]

@@ -39,8 +39,13 @@ async def complete(s: Session, feature: str | None = None, /, limit: int = 8, **
 
 @VLLM.check("`ignore_eos` goes on to the limit.")
 async def ignore_eos(s: Session) -> None:
-    reply = await complete(s, "ignore_eos", limit=64, ignore_eos=True)
-    require(reply["usage"]["completion_tokens"] == 64, f"{reply['usage']['completion_tokens']} of 64 tokens")
+    async def count(**fields: Any) -> int:
+        body = {**CHAT.ask(s.model, "Say hello.", 64), **fields}
+        reply = (await s.ask(CHAT.path, body, feature="ignore_eos" if fields else None)).json()
+        return reply["usage"]["completion_tokens"]
+
+    tokens = await count(ignore_eos=True)
+    require(tokens == 64, f"{tokens} of 64 tokens, without it {await count()}")
 
 
 @VLLM.check("`min_tokens` is a lower limit.")

@@ -198,7 +198,9 @@ def _build_render_options(
         profile=options.profile,
         logprobs=_read_logprobs(body),
         token_ids=bool(body.return_token_ids),
-        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        tokens_as_ids=options.tokens_as_ids
+        if body.return_tokens_as_token_ids is None
+        else body.return_tokens_as_token_ids,
         prompt_logprobs=body.prompt_logprobs,
         include_usage=include_usage,
         continuous_usage=continuous_usage,

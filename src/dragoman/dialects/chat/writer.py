@@ -35,6 +35,7 @@ from ..envelope import (
     UsageCounter,
     render_finish_reason,
     render_kv_transfer,
+    render_metrics,
     render_stop_reason,
     render_weight_versions,
 )
@@ -151,7 +152,7 @@ class ChatWriter(ChunkWriter):
         elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
         extra += render_kv_transfer(reply.kv_transfer_params, self._options.profile)
-        return self._envelope.render_object(choices, reply.usage, extra)
+        return self._envelope.render_object(choices, reply.usage, extra + render_metrics(reply.usage, reply.timings))
 
     def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         match event:
@@ -179,8 +180,8 @@ class ChatWriter(ChunkWriter):
                 return self._start(event)
             case PromptTokens():
                 return b""
-            case Finished(usage):
-                return self._envelope.render_usage_chunk(usage)
+            case Finished():
+                return self._envelope.render_usage_chunk(event)
 
     def _start(self, event: Started) -> bytes:
         self._choice_count = event.choices

@@ -159,7 +159,9 @@ def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> Comp
         logprobs=_read_logprobs(body, options),
         prompt_logprobs=body.prompt_logprobs,
         token_ids=bool(body.return_token_ids),
-        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        tokens_as_ids=options.tokens_as_ids
+        if body.return_tokens_as_token_ids is None
+        else body.return_tokens_as_token_ids,
         include_usage=include_usage,
         continuous_usage=continuous_usage,
         service_tier=body.service_tier is not None,

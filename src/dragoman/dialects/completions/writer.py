@@ -35,6 +35,7 @@ from ..envelope import (
     UsageCounter,
     render_finish_reason,
     render_kv_transfer,
+    render_metrics,
     render_stop_reason,
     render_weight_versions,
 )
@@ -125,15 +126,17 @@ class CompletionsWriter(ChunkWriter):
                 return self._echo_prompt(event)
             case Started():
                 return self._start(event)
-            case Finished(usage):
-                return self._envelope.render_usage_chunk(usage)
+            case Finished():
+                return self._envelope.render_usage_chunk(event)
 
     def render_full(self, reply: Reply) -> bytes:
         choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
         prompts = [reply.prompts[i // choices_per_prompt] if reply.prompts else None for i in range(len(reply.choices))]
         choices = (self._render_choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
         extra = render_kv_transfer(reply.kv_transfer_params, self._options.profile)
-        return self._envelope.render_object(b",".join(choices), reply.usage, extra)
+        return self._envelope.render_object(
+            b",".join(choices), reply.usage, extra + render_metrics(reply.usage, reply.timings)
+        )
 
     def _start(self, event: Started) -> bytes:
         self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])

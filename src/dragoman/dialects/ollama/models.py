@@ -51,7 +51,8 @@ class OllamaModelCard(Struct, frozen=True):
     name: a name or an alias. root: the model behind it.
     created: Unix seconds. size: bytes in memory; 0 if unknown.
     max_model_len, capabilities: None if the model has not been loaded yet.
-    architecture, parameter_size, quantization, format: empty if unknown.
+    architecture, quantization, format: empty if unknown.
+    parameters: number of weights.
     template: the source of its chat template.
     """
 
@@ -63,7 +64,7 @@ class OllamaModelCard(Struct, frozen=True):
     capabilities: tuple[str, ...] | None = None
     embedding_length: int | None = None
     architecture: str = ""
-    parameter_size: str = ""
+    parameters: int | None = None
     quantization: str = ""
     format: str = ""
     template: str = ""
@@ -157,6 +158,8 @@ def render_show(card: OllamaModelCard) -> bytes:
     info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
     if card.max_model_len is not None:
         info[f"{architecture}.context_length"] = card.max_model_len
+    if card.parameters is not None:
+        info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
     show = OllamaShow(
@@ -200,7 +203,16 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
 
 def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    return OllamaModelDetails("", card.format, card.architecture, families, card.parameter_size, card.quantization)
+    size = "" if card.parameters is None else _format_count(card.parameters)
+    return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
+
+
+def _format_count(count: int) -> str:
+    """`8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters."""
+    for unit, size, digits in (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0)):
+        if count >= size:
+            return f"{count // size}{unit}" if count % size == 0 else f"{count / size:.{digits}f}{unit}"
+    return str(count)
 
 
 def _render_parameters(sampling: Sampling) -> str:

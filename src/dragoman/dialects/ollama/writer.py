@@ -47,8 +47,8 @@ class OllamaTimings(Struct, frozen=True):
     """The durations of an answer in nanoseconds.
 
     total: from the request's arrival to the end of the answer.
-    load: until the model was loaded.
-    prompt_eval: from then to the first token.
+    load: loading the model; next to nothing if it was loaded.
+    prompt_eval: from the start in the engine, after the queue, to the first token.
     eval: from the first token to the last.
     """
 

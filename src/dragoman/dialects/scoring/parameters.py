@@ -15,6 +15,11 @@ _RERANK = (
     ("documents", "1 to 10000 strings, or objects with a text"),
     ("top_n", "number of results; 0 and null return all"),
     ("return_documents", "true by default, as in vLLM; false omits the texts"),
+    ("texts", "TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of index, score and text"),
+    ("raw_scores", "TEI's: true omits the sigmoid of a cross-encoder"),
+    ("return_text", "TEI's: true returns the texts"),
+    ("truncate", "TEI's: true truncates to the model's limit; otherwise longer pairs are a 400"),
+    ("truncation_direction", "TEI's: only right"),
 )
 _SCORE = (
     ("text_1", "a text or a list; a single text is compared with each text of the other side"),

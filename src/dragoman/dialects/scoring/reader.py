@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from msgspec import Struct
 
 from ...core.embeddings import TextPairs
@@ -10,13 +13,14 @@ from ..base import ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import resolve_model
 from .parameters import RERANK, SCORE
-from .wire import Document, DocumentList, RerankBody, ScoreBody, ScoringFields
+from .wire import Document, RerankBody, ScoreBody, ScoringFields
 
 
 class RerankCall(Struct, frozen=True):
     """A parsed rerank request.
 
     top_n: maximum results; None is all.
+    is_tei: the request and the response have TEI's form.
     warnings, unknown: as in `GenerationCall`.
     """
 
@@ -24,6 +28,7 @@ class RerankCall(Struct, frozen=True):
     texts: TextPairs
     top_n: int | None
     return_documents: bool
+    is_tei: bool = False
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -43,15 +48,36 @@ def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
     parsed = ParsedBody(data)
     warnings, unknown = RERANK.classify_body(parsed, _RERANK)
     body = parsed.decode(_RERANK)
+    if body.texts is not None:
+        return _read_tei_rerank(body, body.texts, options, tuple(warnings), unknown)
+    if body.documents is None:
+        raise missing_parameter("documents")
     documents = _read_texts(body.documents, "documents")
     return RerankCall(
         resolve_model(body.model, options),
         _build_pairs(body, (_require_text(body.query, "query"),), documents),
         body.top_n or None,
         body.return_documents is not False,
-        tuple(warnings),
-        unknown,
+        warnings=tuple(warnings),
+        unknown=unknown,
     )
+
+
+def _read_tei_rerank(
+    body: RerankBody, texts: list[str], options: ReaderOptions, warnings: tuple[str, ...], unknown: tuple[str, ...]
+) -> RerankCall:
+    """Read the form of Text Embeddings Inference, which names the documents `texts`."""
+    if body.documents is not None:
+        raise invalid_value("texts", "it cannot be combined with 'documents'")
+    if (body.truncation_direction or "right").lower() != "right":
+        raise Unsupported("'truncation_direction' of left is not supported here.", param="truncation_direction")
+    if body.raw_scores:
+        body = msgspec.structs.replace(body, use_activation=False)
+    if body.truncate:
+        body = msgspec.structs.replace(body, truncate_prompt_tokens=-1)
+    pairs = _build_pairs(body, (_require_text(body.query, "query"),), _read_texts(texts, "texts"))
+    model = resolve_model(body.model, options)
+    return RerankCall(model, pairs, body.top_n or None, bool(body.return_text), True, warnings, unknown)
 
 
 def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
@@ -104,7 +130,7 @@ def _build_pairs(body: ScoringFields, queries: tuple[str, ...], documents: tuple
     )
 
 
-def _read_texts(value: str | DocumentList, param: str) -> tuple[str, ...]:
+def _read_texts(value: str | Sequence[str | Document], param: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_require_text(value, param),)
     return tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -34,12 +34,18 @@ class RerankBody(ScoringFields, frozen=True, kw_only=True):
     """A rerank body.
 
     top_n: maximum results; 0 is all.
+    texts: TEI's name of `documents`; the four fields after it are TEI's too, and its results have a form of their own.
     """
 
     query: str
-    documents: DocumentList
+    documents: DocumentList | None = None
     top_n: Count | None = None
     return_documents: bool | None = None
+    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
 
 class ScoreBody(ScoringFields, frozen=True, kw_only=True):

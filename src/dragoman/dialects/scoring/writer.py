@@ -70,6 +70,23 @@ def render_rerank(
     return msgspec.json.encode(RerankAnswer(header.id, header.model, usage, results))
 
 
+class _TeiResult(Struct, frozen=True, omit_defaults=True):
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, top_n: int | None) -> bytes:
+    """Render results as Text Embeddings Inference does, an array; see `render_rerank`."""
+    order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
+    return msgspec.json.encode(
+        [
+            _TeiResult(index, scores.scores[index], UNSET if texts is None else replace_surrogates(texts[index]))
+            for index in order
+        ]
+    )
+
+
 def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
     data = [ScoreResult(index, "score", score) for index, score in enumerate(scores.scores)]
     usage = build_prompt_usage(scores.prompt_tokens, profile)

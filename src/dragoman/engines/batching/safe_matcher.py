@@ -37,6 +37,15 @@ class SafeMatcher:
             self.is_broken = True
             return b""
 
+    def replace(self, token: int) -> int:
+        """As `Matcher.replace`."""
+        try:
+            return self._matcher.replace(token)
+        except Exception:
+            log.exception("the matcher of %s found no ending", self._id)
+            self.is_broken = True
+            return token
+
     def advance(self, token: int) -> None:
         try:
             self.is_broken = not self._matcher.advance(token)

@@ -143,6 +143,8 @@ class Stepper:
         for index, sequence in enumerate(sequences):
             if sequence.reasoning_budget:
                 tokens[index] = _apply_reasoning_budget(sequence, masks[index], tokens[index])
+            if sequence.matcher and tokens[index] != NO_TOKEN:
+                tokens[index] = sequence.matcher.replace(tokens[index])
         scores = _compute_logprobs(sequences, logits, tokens)
         outputs: list[SequenceOutput] = []
         ended: list[Sequence] = []

@@ -30,6 +30,7 @@ _PARAMETERS = frozenset(
         "include_stop",
         "ignore_eos",
         "truncate_prompt",
+        "close_at_limit",
     }
 )
 """Without presence and frequency penalties: llama.cpp also counts the prompt's tokens."""

@@ -96,8 +96,8 @@ class LlamaCppEngine:
 
     @property
     def num_kv_tokens(self) -> int:
-        """Capacity of the KV cache, in tokens."""
-        return self._config.num_kv_tokens
+        """Capacity of the KV cache, in tokens; it is no larger than what all sequences together can use."""
+        return min(self._config.num_kv_tokens, self._config.scheduler.max_num_seqs * self._config.max_model_len)
 
     @property
     def max_model_len(self) -> int:

@@ -10,6 +10,7 @@ import mmap
 import re
 import struct
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
@@ -81,6 +82,20 @@ def read_metadata(path: Path) -> GgufMetadata:
     return metadata
 
 
+def count_parameters(path: Path) -> int:
+    """Count the weights in a GGUF file and the other parts of its model. Raises EngineError."""
+    total = 0
+    for part in find_parts(path):
+        try:
+            with part.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                reader = _Reader(part, data)
+                reader.read()
+                total += reader.count_parameters()
+        except (OSError, ValueError) as error:
+            raise EngineError(f"{part} cannot be read: {error}") from error
+    return total
+
+
 def find_parts(path: Path) -> tuple[Path, ...]:
     """Find all files of a split model, given the first."""
     match = _PART.fullmatch(path.name)
@@ -103,6 +118,7 @@ class _Reader:
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._position = path, data, 0
+        self._n_tensors = 0
 
     def read(self) -> dict[str, Value]:
         if self._data[:4] != b"GGUF":
@@ -111,8 +127,20 @@ class _Reader:
         version = self._unpack("I")
         if version not in _VERSIONS:
             raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
-        _tensors, count = self._unpack("Q"), self._unpack("Q")
+        self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
         return dict(self._read_entry() for _ in range(int(count)))
+
+    def count_parameters(self) -> int:
+        """The numbers in all tensors, from the list of tensors that follows the metadata. Call `read` first."""
+        total = 0
+        for _ in range(self._n_tensors):
+            self._read_string()
+            dimensions = [int(self._unpack("Q")) for _ in range(int(self._unpack("I")))]
+            # The type and the offset.
+            self._unpack("I")
+            self._unpack("Q")
+            total += prod(dimensions)
+        return total
 
     def _read_entry(self) -> tuple[str, Value]:
         key = self._read_string()

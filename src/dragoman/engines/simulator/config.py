@@ -24,6 +24,10 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     or ends takes part one step later.
     scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
     watermark: share of the cache that must stay free when a request is admitted.
+    num_speculative_tokens: drafts that a decoding request computes in a step beside its token; 0 is no speculative
+        decoding.
+    num_lookahead_tokens: slots reserved beyond them for a drafter with keys and values of its own (EAGLE, MTP, a draft
+        model): as many again; 0 for n-grams.
     """
 
     max_num_seqs: int = 256
@@ -41,6 +45,8 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
+    num_speculative_tokens: int = 0
+    num_lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_num_active_seqs"):
@@ -54,6 +60,10 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("max_model_len must be at least 1")
         if self.long_prefill_token_threshold < 0:
             raise ValueError("long_prefill_token_threshold must not be negative")
+        if self.num_speculative_tokens < 0 or self.num_lookahead_tokens < 0:
+            raise ValueError("num_speculative_tokens and num_lookahead_tokens must not be negative")
+        if self.num_speculative_tokens >= self.max_num_batched_tokens:
+            raise ValueError("num_speculative_tokens must be less than max_num_batched_tokens")
         if not 0 <= self.watermark < 1:
             raise ValueError("watermark must be at least 0 and less than 1")
         if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:

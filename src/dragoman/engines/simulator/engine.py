@@ -38,6 +38,7 @@ from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
 from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
+from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
 from .transfers import TransferContext, parse_transfer_params
 
@@ -171,7 +172,8 @@ class SimulatorEngine:
             # Read at each step, since an administrator can change it.
             return seconds / self._config.time_scale
 
-        core = EngineCore(SimulatedScheduler(config.scheduler, pool), measure_step)
+        acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
+        core = EngineCore(SimulatedScheduler(config.scheduler, pool), measure_step, acceptance.count_sampled)
         return DataParallelRank(
             number,
             core,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from .latency import StepLoad, StepTime
-from .scheduler import RemoteFetch, SchedulerOutput, SimulatedScheduler
+from .scheduler import CountSampled, RemoteFetch, SchedulerOutput, SimulatedScheduler
 from .sequence import SimulatedSequence
 
 
@@ -21,7 +21,7 @@ class StepOutcome(Struct, frozen=True):
 
     at: when the completed step ended, else the time passed in.
     began, load: of that step; None if none ended.
-    sampled: sequences that got a token at `at`.
+    sampled: sequences that got a token at `at`, or with speculative decoding `num_sampled` tokens.
     finished: those of them that got their last token.
     admitted: left the queue for a coming step.
     preempted: went back into the queue.
@@ -56,10 +56,16 @@ class _InFlightStep(Struct, frozen=True):
 
 class EngineCore:
     """A scheduler whose steps take time. With asynchronous scheduling the next step is scheduled while one still
-    runs."""
+    runs.
 
-    def __init__(self, scheduler: SimulatedScheduler, step_time: StepTime) -> None:
+    count_sampled: how many drafts of speculative decoding are accepted; None accepts none.
+    """
+
+    def __init__(
+        self, scheduler: SimulatedScheduler, step_time: StepTime, count_sampled: CountSampled | None = None
+    ) -> None:
         self.scheduler = scheduler
+        self._count_sampled = count_sampled
         self.num_steps = 0
         self._step_time = step_time
         self._in_flight: deque[_InFlightStep] = deque()
@@ -107,7 +113,7 @@ class EngineCore:
         if not self._in_flight or self._in_flight[0].ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()
-        sampled, finished = self.scheduler.update(flight.step)
+        sampled, finished = self.scheduler.update(flight.step, self._count_sampled)
         return StepOutcome(flight.ends, flight.begins, flight.load, sampled, finished)
 
     def complete(self, now: float) -> StepOutcome:

@@ -18,6 +18,7 @@ from .replay import ReplayResult, replay
 from .report import Report, Slo, build_report
 from .routing import ReplicaRouter, Routing
 from .scheduler import SimulatedScheduler
+from .speculation import DraftAcceptance
 from .workload import WorkloadRequest
 
 
@@ -112,7 +113,11 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for group in self.others:
             profiles += [group.profile] * group.replicas
         return [
-            EngineCore(SimulatedScheduler(profile.engine), self._build_step_time(profile, index))
+            EngineCore(
+                SimulatedScheduler(profile.engine),
+                self._build_step_time(profile, index),
+                DraftAcceptance(profile.acceptance_rates, self.seed).count_sampled,
+            )
             for index, profile in enumerate(profiles)
         ]
 

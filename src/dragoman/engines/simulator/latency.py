@@ -6,6 +6,7 @@
               + per_context_token * tokens of context read by decoding sequences
               + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
+              + draft_base + per_draft * drafts, if any draft is verified
     but never less than floor
 
 The curve is piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
@@ -28,6 +29,7 @@ class StepLoad(Struct, frozen=True, gc=False):
     context: tokens whose keys and values decoding sequences read.
     prefill_pairs: for each prompt chunk of n tokens, n * (computed before + n / 2).
     sequences: that take part.
+    drafts: speculative tokens that are verified.
     expert_tokens: mean of the tokens over the data-parallel ranks that share experts; None without such ranks.
     """
 
@@ -36,6 +38,7 @@ class StepLoad(Struct, frozen=True, gc=False):
     prefill_pairs: float = 0.0
     sequences: int = 0
     expert_tokens: float | None = None
+    drafts: int = 0
 
 
 StepTime = Callable[[StepLoad], float]
@@ -58,6 +61,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
     floor: minimum duration of a step.
+    draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens of the step.
     """
 
     base: float
@@ -67,11 +71,13 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_sequence: float = 0.0
     floor: float = 0.0
     per_expert_token: tuple[TokenCost, ...] = ()
+    draft_base: float = 0.0
+    per_draft: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.base < float("inf"):
             raise ValueError("base must be more than 0 seconds: no step is free")
-        for name in ("per_context_token", "per_prefill_pair", "per_sequence", "floor"):
+        for name in ("per_context_token", "per_prefill_pair", "per_sequence", "floor", "draft_base", "per_draft"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must not be negative")
         for name, curve in (("per_token", self.per_token), ("per_expert_token", self.per_expert_token)):
@@ -90,6 +96,8 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_sequence * load.sequences
         )
         total += integrate_curve(self.per_token, load.tokens)
+        if load.drafts:
+            total += self.draft_base + self.per_draft * load.drafts
         if self.per_expert_token:
             total += integrate_curve(
                 self.per_expert_token, load.tokens if load.expert_tokens is None else load.expert_tokens

@@ -15,6 +15,7 @@ from msgspec import Struct
 from .config import SimulatedSchedulerConfig
 from .fitting import Prior, RankLayout, build_prior
 from .latency import LatencyModel
+from .speculation import check_acceptance_rates
 
 SUFFIX = ".yaml"
 PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
@@ -101,6 +102,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     frontend_seconds: from the client to the engine's queue.
     noise: sigma of a step's log-normal factor.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty is `speculation.DEFAULT_RATES`.
     """
 
     name: str
@@ -111,10 +113,12 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     frontend_seconds: float = 0.001
     noise: float = 0.0
     calibration: Calibration | None = None
+    acceptance_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
             raise ValueError("frontend_seconds and noise must not be negative")
+        check_acceptance_rates(self.acceptance_rates)
 
     @property
     def prior(self) -> Prior:

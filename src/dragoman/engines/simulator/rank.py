@@ -32,7 +32,7 @@ from .keyed_rng import KeyedRandom
 from .kv_events import KvEvent, KvEventBuilder
 from .reply_generator import PlannedReply
 from .reply_tokens import NO_TOKEN, ReplyTokensError
-from .sequence import SimulatedSequence
+from .sequence import SequenceStatus, SimulatedSequence
 from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
@@ -222,6 +222,13 @@ class DataParallelRank:
         stats.preemptions = scheduler.stats.num_preemptions
         stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
         stats.prefix_cache_hits = scheduler.stats.prefix_cache_hits
+        if scheduler.config.num_speculative_tokens:
+            stats.drafts = scheduler.stats.num_drafts
+            stats.draft_tokens = scheduler.stats.num_draft_tokens
+            stats.accepted_tokens = scheduler.stats.num_accepted_tokens
+            stats.accepted_by_position = {
+                str(position): count for position, count in enumerate(scheduler.stats.num_accepted_by_position)
+            }
         deferred = scheduler.num_deferred
         stats.waiting_by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred}
         stats.external_cache_queries = stats.external_cache_hits = 0
@@ -324,10 +331,13 @@ class DataParallelRank:
                     stats.inter_token.observe(gap, equal_gaps)
                 gap, equal_gaps = at - live.last_token_at, 1
             live.last_token_at = at
-            if live.is_plain:
-                self._emit_plain_token(live, at)
-            else:
-                self._emit_token(live, at)
+            emit = self._emit_plain_token if live.is_plain else self._emit_token
+            emit(live, at)
+            if sequence.num_sampled > 1:
+                for _ in range(sequence.num_sampled - 1):
+                    if sequence.status is SequenceStatus.FINISHED:
+                        break
+                    emit(live, at)
             emitted += live.num_output_tokens
         if equal_gaps:
             stats.inter_token.observe(gap, equal_gaps)
@@ -408,6 +418,9 @@ class DataParallelRank:
 
     def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
+        scheduler = self.core.scheduler
+        if scheduler.config.num_speculative_tokens and live.sequence.num_output_tokens > live.num_output_tokens:
+            scheduler.discard_sampled(live.sequence, live.sequence.num_output_tokens - live.num_output_tokens)
         self.core.abort(live.sequence)
         if self.transfers is not None:
             last = self.transfers.finish(live.sequence, last, at)

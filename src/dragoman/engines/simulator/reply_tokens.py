@@ -119,6 +119,7 @@ class ConstrainedTokens:
         self._inside_structure = self._inside_structure or (self._matcher is not None and not eos_ids)
         token = self._choose(count, allowed, eos_ids)
         if token != NO_TOKEN:
+            token = token if self._matcher is None else self._matcher.replace(token)
             self._output.append(token)
             self._advance(token)
         return token

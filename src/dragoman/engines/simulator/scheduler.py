@@ -11,6 +11,7 @@ scheduled, so the next step is scheduled without knowing them (asynchronous sche
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -50,6 +51,9 @@ class SchedulerOutput:
     last_chunks: sequences that compute the rest of their prompt and sample.
     samplers: sequences that sample, in the order of the step, if that is not decodes and then last_chunks.
     block_fillers: sequences whose decoding fills a block with a token that is not known yet.
+    drafts: speculative tokens that a decoding sequence verifies in this step, where there are any.
+    padded: of these, sequences that have no drafts yet, whose step is filled up so that all decodes are alike.
+    counts: tokens of each sequence; with speculative decoding only.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no part in the step.
@@ -59,10 +63,14 @@ class SchedulerOutput:
         "admitted",
         "block_fillers",
         "chunks",
+        "counts",
         "decodes",
+        "drafts",
         "fetching",
         "last_chunks",
         "num_chunk_tokens",
+        "num_draft_tokens",
+        "padded",
         "preempted",
         "samplers",
     )
@@ -77,10 +85,14 @@ class SchedulerOutput:
         self.admitted: list[SimulatedSequence] = []
         self.preempted: list[SimulatedSequence] = []
         self.fetching: list[RemoteFetch] = []
+        self.drafts: dict[SimulatedSequence, int] = {}
+        self.num_draft_tokens = 0
+        self.padded: set[SimulatedSequence] = set()
+        self.counts: dict[SimulatedSequence, int] = {}
 
     @property
     def num_tokens(self) -> int:
-        return len(self.decodes) + self.num_chunk_tokens
+        return len(self.decodes) + self.num_chunk_tokens + self.num_draft_tokens
 
     @property
     def load(self) -> StepLoad:
@@ -90,15 +102,32 @@ class SchedulerOutput:
             context=sum([sequence.num_computed_tokens for sequence in self.decodes]),
             prefill_pairs=sum([chunk.pairs for chunk in self.chunks]),
             sequences=len(self.decodes) + len(self.chunks),
+            drafts=self.num_draft_tokens,
         )
 
 
 class SchedulerStats(Struct):
-    """Counts since the start. prefix_cache_*: prompt tokens, at a request's first admission."""
+    """Counts since the start.
+
+    prefix_cache_*: prompt tokens, at a request's first admission.
+    num_drafts: steps of requests with speculative tokens; num_accepted_by_position: of how many of them the first,
+        second, ... speculative token was accepted.
+    """
 
     num_preemptions: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_by_position: list[int] = []
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return sum(self.num_accepted_by_position)
+
+
+CountSampled = Callable[[SimulatedSequence, int], int]
+"""How many tokens a sequence got in a step that verified so many drafts: 1, and 1 more for each accepted one."""
 
 
 class SimulatedScheduler:
@@ -117,6 +146,10 @@ class SimulatedScheduler:
         self._max_chunk = config.max_num_batched_tokens
         """Most prompt tokens of one sequence in this step."""
         self._has_loras = False
+        self._max_length = config.max_model_len or config.kv_tokens
+        self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
+        self._unconfirmed: list[SimulatedSequence] = []
+        """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
         self._skipped: set[SimulatedSequence] = set()
         """Waiting sequences that were passed over for their adapters."""
 
@@ -187,6 +220,8 @@ class SimulatedScheduler:
         A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
         (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
         """
+        if self._unconfirmed:
+            self.cache_accepted(sequence)
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
@@ -236,8 +271,12 @@ class SimulatedScheduler:
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
         step = SchedulerOutput()
+        if self._unconfirmed:
+            self.cache_accepted()
         if self.config.long_prefill_token_threshold:
             self._max_chunk = self._compute_max_chunk()
+        if self.config.num_speculative_tokens:
+            return self._schedule_with_drafts(step)
         is_mixed = self._schedule_running(step)
         if not step.preempted:
             self._admit(step)
@@ -246,13 +285,19 @@ class SimulatedScheduler:
             step.samplers = [sequence for sequence in self._running if sequence in samplers]
         return step
 
-    def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
+    def update(
+        self, step: SchedulerOutput, count_sampled: CountSampled | None = None
+    ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
         """End a step. Returns the sequences that got a token (without those aborted meanwhile), and those of them that
         got their last one.
 
         The caller calls `finish` for the latter and for those that a stop token ends, in the order of the former: that
-        of the step, in which vLLM frees their blocks.
+        of the step, in which vLLM frees their blocks. With speculative decoding a sequence got `num_sampled` tokens,
+        which the caller appends to its contents before it calls `finish` or `schedule`. count_sampled: of a sequence;
+        no draft is accepted without it.
         """
+        if self.config.num_speculative_tokens:
+            return self._update_with_drafts(step, count_sampled)
         for sequence in step.block_fillers:
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
@@ -308,6 +353,116 @@ class SimulatedScheduler:
                 step.block_fillers.append(sequence)
         return is_mixed
 
+    def _schedule_with_drafts(self, step: SchedulerOutput) -> SchedulerOutput:
+        """Schedule a step in which decoding sequences verify drafts. Slower than without, and rarer."""
+        has_prefill = self._schedule_running_with_drafts(step)
+        if not step.preempted:
+            self._admit(step, can_pad=not has_prefill)
+        for sequence, count in step.counts.items():
+            sequence.num_in_flight += count
+            sequence.is_prefill_chunk = sequence.num_computed_tokens < sequence.num_tokens
+        samplers = {*step.decodes, *step.last_chunks}
+        for sequence in samplers:
+            sequence.is_prefill_chunk = False
+            if self.config.async_scheduling:
+                sequence.num_drafts = self.config.num_speculative_tokens
+        step.samplers = [sequence for sequence in self._running if sequence in samplers]
+        return step
+
+    def _schedule_running_with_drafts(self, step: SchedulerOutput) -> bool:
+        """Schedule running sequences. Returns True if one of them was still computing its prompt."""
+        has_prefill = False
+        ends_at_preempted = self.config.scheduling_policy == "fcfs"
+        for sequence in self._running.copy():
+            remaining = self.config.max_num_batched_tokens - step.num_tokens
+            if not remaining:
+                break
+            computed, known = sequence.num_computed_tokens, sequence.num_tokens
+            in_flight = known - sequence.num_prompt_tokens - sequence.num_output_tokens
+            if sequence.status is not SequenceStatus.RUNNING or (
+                in_flight and computed + 2 - in_flight >= sequence.num_tokens_at_end
+            ):
+                continue  # It was just preempted; or running steps sample its last token, whatever they reject.
+            count = min(known + sequence.num_drafts - computed, self._max_chunk, remaining)
+            count = min(count, self._max_length - computed - 1)
+            if count <= 0:
+                continue
+            end = min(computed + count + self.config.num_lookahead_tokens, self._max_length)
+            if not self._allocate(sequence, end, step):
+                if ends_at_preempted:
+                    break
+                continue
+            has_prefill |= sequence.is_prefill_chunk
+            if computed + count < known or sequence.is_prefill_chunk or not sequence.num_output_tokens + in_flight:
+                self._append_chunk(sequence, count, step)
+            else:
+                self._append_decode(sequence, count, step)
+        return has_prefill
+
+    def _append_decode(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
+        """Append a decoding sequence that verifies count - 1 drafts; its blocks are allocated."""
+        step.decodes.append(sequence)
+        step.counts[sequence] = count
+        if count > 1:
+            step.drafts[sequence] = count - 1
+            step.num_draft_tokens += count - 1
+        sequence.num_computed_tokens += count
+        sequence.num_tokens += count
+        sequence.num_drafts = 0
+        self._cache_full_blocks(sequence)
+
+    def _update_with_drafts(
+        self, step: SchedulerOutput, count_sampled: CountSampled | None
+    ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
+        sampled: list[SimulatedSequence] = []
+        finished: list[SimulatedSequence] = []
+        for sequence, count in step.counts.items():
+            sequence.num_in_flight -= count
+        for sequence in step.samplers or ():
+            if sequence.status is SequenceStatus.FINISHED:
+                continue
+            num_drafts = step.drafts.get(sequence, 0)
+            count = 1 if count_sampled is None or not num_drafts else count_sampled(sequence, num_drafts)
+            count = min(count, sequence.max_tokens - sequence.num_output_tokens)
+            if num_drafts and sequence not in step.padded:
+                self.stats.num_drafts += 1
+                self.stats.num_draft_tokens += num_drafts
+                for position in range(count - 1):
+                    self.stats.num_accepted_by_position[position] += 1
+            rejected = num_drafts + 1 - count
+            sequence.num_tokens -= rejected
+            sequence.num_output_tokens += count
+            sequence.num_sampled = count
+            sampled.append(sequence)
+            self._unconfirmed.append(sequence)
+            if sequence.status is SequenceStatus.RUNNING:  # The step of a preempted one is void, but for its tokens.
+                sequence.num_computed_tokens -= rejected
+                if not self.config.async_scheduling:
+                    sequence.num_drafts = self.config.num_speculative_tokens
+            if sequence.num_output_tokens == sequence.max_tokens:
+                finished.append(sequence)
+        return sampled, finished
+
+    def discard_sampled(self, sequence: SimulatedSequence, count: int) -> None:
+        """Take back the last tokens of its step, which come after a stop token. Call it before `finish`."""
+        sequence.num_sampled -= count
+        sequence.num_output_tokens -= count
+        sequence.num_tokens -= count
+        if sequence.status is SequenceStatus.RUNNING:
+            sequence.num_computed_tokens -= count
+
+    def cache_accepted(self, last: SimulatedSequence | None = None) -> None:
+        """Cache the blocks that accepted drafts have filled, of all such sequences up to this one, or of all.
+
+        Called by `schedule` and `finish`, after the caller of `update` has appended the tokens.
+        """
+        while self._unconfirmed:
+            sequence = self._unconfirmed.pop(0)
+            if sequence.status is SequenceStatus.RUNNING:
+                self._cache_blocks(sequence, sequence.num_computed_tokens - sequence.num_in_flight)
+            if sequence is last:
+                return
+
     def _compute_max_chunk(self) -> int:
         """Compute how many tokens a sequence's chunk may have in this step: a sequence alone keeps nobody waiting."""
         config, num_sequences = self.config, len(self._running) + self.num_waiting
@@ -323,6 +478,8 @@ class SimulatedScheduler:
         written before any is read, so requests that start together share their prompt."""
         step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
         step.num_chunk_tokens += count
+        if self.config.num_speculative_tokens:
+            step.counts[sequence] = count
         sequence.num_computed_tokens += count
         self._cache_full_blocks(sequence)
         if sequence.num_computed_tokens == sequence.num_tokens:
@@ -339,7 +496,8 @@ class SimulatedScheduler:
             self._preempt(victim, step)
             if victim is sequence:
                 return False
-        sequence.blocks += self.pool.allocate(missing)
+        if missing > 0:
+            sequence.blocks += self.pool.allocate(missing)
         return True
 
     def _choose_victim(self) -> SimulatedSequence:
@@ -353,6 +511,7 @@ class SimulatedScheduler:
         self._free(victim)
         victim.status = SequenceStatus.PREEMPTED
         victim.num_preemptions += 1
+        victim.num_drafts = 0
         self.stats.num_preemptions += 1
         step.preempted.append(victim)
         self._waiting.prepend(victim)
@@ -361,7 +520,9 @@ class SimulatedScheduler:
         """Remove a victim from this step, which it may already be part of under the priority policy."""
         if victim in step.decodes:
             step.decodes.remove(victim)
-            victim.num_tokens -= 1
+            num_drafts = step.drafts.pop(victim, 0)
+            step.num_draft_tokens -= num_drafts
+            victim.num_tokens -= 1 + num_drafts
         elif victim in step.last_chunks:
             step.last_chunks.remove(victim)
             victim.num_tokens -= 1
@@ -369,12 +530,17 @@ class SimulatedScheduler:
             step.block_fillers.remove(victim)
         step.chunks = [chunk for chunk in step.chunks if chunk.sequence is not victim]
         step.num_chunk_tokens = sum(chunk.num_tokens for chunk in step.chunks)
+        step.counts.pop(victim, None)
 
-    def _admit(self, step: SchedulerOutput) -> None:
-        """Admit sequences from the queue while there is room. The head is skipped only for its adapter."""
+    def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
+        """Admit sequences from the queue while there is room. The head is skipped only for its adapter.
+
+        can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
+        """
         if not self._waiting and not self._ready_to_resume:
             return
         config, skipped = self.config, list[SimulatedSequence]()
+        has_running = bool(step.counts)
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
         if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
@@ -392,16 +558,8 @@ class SimulatedScheduler:
                     break
                 continue
             cached = len(hits) * config.block_size
-            count = min(sequence.num_tokens - cached, self._max_chunk)
-            if count > remaining and not config.enable_chunked_prefill:
+            if not self._start(sequence, hits, step, remaining, can_pad=can_pad and (has_running or cached > 0)):
                 break
-            count = min(count, remaining)
-            if not self._can_admit(sequence, hits, cached + count):
-                break
-            self._waiting.pop()
-            self._start(sequence, hits, step)
-            self._allocate(sequence, cached + count, step)
-            self._append_chunk(sequence, count, step)
             if sequence.lora:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
@@ -458,15 +616,39 @@ class SimulatedScheduler:
         return True
 
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
-        reserved = sequence.num_tokens if self.config.scheduler_reserve_full_isl else end
+        reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
         missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.count_free(hits)
         return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
-    def _start(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> None:
+    def _start(
+        self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput, remaining: int, *, can_pad: bool
+    ) -> bool:
+        """Move the head of the queue into the step, with as many tokens as fit. Returns False if it does not fit."""
+        config = self.config
+        cached = len(hits) * config.block_size
+        count = min(sequence.num_tokens - cached, self._max_chunk)
+        padded = 1 + config.num_speculative_tokens
+        is_padded = can_pad and sequence.num_tokens - cached == 1 and cached + padded + 1 <= self._max_length
+        if is_padded:
+            count = padded
+        if count > remaining and (is_padded or not config.enable_chunked_prefill):
+            return False
+        count = min(count, remaining)
+        end = min(cached + count + config.num_lookahead_tokens, self._max_length)
+        if not self._can_admit(sequence, hits, end):
+            return False
+        self._waiting.pop()
         self._acquire_prefix(sequence, hits)
         sequence.status = SequenceStatus.RUNNING
         self._running.append(sequence)
         step.admitted.append(sequence)
+        self._allocate(sequence, end, step)
+        if is_padded:
+            step.padded.add(sequence)
+            self._append_decode(sequence, count, step)
+        else:
+            self._append_chunk(sequence, count, step)
+        return True
 
     def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
         """Acquire the cached prefix."""
@@ -481,10 +663,14 @@ class SimulatedScheduler:
 
     def _cache_full_blocks(self, sequence: SimulatedSequence) -> None:
         """Cache a sequence's full blocks, as far as their tokens are known."""
+        known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        self._cache_blocks(sequence, min(sequence.num_computed_tokens, known))
+
+    def _cache_blocks(self, sequence: SimulatedSequence, num_tokens: int) -> None:
+        """Cache the blocks that these tokens fill."""
         if not self.config.enable_prefix_caching:
             return
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        num_full = min(sequence.num_computed_tokens, known) // self.config.block_size
+        num_full = num_tokens // self.config.block_size
         for index in range(sequence.num_hashed_blocks, num_full):
             self.pool.cache(sequence.blocks[index], sequence.contents.get_block_hash(index))
         sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, num_full)

@@ -30,6 +30,10 @@ class SimulatedSequence:
     num_fetched_tokens: of these, those that another instance computed.
     num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
     lora: name of its adapter; empty for the model itself.
+    num_drafts: speculative tokens that its next step verifies.
+    num_sampled: tokens that its latest step gave.
+    num_in_flight: tokens that running steps compute, counted with speculative decoding only.
+    is_prefill_chunk: its latest step did not reach the end of its prompt; with speculative decoding only.
     keeps_blocks: after the last token its blocks stay held, for another instance to fetch.
     """
 
@@ -38,17 +42,21 @@ class SimulatedSequence:
         "blocks",
         "contents",
         "id",
+        "is_prefill_chunk",
         "keeps_blocks",
         "lora",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_drafts",
         "num_fetched_tokens",
         "num_hashed_blocks",
+        "num_in_flight",
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "num_remote_tokens",
+        "num_sampled",
         "num_tokens",
         "num_tokens_at_end",
         "priority",
@@ -87,6 +95,9 @@ class SimulatedSequence:
         self.num_cached_tokens: int | None = None
         self.num_fetched_tokens = 0
         self.num_preemptions = 0
+        self.num_drafts = self.num_in_flight = 0
+        self.num_sampled = 1
+        self.is_prefill_chunk = False
 
     @property
     def rank(self) -> tuple[int, float]:

@@ -53,6 +53,7 @@ class SimulatorConfig(Struct, frozen=True):
     time_scale: float = 1.0
     warm_up: float = 0.0
     ranks: int = 1
+    acceptance_rates: tuple[float, ...] = ()
     seed: int = 0
     max_num_waiting: int = 2048
     accepts_images: bool = False

@@ -7,6 +7,12 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
+_HALF_MILLISECOND = 0.000499
+_TOLERANCE = 0.000002
+"""uvloop's clock counts milliseconds, and its timers round to the nearest. A timer that rounds down fires early, and
+the loop would spin until the time has come: for half a millisecond of every step, on average.
+"""
+
 
 class TimerQueue:
     """A queue of callbacks. Times are seconds on the loop's clock, less the time it was paused.
@@ -66,13 +72,13 @@ class TimerQueue:
                 return
             self._timer.cancel()
         self._timer_at = when
-        self._timer = self._loop.call_at(when, self._run_due)
+        self._timer = self._loop.call_at(when + _HALF_MILLISECOND, self._run_due)
 
     def _run_due(self) -> None:
         self._timer = None
         self._running = True
         try:
-            now = self.now()
+            now = self.now() + _TOLERANCE
             while self._calls and self._calls[0][0] <= now and self._paused_at is None:
                 when, _, callback = heappop(self._calls)
                 callback(when)

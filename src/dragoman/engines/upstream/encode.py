@@ -105,8 +105,11 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
         yield "cache_salt", request.cache_salt
-    if request.constraint is not None:
-        yield from _encode_constraint(request.constraint, kind)
+    constraint = {} if request.constraint is None else dict(_encode_constraint(request.constraint, kind))
+    if request.limits.close_at_limit is not None and "close_at_limit" in kind.parameters:
+        outputs: dict[str, Any] = constraint.get("structured_outputs", {})
+        constraint["structured_outputs"] = {**outputs, "close_at_limit": request.limits.close_at_limit}
+    yield from constraint.items()
 
 
 def _merge_sampling(requested: SamplingOptions, defaults: SamplingOptions) -> SamplingOptions:

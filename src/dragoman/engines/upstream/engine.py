@@ -20,6 +20,7 @@ from ...core.engine import Capabilities, Health
 from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited
 from ...core.events import Event
 from ...core.request import GenerateRequest
+from ...core.trace_context import CURRENT_SPAN
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
 from .encode import UpstreamDefaults, UpstreamRequest, encode_detokenize_request, encode_request
@@ -179,6 +180,8 @@ class UpstreamEngine:
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {"content-type": "application/json", "accept": "text/event-stream", **build_auth_headers(upstream)}
+        if (span := CURRENT_SPAN.get()) is not None:
+            headers |= span.build_headers()
         base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
         request = client.build_request(
             "POST", base_url + upstream_request.path, content=upstream_request.body, headers=headers

@@ -99,7 +99,7 @@ _ALL = (
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
         # vLLM rejects a priority unless it runs with the priority scheduling policy.
-        _VLLM - {"priority"},
+        _VLLM - {"priority", "close_at_limit"},
         ("vllm",),
         unlimited_max_tokens=b"null",
         reasoning_fields=("reasoning", "reasoning_content"),

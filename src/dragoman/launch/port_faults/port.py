@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -42,8 +43,8 @@ class ServerPort:
     connection.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, tls: ssl.SSLContext | None = None) -> None:
+        self._settings, self._tls = settings, tls
         self.state: ListenState = "listening"
         self._change_lock = asyncio.Lock()
         self._hanging: set[asyncio.Transport] = set()
@@ -119,7 +120,7 @@ class ServerPort:
             state, self._protocol
         )
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol_factory, sock=listener.dup(), backlog=BACKLOG)
+        self._server = await loop.create_server(protocol_factory, sock=listener.dup(), backlog=BACKLOG, ssl=self._tls)
 
     def _listen_again(self) -> socket.socket:
         try:

@@ -45,7 +45,9 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     admitted = await admit_call(http, call, build_header(http, call))
     writer, batches = call.writer(admitted.header), admitted.run.batches
     if to_store is not None and store is not None:
-        batches = persist_before_finish(batches, partial(_store_chat, http, store, to_store, writer, admitted.header))
+        batches = persist_before_finish(
+            admitted.run, partial(_store_chat, http, store, to_store, writer, admitted.header)
+        )
     return build_responder(http, writer, admitted, batches, stream=call.stream)
 
 

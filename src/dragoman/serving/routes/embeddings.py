@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from ...core.errors import NotFound
 from ...dialects.base import Header
-from ...dialects.embeddings import read_embeddings, render_embeddings
+from ...dialects.embeddings import read_cohere_embed, read_embeddings, render_cohere_embed, render_embeddings
 from ...pipeline.embedding import embed
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
@@ -39,6 +39,10 @@ T = TypeVar("T", bound=ComputedResult)
 def build_routes() -> Sequence[Route]:
     return (
         Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
+        *(
+            Route(path, Access.USER, OPENAI, {"POST": create_cohere_embeddings})
+            for path in ("/v2/embed", "/cohere/v2/embed")
+        ),
         Route("/pooling", Access.USER, OPENAI, {"POST": refuse_pooling}),
     )
 
@@ -66,6 +70,21 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(
         await render_in_thread_if_large(write, result.dimensions * len(result.vectors)), warnings=warnings
     )
+
+
+async def create_cohere_embeddings(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_cohere_embed)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        work = embed(model, call.texts, call.dimensions, None, queue_share=find_queue_share(http))
+        result = await run_computation(http, model, work)
+    header = build_header(http, "embd-", model)
+
+    def write() -> bytes:
+        return render_cohere_embed(result, header, call)
+
+    numbers = len(call.types) * result.dimensions * len(result.vectors)
+    return JsonResponse(await render_in_thread_if_large(write, numbers), warnings=warnings)
 
 
 async def refuse_pooling(_: HttpRequest) -> JsonResponse:

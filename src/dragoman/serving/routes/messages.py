@@ -64,7 +64,7 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     if thread_request is not None:
         # A separate writer: the streaming writer's state must not affect the stored turn.
         batches = persist_before_finish(
-            batches, _build_persist(http, thread_request, call.writer(admitted.header), admitted.header.created)
+            admitted.run, _build_persist(http, thread_request, call.writer(admitted.header), admitted.header.created)
         )
     return build_responder(http, call.writer(admitted.header), admitted, batches, stream=call.stream)
 

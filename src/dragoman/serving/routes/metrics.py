@@ -61,6 +61,9 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
     ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
     ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
     ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
+    ("spec_decode_num_drafts", "Steps of requests with speculative tokens.", lambda stats: stats.drafts),
+    ("spec_decode_num_draft_tokens", "Speculative tokens verified.", lambda stats: stats.draft_tokens),
+    ("spec_decode_num_accepted_tokens", "Speculative tokens accepted.", lambda stats: stats.accepted_tokens),
 )
 _SPLIT_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str, int] | None]], ...] = (
     ("num_requests_waiting_by_reason", "reason", "The same by reason.", lambda stats: stats.waiting_by_reason),
@@ -72,6 +75,12 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, Callable[[EngineStats], Mapping[str,
         "source",
         "Prompt tokens that were not computed, by the cache that had them.",
         lambda stats: stats.cached_tokens_by_source,
+    ),
+    (
+        "spec_decode_num_accepted_tokens_per_pos",
+        "position",
+        "Speculative tokens accepted, by position.",
+        lambda stats: stats.accepted_by_position,
     ),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Struct
 from ...core.errors import DragomanError, NotFound, RequestError, Unsupported
 from ...core.pull import ModelPuller
 from ...dialects.errors import render_openai_error
-from ...pipeline.models import ModelSlot, ModelState
+from ...pipeline.models import Models, ModelSlot, ModelState
 from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
@@ -30,6 +31,7 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
     admin = Access.ADMIN
     return (
         Route("/models", Access.USER, OPENAI, {"GET": list_states}),
+        Route("/models/sse", Access.USER, OPENAI, {"GET": watch_states}),
         Route("/models/load", admin, OPENAI, {"POST": load}),
         Route("/models/unload", admin, OPENAI, {"POST": unload}),
         Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
@@ -81,6 +83,22 @@ class ModelStateList(Struct, frozen=True):
 async def list_states(http: HttpRequest) -> JsonResponse | Responder:
     states = [_describe_slot(slot) for slot in http.service.models.slots]
     return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
+
+
+async def watch_states(http: HttpRequest) -> JsonResponse | Responder:
+    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down."""
+    return _stream(http, _report_states(http.service.models))
+
+
+async def _report_states(models: Models) -> AsyncGenerator[bytes]:
+    last: dict[str, bytes] = {}
+    async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
+        async for _ in changes:
+            for slot in models.slots:
+                status = _render_status(slot)
+                if last.get(slot.name) != status:
+                    last[slot.name] = status
+                    yield status
 
 
 def _describe_slot(slot: ModelSlot) -> ModelStateObject:

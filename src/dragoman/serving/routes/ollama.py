@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,7 @@ import msgspec
 
 from ...core.embeddings import Embeddings
 from ...core.errors import RequestError, Unsupported
-from ...core.events import Event, Finished, PromptTokens, Started
+from ...core.metrics import EngineStats
 from ...core.request import Conversation, GenerateRequest
 from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.body import abbreviate
@@ -30,7 +29,9 @@ from ...dialects.ollama import (
     render_load_status,
 )
 from ...pipeline.embedding import embed
-from ...pipeline.models import ModelSlot, ServedModel, TokenBackend
+from ...pipeline.metrics import RequestMetrics, measure
+from ...pipeline.models import Models, ModelSlot, ServedModel, TokenBackend
+from ...pipeline.run import AdmittedRun
 from ...prompts.infill import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
@@ -54,38 +55,37 @@ def build_routes() -> Sequence[Route]:
 
 
 class AnswerTimer:
-    """Measures an answer: when the model was loaded, and when the first and the last token came.
+    """The durations of an answer: those of the engine from the pipeline's own meter, and the load of the model.
 
     monotonic: seconds. arrived_at: of the request.
     """
 
     def __init__(self, monotonic: Callable[[], float], arrived_at: float) -> None:
-        self._monotonic, self._arrived_at = monotonic, arrived_at
-        self._loaded_at = arrived_at
-        self._first_token_at: float | None = None
-        self._last_token_at = arrived_at
+        self._monotonic, self._arrived_at, self._load_seconds = monotonic, arrived_at, 0.0
+        self._metrics: RequestMetrics | None = None
 
-    def mark_loaded(self) -> None:
-        self._loaded_at = self._monotonic()
+    async def load_model(self, models: Models, name: str) -> ServedModel:
+        """As `Models.load_and_find`."""
+        began_at = self._monotonic()
+        model = await models.load_and_find(name)
+        self._load_seconds = self._monotonic() - began_at
+        return model
 
-    async def observe(self, batches: EventBatches) -> AsyncGenerator[list[Event]]:
-        """Yield the same batches. Closing it closes them."""
-        async with aclosing(batches):
-            async for batch in batches:
-                if not all(isinstance(event, Started | PromptTokens | Finished) for event in batch):
-                    self._last_token_at = self._monotonic()
-                    if self._first_token_at is None:
-                        self._first_token_at = self._last_token_at
-                yield batch
+    def measure_run(self, run: AdmittedRun) -> EventBatches:
+        """The batches of the run, measured."""
+        # The counters of the metrics route are kept by the pipeline; an engine may keep its own instead.
+        self._metrics = RequestMetrics(EngineStats(), self._monotonic)
+        if run.direct is not None:
+            run.direct.add_observer(self._metrics.observe_batch)
+        return measure(run.batches, self._metrics)
 
     def measure(self) -> OllamaTimings:
-        now = self._monotonic()
-        first_token_at = now if self._first_token_at is None else self._first_token_at
+        metrics = self._metrics
         return OllamaTimings(
-            total=_to_nanoseconds(now - self._arrived_at),
-            load=_to_nanoseconds(self._loaded_at - self._arrived_at),
-            prompt_eval=_to_nanoseconds(first_token_at - self._loaded_at),
-            eval=_to_nanoseconds(self._last_token_at - first_token_at),
+            total=_to_nanoseconds(self._monotonic() - self._arrived_at),
+            load=_to_nanoseconds(self._load_seconds),
+            prompt_eval=0 if metrics is None else _to_nanoseconds(metrics.prefill_seconds),
+            eval=0 if metrics is None else _to_nanoseconds(metrics.decode_seconds),
         )
 
 
@@ -101,8 +101,7 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     if not ollama_call.has_prompt and ollama_call.keep_alive == 0:
         await unload(http, slot)
         return _render_status(http, ollama_call, "unload", is_chat=is_chat)
-    model = await service.models.load_and_find(name)
-    timer.mark_loaded()
+    model = await timer.load_model(service.models, name)
     call = _adapt_call(http, ollama_call, slot, model, name)
     if not ollama_call.has_prompt:
         apply_keep_alive(http, slot, ollama_call.keep_alive)
@@ -110,7 +109,7 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     admitted = await admit_call(http, call, build_header(http, call))
     # The admitted run keeps the model loaded until it ends.
     apply_keep_alive(http, slot, ollama_call.keep_alive)
-    admitted = replace(admitted, run=replace(admitted.run, batches=timer.observe(admitted.run.batches)))
+    admitted = replace(admitted, run=replace(admitted.run, batches=timer.measure_run(admitted.run)))
     return build_responder(
         http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream, content_type=NDJSON
     )
@@ -185,8 +184,7 @@ async def _embed(
         call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive))
     )
     warnings = collect_warnings(call_with_warnings, strict=http.service.options.strict)
-    model = await http.service.models.load_and_find(name)
-    timer.mark_loaded()
+    model = await timer.load_model(http.service.models, name)
     with model.keep_loaded():
         apply_keep_alive(http, slot, call.keep_alive)
         if not call.texts.inputs:

@@ -28,7 +28,15 @@ from ...dialects.ollama import (
     render_tags,
 )
 from ...pipeline.embedding import find_embedder
-from ...pipeline.models import EmbedderBackend, Models, ModelSlot, ServedModel, TokenBackend, is_name_pattern
+from ...pipeline.models import (
+    EmbedderBackend,
+    ModelDetails,
+    Models,
+    ModelSlot,
+    ServedModel,
+    TokenBackend,
+    is_name_pattern,
+)
 from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OLLAMA
@@ -110,7 +118,7 @@ async def unload(http: HttpRequest, slot: ModelSlot) -> None:
     """
     if not _may_control(http):
         raise PermissionDenied("Unloading a model needs an administrator's key.")
-    if slot.spec is None:
+    if slot.is_pinned:
         raise Unsupported(
             f"The model {abbreviate(slot.name)} cannot be unloaded: it is not loaded on demand.", param="keep_alive"
         )
@@ -119,16 +127,16 @@ async def unload(http: HttpRequest, slot: ModelSlot) -> None:
 
 def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> tuple[str, ...]:
     """Return a warning if `keep_alive` has no effect."""
-    if keep_alive is None or (slot.spec is None and keep_alive == math.inf):
+    if keep_alive is None or (slot.is_pinned and keep_alive == math.inf):
         return ()
-    if slot.spec is None:
+    if slot.is_pinned:
         return ("keep_alive is ignored: this model is always loaded",)
     return () if _may_control(http) else ("keep_alive is ignored: it needs an administrator's key",)
 
 
 def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> None:
     """Apply `keep_alive` where `explain_keep_alive` has no warning. Call it while the model is in use."""
-    if keep_alive is not None and slot.spec is not None and _may_control(http):
+    if keep_alive is not None and not slot.is_pinned and _may_control(http):
         slot.keep_for(None if keep_alive == math.inf else keep_alive)
 
 
@@ -197,7 +205,7 @@ def _pull_by_name(http: HttpRequest, puller: ModelPuller | None, name: str) -> A
     if puller is None:
         raise NotFound(
             f"pull model manifest: model {abbreviate(name)} is not served here, and this server does not download "
-            "models. Download it (`hf download`), and start the server with it (`dragoman serve PATH`)."
+            "models. Download it (`dragoman pull`), and start the server with it (`dragoman serve MODEL`)."
         )
     if not _may_control(http):
         raise PermissionDenied("Downloading a model needs an administrator's key.")
@@ -216,14 +224,20 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         has_native_reasoning = model is not None and model.capabilities.native_reasoning
         supported = {*summary.capabilities, *(("reasoning",) if has_native_reasoning else ())}
         capabilities = tuple(ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported)
+    details = ModelDetails() if summary is None else summary.details
     return OllamaModelCard(
         name,
         slot.name,
         slot.created,
-        size=0 if slot.spec is None else slot.spec.memory,
+        size=details.size or (0 if slot.spec is None else slot.spec.memory),
         max_model_len=None if summary is None else summary.max_model_len,
         capabilities=capabilities,
         embedding_length=None if model is None else _find_embedding_length(model),
+        architecture=details.family or "",
+        parameters=details.parameters,
+        # Of weights that are not quantized, Ollama names the type.
+        quantization=details.quantization or (details.dtype or "").upper(),
+        format=details.format or "",
         template="" if model is None else _find_template(model),
         sampling=Sampling() if model is None else model.sampling,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
+from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores, render_tei_rerank
 from ...pipeline.scoring import score_pairs
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
@@ -31,6 +31,8 @@ async def rerank(http: HttpRequest) -> JsonResponse | Responder:
     header = build_header(http, "rerank-", model)
 
     def write() -> bytes:
+        if call.is_tei:
+            return render_tei_rerank(result, documents, call.top_n)
         return render_rerank(result, header, documents, call.top_n)
 
     characters = 0 if documents is None else sum(map(len, documents))

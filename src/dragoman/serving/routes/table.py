@@ -68,8 +68,8 @@ class Features:
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
-    ui: bool = False
     key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
+    ui: bool = False
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:

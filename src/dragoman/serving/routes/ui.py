@@ -60,7 +60,6 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
     access, show_file = Access.PUBLIC if is_enabled else Access.USER, partial(send_file, page_files)
     return (
         Route("/ui", access, OPENAI, {"GET": show_file}),
-        Route("/ui/", access, OPENAI, {"GET": redirect_to_page if is_enabled else show_file}),
         Route("/ui/{file}", access, OPENAI, {"GET": show_file}),
     )
 
@@ -75,7 +74,6 @@ async def send_file(page_files: Mapping[str, PageFile], http: HttpRequest) -> Co
 
 
 async def redirect_to_page(http: HttpRequest) -> CompleteResponse:
-    """Redirect from `/` and `/ui/`. The location is relative: a mounting application or a proxy may add a prefix."""
-    location = b"../ui" if http.path.endswith("/ui/") else b"ui"
+    """Redirect from `/`. The location is relative: a mounting application or a proxy may add a prefix."""
     headers = http.build_headers((b"content-type", b"text/plain; charset=utf-8"))
-    return CompleteResponse(307, [*headers, (b"location", location), (b"vary", b"accept")], b"", 0)
+    return CompleteResponse(307, [*headers, (b"location", b"ui"), (b"vary", b"accept")], b"", 0)

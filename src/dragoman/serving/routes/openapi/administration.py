@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import VersionObject
 from ...port_faults import PortCommand
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
@@ -91,15 +92,20 @@ _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
 _SIMULATION = (answer(SimulatedModelList),)
 _CHANGE_SIMULATION = Operation("Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,))
-_LOADING = (answer(Success), answer(ModelEvent, media=EVENTS))
+_LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
 
 ADMINISTRATION: Catalogue = {
-    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),)),
-    ("GET", "/docs"): Operation("Server", "Show the API in a browser", (Answer(media="text/html"),)),
-    ("GET", "/docs/viewer.js"): Operation("Server", "Read the page's program", (Answer(media="text/javascript"),)),
-    ("GET", "/docs/viewer.css"): Operation("Server", "Read the page's style", (Answer(media="text/css"),)),
+    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
+    **{
+        ("GET", path): Operation("Server", summary, (Answer(media=media),), is_cached=True)
+        for path, summary, media in (
+            ("/docs", "Show the API in a browser", "text/html"),
+            ("/docs/viewer.js", "Read the page's program", "text/javascript"),
+            ("/docs/viewer.css", "Read the page's style", "text/css"),
+        )
+    },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
@@ -150,6 +156,9 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "Unload an adapter", (Answer(media=TEXT),), (AdapterUnload,)
     ),
     ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
+    ("GET", "/models/sse"): Operation(
+        "Models", "Stream the states of the models, and each change", (answer(ModelEvent, media=EVENTS),)
+    ),
     ("POST", "/models/load"): Operation("Models", "Load a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/unload"): Operation("Models", "Unload a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/pull"): Operation("Models", "Download a model", _LOADING, (ModelRequest,)),
@@ -170,7 +179,6 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "List the last requests without their content", (answer(RecentRequestList),)
     ),
     ("GET", "/ui"): Operation("Server", "Show the web page", (Answer(media="text/html"),)),
-    ("GET", "/ui/"): Operation("Server", "Redirect to the web page", (Answer(media=None, status=307),)),
     ("GET", "/ui/{file}"): Operation("Server", "Read a file of the web page", (Answer(media="text/javascript"),)),
     ("GET", "/dragoman/listener"): Operation("Simulation", "List the ports with their states", _PORTS),
     ("PUT", "/dragoman/listener"): _SET_PORTS,

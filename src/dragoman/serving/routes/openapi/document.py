@@ -20,8 +20,8 @@ from ...envelopes import ErrorEnvelope
 from .administration import ADMINISTRATION
 from .generation import GENERATION
 from .ollama import OLLAMA
-from .operations import BINARY, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
-from .schemas import Json, Schemas
+from .operations import BINARY, EVENTS, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
+from .schemas import Json, Schemas, any_of
 from .stored import STORED
 
 CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
@@ -42,8 +42,8 @@ Every route of this server that your key may use, with its requests, responses a
 
 - `GET` includes `HEAD`.
 - A body of a type that is not JSON is a 415, a method that a route does not have a 405 with `Allow`.
-- The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A comment line is a \
-sign of life.
+- The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A stream of OpenAI's \
+kind ends with the data `[DONE]`. A comment line is a sign of life.
 - Unknown fields of a request are reported in the header `x-dragoman-warnings`, and refused by a strict server. With \
 `x-dragoman-warnings: body` the object of a response also lists its warnings, in `dragoman_warnings`.
 """
@@ -59,6 +59,9 @@ _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
     "www-authenticate": (str, "With a 401."),
     "allow": (str, "The route's methods, with a 405."),
 }
+_CACHE_HEADERS: Mapping[str, tuple[object, str]] = {
+    "etag": (str, "The version of the response, for `If-None-Match`."),
+}
 _GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
     "x-dragoman-timeout": (float, "Seconds after which the answer ends; no longer than the server's own limit."),
     "x-data-parallel-rank": (int, "The engine core that runs the request, where an engine has several."),
@@ -68,6 +71,7 @@ _GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
 _PARAMETERS: Mapping[str, tuple[object, str]] = {
     "x-request-id": (str, "An id for logs: up to 128 letters, digits, dots, hyphens and underscores."),
     "x-dragoman-warnings": (str, "`body`: list warnings in the body too."),
+    "if-none-match": (str, "The ETag of a response that the client has."),
     "anthropic-version": (str, "Asks for Anthropic's format of the response and of errors."),
     **_GENERATION_PARAMETERS,
 }
@@ -103,7 +107,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
         "components": {
             "schemas": schemas.components,
             "responses": builder.describe_errors(),
-            "headers": _describe_headers(schemas, {**_HEADERS, **_ERROR_HEADERS}),
+            "headers": _describe_headers(schemas, {**_HEADERS, **_ERROR_HEADERS, **_CACHE_HEADERS}),
             "parameters": {
                 name: {"name": name, "in": "header", "description": text, "schema": schemas.refer(type)}
                 for name, (type, text) in _PARAMETERS.items()
@@ -133,7 +137,9 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
         requests += [type for body in operation.bodies if isinstance(body, Form) for type, _ in body.fields.values()]
         requests += [query.type for query in operation.query]
         answers += [type for answer in operation.answers for type in answer.types]
-    requests += [type for headers in (_HEADERS, _ERROR_HEADERS, _PARAMETERS) for type, _ in headers.values()]
+    requests += [
+        type for headers in (_HEADERS, _ERROR_HEADERS, _CACHE_HEADERS, _PARAMETERS) for type, _ in headers.values()
+    ]
     return Schemas(bodies, requests, answers)
 
 
@@ -153,6 +159,8 @@ class _DocumentBuilder:
         names = ["x-request-id", "x-dragoman-warnings", *(_GENERATION_PARAMETERS if operation.generates else ())]
         if route.envelope.anthropic is not None:
             names.append("anthropic-version")
+        if operation.is_cached:
+            names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
         described: Json = {
             "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_"),
@@ -195,23 +203,23 @@ class _DocumentBuilder:
             {"$ref": f"#/components/schemas/{body.name}"} if isinstance(body, Body) else self._schemas.refer(body)
             for body in operation.bodies
         ]
-        content: Json = {JSON: {"schema": _any_of(alternatives)}}
+        content: Json = {JSON: {"schema": any_of(alternatives)}}
         if operation.accepts_binary:
             content[BINARY] = {"schema": _BINARY_STRING}
         return {"required": not operation.is_body_optional, "content": content}
 
     def _describe_responses(self, route: Route, operation: Operation) -> Json:
         responses: Json = {}
+        headers = _refer_to_headers((*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ())))
         for answer in operation.answers:
             response = responses.setdefault(
                 str(answer.status),
-                {
-                    "description": answer.description or "The response.",
-                    "headers": _refer_to_headers(_HEADERS),
-                },
+                {"description": answer.description or "The response.", "headers": headers},
             )
             if answer.media is not None:
                 response.setdefault("content", {})[answer.media] = self._describe_content(answer)
+        if operation.is_cached:
+            responses["304"] = {"description": "The client has it already.", "headers": headers}
         given = operation.envelopes or (route.envelope,)
         name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in given)) + "Error"
         self._errors[name] = given
@@ -223,7 +231,8 @@ class _DocumentBuilder:
             return {"schema": _BINARY_STRING}
         if not answer.types:
             return {"schema": {"type": "string"}}
-        return {"schema": _any_of([self._schemas.refer(type) for type in answer.types])}
+        schema = any_of([self._schemas.refer(type) for type in answer.types])
+        return {"schema": _build_event(schema) if answer.media == EVENTS else schema}
 
     def describe_errors(self) -> Json:
         """The responses with errors, of the methods that have been described."""
@@ -235,13 +244,15 @@ class _DocumentBuilder:
                 "headers": {
                     header: {"$ref": f"#/components/headers/{header}"} for header in (*_HEADERS, *_ERROR_HEADERS)
                 },
-                "content": {JSON: {"schema": _any_of([self._schemas.refer(type) for type in types])}},
+                "content": {JSON: {"schema": any_of([self._schemas.refer(type) for type in types])}},
             }
         return described
 
 
-def _any_of(alternatives: list[Json]) -> Json:
-    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
+def _build_event(data: Json) -> Json:
+    """The schema of a server-sent event, as OpenAPI 3.2 describes them: its data is a text with JSON."""
+    text = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": text}, "required": ["data"]}
 
 
 def _refer_to_headers(names: Iterable[str]) -> Json:

@@ -78,9 +78,10 @@ class Query:
 class Operation:
     """One method of a route.
 
-    bodies: of the request; one of them if there are several, null-like empty bodies included if `is_body_optional`.
-    media: the media type of the bodies.
+    bodies: of the request; one of them if there are several.
+    accepts_binary: the body may also be a file.
     generates: it runs a model, so that the headers which concern generation apply.
+    is_cached: the response has an ETag, and clients that have it get a 304.
     envelopes: where they are not what the route declares, because the body decides.
     """
 
@@ -92,6 +93,7 @@ class Operation:
     accepts_binary: bool = False
     query: tuple[Query, ...] = ()
     generates: bool = False
+    is_cached: bool = False
     envelopes: tuple[ErrorEnvelope, ...] = ()
     description: str = ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect as docs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import NODEFAULT, Struct, inspect
@@ -133,8 +133,8 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
 
 def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a table
     match info:
-        case inspect.Metadata(type=inner, extra_json_schema=extra):
-            return {**_build(inner), **(extra or {})}
+        case inspect.Metadata(type=inner):
+            return _build(inner)
         case inspect.StructType(cls=struct):
             return {"$ref": REF + struct.__name__}
         case inspect.NoneType():
@@ -150,7 +150,8 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             limits = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": pattern}
             return {"type": "string", **{name: limit for name, limit in limits.items() if limit is not None}}
         case inspect.LiteralType(values=values):
-            return {"enum": list(values)}
+            options = list[object](values)
+            return {"enum": options} if len(options) > 1 else {"const": options[0]}
         case inspect.EnumType(cls=enum):
             return {"enum": [member.value for member in enum]}
         case inspect.CollectionType(item_type=item):
@@ -237,5 +238,23 @@ def _add_support(schema: Json | None, row: ParameterSupport) -> Json:
         return described
     described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
     if row.status is SupportStatus.REFUSED:
-        described = {"enum": [None, *row.harmless], **described}
+        described = {**any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
     return described
+
+
+def _build_constant(value: object) -> Json:
+    """The schema of one value. Generators of clients expect a scalar in `const`."""
+    match value:
+        case dict():
+            fields = {str(name): _build_constant(inner) for name, inner in cast("dict[str, object]", value).items()}
+            return {"type": "object", "properties": fields, "required": [*fields], "maxProperties": len(fields)}
+        case list():
+            items = [_build_constant(inner) for inner in cast("list[object]", value)]
+            first: Json = {"prefixItems": items} if items else {}
+            return {"type": "array", "items": {}, **first, "minItems": len(items), "maxItems": len(items)}
+        case _:
+            return {"const": value}
+
+
+def any_of(alternatives: list[Json]) -> Json:
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}

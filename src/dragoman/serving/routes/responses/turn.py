@@ -139,7 +139,7 @@ class ResponseTurn:
         )
 
     async def _iterate_batches(self) -> EventBatches:
-        async with aclosing(persist_before_finish(self.admitted.run.batches, self._store)) as batches:
+        async with aclosing(persist_before_finish(self.admitted.run, self._store)) as batches:
             try:
                 async for batch in batches:
                     yield batch

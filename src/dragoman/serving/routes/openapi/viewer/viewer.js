@@ -119,7 +119,7 @@ function parametersOf(operation) {
 
 function contentOf(content) {
   return Object.entries(content ?? {}).flatMap(([media, value]) =>
-    [make("p", {}, make("code", {}, media)), ...schemas(value.schema)]);
+    [make("p", {}, make("code", {}, media)), ...schemas(value.schema.properties?.data?.contentSchema ?? value.schema)]);
 }
 
 function open(operation) {

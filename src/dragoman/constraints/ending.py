@@ -1,0 +1,269 @@
+"""Ends a constrained answer within its token limit: the last tokens are spent on a short legal ending.
+
+A sampled token is replaced only if after it no known ending would fit into the rest of the limit, so that an answer is
+what it would have been without the option for as long as possible. llguidance has no distance to the end of a grammar;
+the endings are found by a search that prefers tokens that close, and whose work is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.engine import Matcher
+
+if TYPE_CHECKING:
+    import llguidance
+
+    from .grammar_compiler import GrammarVocabulary
+
+Ending = tuple[int, ...]
+
+_CLOSERS = frozenset(b"\"'`]})>")
+_PUNCTUATION = frozenset(b"\"'`[]{}(),:;<>/=|.")
+_WORDS = (b"true", b"false", b"null", b"0", b"1")
+_WIDTH = 4
+"""States of each length from which the search goes on where one is not enough."""
+_MAX_STATES = 1_500
+"""States that a search visits, at 20 microseconds each with the embedded vocabulary."""
+_MAX_FAILURES = 2
+"""Searches without a result after which an answer is left as it is."""
+_WINDOW = 64
+"""Tokens before the limit in which every token is checked, at least."""
+
+
+class EndingSearch:
+    """Finds endings for the grammars of one vocabulary. Thread-safe."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self.eos = vocabulary.eos
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _preferences(self) -> tuple[tuple[NDArray[np.int64], int], ...]:
+        """Groups of token ids in which an end may continue, and how many of each group are tried.
+
+        Punctuation is grouped by its first byte: only one of them ends a string.
+        """
+        special, tokens = set(self._vocabulary.special_token_ids), self._vocabulary.tokens
+        closing: dict[int, list[int]] = {byte: [] for byte in _CLOSERS}
+        opening: dict[int, list[int]] = {byte: [] for byte in _PUNCTUATION}
+        controls, words, letters, long, halves = (list[int]() for _ in range(5))
+        for id, token in enumerate(tokens):
+            if id in special:
+                controls.append(id)
+            elif _PUNCTUATION.issuperset(token) and token:
+                (closing if _CLOSERS.issuperset(token) else opening)[token[0]].append(id)
+            elif token in _WORDS:
+                words.append(id)
+            elif len(token) == 1 and 0x80 <= token[0] < 0xC0:
+                halves.append(id)  # The rest of a character that has begun.
+            elif token.isalnum():
+                (letters if len(token) == 1 else long).append(id)
+        for group in (*closing.values(), *opening.values()):
+            group.sort(key=lambda id: len(tokens[id]))
+        long.sort(key=lambda id: -len(tokens[id]))
+        limits = [(group, 2) for group in closing.values()] + [(group, 1) for group in opening.values()]
+        limits += [(controls, 8), (words, 3), (letters, 2), (long, 2), (halves, 2)]
+        return tuple((np.array(group, np.int64), limit) for group, limit in limits if group)
+
+    @cached_property
+    def _bytes(self) -> NDArray[np.int64]:
+        special = set(self._vocabulary.special_token_ids)
+        single = [id for id, token in enumerate(self._vocabulary.tokens) if len(token) == 1 or id in special]
+        return np.array(single, np.int64)
+
+    def find(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
+        """Find a short ending of at most `max_tokens` tokens, if the search knows one. state: not changed."""
+        probe = state.deep_copy()
+        if probe.is_accepting():
+            return ()
+        return (
+            self._search(probe, max_tokens, 1, narrow=True)
+            or self._search(probe, max_tokens, _WIDTH, narrow=True)
+            or self._search(probe, max_tokens, _WIDTH, narrow=False)
+        )
+
+    def _search(self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool) -> Ending | None:
+        """Search by breadth, in the states of each length that allow the fewest tokens: inside a string nearly all are.
+
+        States of one length with the same mask are taken for the same; the one with most text is kept, because it is
+        nearer to a minimum length.
+
+        width: states of each length from which it goes on.
+        """
+        level: dict[int, dict[bytes, Ending]] = {0: {probe.compute_bitmask(): ()}}
+        visited = 0
+        for length in range(max_tokens):
+            states = level.pop(length, {})
+            for mask, path in sorted(states.items(), key=self._rank)[:width]:
+                for continuation in self._continue(probe, path, mask, narrow=narrow):
+                    visited += 1
+                    if visited > _MAX_STATES:
+                        return None
+                    longer = (*path, *continuation)
+                    if len(longer) > max_tokens:
+                        continue
+                    probe.try_consume_tokens(list(longer))
+                    try:
+                        if probe.is_accepting():
+                            return longer
+                        level.setdefault(len(longer), {}).setdefault(probe.compute_bitmask(), longer)
+                    finally:
+                        probe.rollback(len(longer))
+        return None
+
+    def _rank(self, state: tuple[bytes, Ending]) -> tuple[int, int]:
+        """Sort key of a state: few allowed tokens first; inside a string, where most are allowed, the longest text."""
+        mask, path = state
+        allowed, tokens = int.from_bytes(mask, "little").bit_count(), self._vocabulary.tokens
+        return min(allowed, len(tokens) // 2), -sum(len(tokens[id]) for id in path)
+
+    def _continue(
+        self, probe: llguidance.LLMatcher, path: Ending, mask: bytes, *, narrow: bool
+    ) -> Iterator[Sequence[int]]:
+        """Yield what may follow a path: what the grammar forces, or single tokens; words and long ones first."""
+        if path:
+            probe.try_consume_tokens(list(path))
+        forced = self._encode_forced(probe)
+        if path:
+            probe.rollback(len(path))
+        if forced:
+            yield forced
+            return
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        if not narrow:
+            yield from ((id,) for id in self._bytes[allowed[self._bytes] != 0].tolist())
+            return
+        chosen: list[int] = []
+        for group, limit in self._preferences:
+            chosen += group[allowed[group] != 0][:limit].tolist()
+        tokens = self._vocabulary.tokens
+        yield from ((id,) for id in sorted(chosen, key=lambda id: (not tokens[id].isalnum(), -len(tokens[id]))))
+
+    def _encode_forced(self, probe: llguidance.LLMatcher) -> list[int]:
+        """Encode the bytes that the grammar forces next, if they are text of their own."""
+        # llguidance writes a control token as 0xFF and its id; it is one of the candidates.
+        forced = probe.compute_ff_bytes().partition(b"\xff")[0]
+        if len(forced) < 2:
+            return []
+        try:
+            ids = self._vocabulary(forced)
+        except UnicodeDecodeError:
+            return []
+        return ids if ids and probe.validate_tokens(ids) == len(ids) else []
+
+
+class ClosingMatcher:
+    """A matcher whose answer can be ended within `max_tokens`.
+
+    was_closed: tokens of the model were replaced to end the answer.
+    """
+
+    def __init__(self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int) -> None:
+        self._matcher, self._state, self._search = matcher, state, search
+        self._left = max_tokens
+        self._ending: Ending | None = None
+        """A legal ending from here; None if it is not known."""
+        self._next: tuple[int, Ending] | None = None
+        """A token that was checked, and the ending after it."""
+        self._checks_from = max_tokens
+        """Checking begins when so many tokens are left."""
+        self._checks = False
+        self._failures = 0
+        self.was_closed = False
+
+    def mask(self) -> bytes:
+        mask = self._matcher.mask()
+        if not self.was_closed:
+            return mask
+        only = np.zeros(8 * len(mask), np.uint8)
+        only[self._closing_token(mask)] = 1
+        return np.packbits(only, bitorder="little").tobytes()
+
+    def allows(self, token: int) -> bool:
+        return self._matcher.allows(token) and self.replace(token) == token
+
+    def advance(self, token: int) -> bool:
+        if not self._matcher.advance(token):
+            return False
+        self._left -= 1
+        known, self._next = self._next, None
+        if known is not None and known[0] == token:
+            self._ending = known[1]
+        elif self._ending and self._ending[0] == token:
+            self._ending = self._ending[1:]
+        else:
+            self._ending = None
+        return True
+
+    @property
+    def finished(self) -> bool:
+        return self._matcher.finished
+
+    def replace(self, token: int) -> int:
+        """The token to append instead of a sampled one, so that the answer can still be ended."""
+        if self.was_closed:
+            return self._closing_token(None)
+        if not self._is_checking():
+            return token
+        if self._ending is None:
+            self._ending = self._search.find(self._state, self._left)
+            if self._ending is None:
+                # Without an ending that fits, the answer is cut, as it is without the option.
+                self._failures += 1
+                self._checks = self._failures < _MAX_FAILURES
+                self._checks_from = self._left if self._checks else 0
+                return token
+        if self._ending and token == self._ending[0]:
+            return token
+        following = self._find_ending_after(token, self._ending)
+        if following is not None:
+            self._next = (token, following)
+            return token
+        self.was_closed = True
+        return self._closing_token(None)
+
+    def _is_checking(self) -> bool:
+        """Whether every token is checked from now on. Until then the distance is looked at whenever half is left."""
+        if self._checks or self._left > self._checks_from:
+            return self._checks
+        ending = self._search.find(self._state, self._left)
+        self._ending = ending
+        self._checks = ending is None or self._left <= _WINDOW + 4 * len(ending)
+        self._checks_from = max(self._left // 2, _WINDOW + 4 * len(ending or ()))
+        return self._checks
+
+    def _find_ending_after(self, token: int, ending: Ending) -> Ending | None:
+        """An ending that fits into what is left after the token; None if none is found."""
+        state = self._state.deep_copy()
+        if not state.consume_token(token):
+            return ending  # The engine reports a token that the grammar does not allow.
+        if state.is_accepting():
+            return ()
+        left = self._left - 1
+        # In most places, such as a string, an ending remains one. Else the token was often the beginning of it.
+        for known in (ending, ending[1:], ending[2:]):
+            if known and len(known) <= left and _ends(state, known):
+                return known
+        return self._search.find(state, left)
+
+    def _closing_token(self, mask: bytes | None) -> int:
+        if self._ending:
+            return self._ending[0]
+        del mask
+        return self._search.eos[0]
+
+
+def _ends(state: llguidance.LLMatcher, ending: Ending) -> bool:
+    """Whether the answer is complete after these tokens. state: not changed."""
+    if state.validate_tokens(list(ending)) < len(ending):
+        return False
+    count = state.try_consume_tokens(list(ending))
+    is_end = count == len(ending) and state.is_accepting()
+    state.rollback(count)
+    return is_end

@@ -1,0 +1,71 @@
+"""The log's format, and telemetry from the settings."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from .. import __version__
+from ..serving.endpoint import LOG_FIELDS
+from ..serving.tracing import Telemetry
+from ..settings import Settings, SettingsError
+from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object per line: time (RFC 3339, UTC), level, logger, message, and the fields of a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= getattr(record, LOG_FIELDS, {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        # A lone surrogate, for example of a file name, cannot be encoded.
+        return msgspec.json.encode(_replace_surrogates(line)).decode()
+
+
+def _replace_surrogates(line: dict[str, object]) -> dict[str, object]:
+    return {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in line.items()
+    }
+
+
+def configure_logging(settings: Settings) -> None:
+    """Configure the root logger, unless a program has done so before."""
+    handler = logging.StreamHandler()
+    if settings.log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(logging.Formatter(text, datefmt="%Y-%m-%d %H:%M:%S%z"))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+
+
+def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telemetry | None:
+    """Build the telemetry; None where no receiver is named. Its exporter runs from now on. Raises SettingsError."""
+    try:
+        otlp = read_otlp_environment(settings.otlp_endpoint, environment, __version__)
+    except ValueError as error:
+        raise SettingsError(f"--otlp-endpoint: {error}") from error
+    if otlp is None:
+        return None
+    metrics = MetricSet(time.time_ns())
+    telemetry_metrics = GenAiMetrics(metrics)
+    exporter = OtlpExporter(otlp, metrics, ("dragoman", __version__))
+    tracer = Tracer(
+        exporter.export, time.time, lambda digits: secrets.token_hex(digits // 2), settings.trace_sample_ratio
+    )
+    return Telemetry(tracer, telemetry_metrics, exporter)

@@ -1,0 +1,117 @@
+"""Reloading on SIGHUP: the file of keys, the models of the settings file, the log level and the TLS certificate.
+
+Each part is validated before it is used. A part that is invalid stays as it was, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..core.errors import DragomanError
+from ..pipeline.models import Models
+from ..serving.app import Application
+from ..serving.clock import Clock
+from ..settings import FIELDS, Settings, SettingsError
+from ..tenants import Tenant, load_key_file
+from .models import build_changed_models
+from .tls import load_certificate
+
+log = logging.getLogger(__name__)
+
+RELOADED = frozenset({"keys_file", "models", "log_level", "ssl_certfile", "ssl_keyfile"})
+"""Settings that a reload changes."""
+
+
+@dataclass(slots=True)
+class Reloader:
+    """Reloads a server.
+
+    settings: those in use.
+    tls: None without a certificate.
+    read_settings: reads them again, from the same command line, environment and file; None where a program made them.
+    """
+
+    settings: Settings
+    application: Application
+    models: Models
+    clock: Clock
+    tls: ssl.SSLContext | None = None
+    read_settings: Callable[[], Settings] | None = None
+
+    async def reload(self) -> None:
+        """Reload everything. Never raises: a server must survive a wrong file."""
+        new = self.settings
+        if self.read_settings is not None:
+            try:
+                new = await asyncio.to_thread(self.read_settings)
+            except (SettingsError, OSError, ValueError) as error:
+                log.error("settings not reloaded: %s", error)
+        await self._attempt("keys", ("keys_file",), self._reload_keys, new)
+        await self._attempt("models", ("models",), self._reload_models, new)
+        await self._attempt("certificate", ("ssl_certfile", "ssl_keyfile"), self._reload_certificate, new)
+        unchanged = [
+            field.flag
+            for field in FIELDS
+            if field.name not in RELOADED and getattr(new, field.name) != getattr(self.settings, field.name)
+        ]
+        if unchanged:
+            log.warning("these settings have changed and need a restart: %s", ", ".join(unchanged))
+        await self._attempt("log level", ("log_level",), self._reload_log_level, new)
+
+    async def _attempt(
+        self, part: str, names: tuple[str, ...], action: Callable[[Settings], Awaitable[bool]], new: Settings
+    ) -> None:
+        """Reload one part, and note the settings that it now has."""
+        try:
+            if await action(new):
+                log.info("%s reloaded", part)
+        except (SettingsError, DragomanError, OSError, ValueError) as error:
+            log.error("%s not reloaded: %s", part, error)
+        else:
+            self.settings = msgspec.structs.replace(self.settings, **{name: getattr(new, name) for name in names})
+
+    async def _reload_keys(self, new: Settings) -> bool:
+        if (new.keys_file is None) != (self.settings.keys_file is None):
+            raise SettingsError("--keys-file: adding or removing it requires a restart")
+        if new.keys_file is None:
+            return False
+        self.application.keyring.replace_tenants(await asyncio.to_thread(load_tenants, new.keys_file))
+        return True
+
+    async def _reload_models(self, new: Settings) -> bool:
+        served = await asyncio.to_thread(build_changed_models, self.models, self.settings, new, self.clock)
+        if served is None:
+            return False
+        self.models.replace_models(served)
+        return True
+
+    async def _reload_certificate(self, new: Settings) -> bool:
+        if (new.ssl_certfile is None) != (self.tls is None):
+            raise SettingsError("--ssl-certfile: adding or removing it requires a restart")
+        if self.tls is None:
+            return False
+        load_certificate(self.tls, new)
+        return True
+
+    async def _reload_log_level(self, new: Settings) -> bool:
+        if new.log_level == self.settings.log_level:
+            return False
+        logging.getLogger().setLevel(new.log_level.upper())
+        return True
+
+
+def load_tenants(path: str) -> Mapping[str, Tenant]:
+    """Load the file of keys. Raises SettingsError."""
+    try:
+        tenants = load_key_file(Path(path))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        raise SettingsError(f"--keys-file: {path}: {reason}") from error
+    return tenants

@@ -1,0 +1,150 @@
+"""Spans and metrics of requests and calls, by OpenTelemetry's semantic conventions for HTTP servers and generative AI.
+
+A request has a span of kind SERVER, a child of the client's span if it sends `traceparent`. Each call that uses a model
+has a span below it, whose context is passed to an upstream. No span contains a prompt, a response or a key.
+
+https://opentelemetry.io/docs/specs/semconv/http/http-spans/#http-server
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from starlette.datastructures import Headers
+
+from ..core.request import Conversation, GenerateRequest
+from ..core.trace_context import SpanContext, parse_trace_context
+from ..telemetry import GenAiMetrics, OtlpExporter, Span, SpanKind, Tracer
+from ..telemetry.tracer import AttributeValue
+from .http_metrics import EXCLUDED_PATHS
+from .request_log import RequestLogLine
+
+PROVIDER = "dragoman"
+_MAX_TEXT = 256
+"""Characters of a client's text in an attribute."""
+
+
+class ServerSpan(Struct, frozen=True):
+    """What is known of a request before it is routed."""
+
+    method: str
+    route: str
+    path: str
+    headers: Headers
+    client_host: str | None
+    scheme: str
+
+
+class Telemetry:
+    """exporter: None where a test takes the spans itself."""
+
+    def __init__(self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None) -> None:
+        self._tracer, self._metrics, self.exporter = tracer, metrics, exporter
+
+    def start_request(self, request: ServerSpan) -> Span | None:
+        """Start a request's span; None for probes."""
+        if request.route in EXCLUDED_PATHS:
+            return None
+        headers, route = request.headers, None if request.route == "*" else request.route
+        attributes: dict[str, AttributeValue] = {
+            "http.request.method": request.method,
+            "url.path": request.path[:_MAX_TEXT],
+            "url.scheme": request.scheme,
+            "server.address": headers.get("host", "")[:_MAX_TEXT],
+        }
+        if route is not None:
+            attributes["http.route"] = route
+        if request.client_host is not None:
+            attributes["client.address"] = request.client_host
+        if "user-agent" in headers:
+            attributes["user_agent.original"] = headers["user-agent"][:_MAX_TEXT]
+        parent = parse_trace_context(headers.get("traceparent"), ",".join(headers.getlist("tracestate")))
+        name = request.method if route is None else f"{request.method} {route}"
+        return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
+
+    def end_request(self, span: Span, status: int, error: str | None) -> None:
+        """error: its type; the client's own errors are none of the server's."""
+        attributes: dict[str, AttributeValue] = {"http.response.status_code": status}
+        reason = (error or str(status)) if status >= 500 else None
+        if reason is not None:
+            attributes["error.type"] = reason
+        self._tracer.end(span, attributes, reason)
+
+    def start_call(
+        self, parent: SpanContext | None, model: str, kind: str, request: GenerateRequest | None, response_id: str
+    ) -> TracedCall:
+        """Start the span of a call. kind: of usage. request: None for embeddings and scores."""
+        operation = kind
+        if request is not None:
+            operation = "chat" if isinstance(request.prompt, Conversation) else "text_completion"
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": model[:_MAX_TEXT],
+        }
+        if request is not None:
+            attributes |= _describe_request(request)
+        span = self._tracer.start(f"{operation} {model[:_MAX_TEXT]}", SpanKind.CLIENT, parent, attributes)
+        return TracedCall(self, span, operation, response_id)
+
+    def end_call(self, span: Span, line: RequestLogLine, operation: str, response_id: str) -> None:
+        """line: of the request log. operation: as in the span's attributes."""
+        error = line.error
+        attributes: dict[str, AttributeValue] = {"gen_ai.response.model": line.model}
+        if response_id:
+            attributes["gen_ai.response.id"] = response_id
+        if line.finish_reasons:
+            attributes["gen_ai.response.finish_reasons"] = tuple(line.finish_reasons)
+        if line.prompt_tokens is not None:
+            attributes["gen_ai.usage.input_tokens"] = line.prompt_tokens
+            attributes["gen_ai.usage.output_tokens"] = line.output_tokens
+        if line.cached_tokens is not None:
+            attributes["gen_ai.usage.cache_read.input_tokens"] = line.cached_tokens
+        for name, value in (("queue_time", line.queue_s), ("time_to_first_token", line.ttft_s)):
+            if value is not None:
+                attributes[f"dragoman.{name}"] = value
+        if line.key is not None:
+            attributes["dragoman.api_key.name"] = line.key
+        if error is not None:
+            attributes["error.type"] = error
+        self._tracer.end(span, attributes, error)
+        self._metrics.record(
+            {
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.request.model": line.model,
+            },
+            seconds=line.latency_s or 0.0,
+            ttft=line.ttft_s,
+            input_tokens=line.prompt_tokens,
+            output_tokens=line.output_tokens,
+            error=error,
+        )
+
+
+class TracedCall(Struct, frozen=True):
+    """A call's span, and what is known of it from the start."""
+
+    telemetry: Telemetry
+    span: Span
+    operation: str
+    response_id: str
+
+    def end(self, line: RequestLogLine) -> None:
+        self.telemetry.end_call(self.span, line, self.operation, self.response_id)
+
+
+def _describe_request(request: GenerateRequest) -> dict[str, AttributeValue]:
+    """The sampling parameters that the client has set."""
+    sampling, limits = request.sampling, request.limits
+    values: dict[str, AttributeValue | None] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "seed": sampling.seed,
+        "max_tokens": limits.max_tokens,
+        "choice.count": request.choices if request.choices > 1 else None,
+    }
+    return {f"gen_ai.request.{name}": value for name, value in values.items() if value is not None}

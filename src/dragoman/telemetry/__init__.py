@@ -1,0 +1,17 @@
+"""OpenTelemetry traces and metrics over OTLP/HTTP, without OpenTelemetry's SDK. Knows no HTTP server and no engine."""
+
+from .exporter import OtlpExporter, OtlpSettings, read_otlp_environment
+from .instruments import GenAiMetrics, MetricSet
+from .tracer import Attributes, Span, SpanKind, Tracer
+
+__all__ = [
+    "Attributes",
+    "GenAiMetrics",
+    "MetricSet",
+    "OtlpExporter",
+    "OtlpSettings",
+    "Span",
+    "SpanKind",
+    "Tracer",
+    "read_otlp_environment",
+]

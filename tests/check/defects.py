@@ -1,0 +1,1490 @@
+"""Planted defects, each from a bug that a real server had. The checker has to find them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+from .wire import (
+    Defect,
+    Event,
+    Json,
+    Request,
+    Response,
+    build_json,
+    change_body,
+    drop,
+    edit_each,
+    edit_errors,
+    edit_events,
+    edit_json,
+    edit_lines,
+    get_call_deltas,
+    get_deltas,
+    refuse,
+    refuse_text,
+)
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
+    r"^/v1/chat/completions$",
+    r"^/v1/completions$",
+    r"^/v1/responses$",
+    r"^/v1/messages$",
+)
+OPENAI = r"^/v1/(chat/completions|completions|responses|embeddings)$"
+ANY_API = r"^/v1/(chat/completions|completions|responses|messages)$"
+STREAM = r"^chat\.(stream|n-of|whole)"
+TOOL = r"^chat\.tool"
+
+
+def _each_delta(change: Any) -> Any:
+    return edit_each(lambda chunk: [change(delta) for delta in get_deltas(chunk)])
+
+
+def _each_choice(change: Any) -> Any:
+    return edit_each(lambda chunk: [change(choice) for choice in chunk.get("choices", ())])
+
+
+def _whole_choice(change: Any) -> Any:
+    return edit_json(lambda reply: [change(choice) for choice in reply["choices"]])
+
+
+def _usage(change: Any) -> Any:
+    return edit_json(lambda reply: change(reply["usage"]))
+
+
+def _set(name: str, value: Any) -> Any:
+    return lambda target: target.update({name: value})
+
+
+def _drop_done(events: list[Event]) -> list[Event]:
+    return [event for event in events if event[1] != "[DONE]"]
+
+
+def _drop_usage_chunk(events: list[Event]) -> list[Event]:
+    return [event for event in events if event[1] == "[DONE]" or event[1].get("choices")]
+
+
+def _add_usage_chunk(events: list[Event]) -> list[Event]:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    if any(value != "[DONE]" and not value["choices"] for _, value in events):
+        return events
+    return [*events[:-1], (None, {**events[-2][1], "choices": [], "usage": usage}), events[-1]]
+
+
+def _fill_usage_choices(events: list[Event]) -> list[Event]:
+    for _, value in events:
+        if value != "[DONE]" and not value["choices"]:
+            value["choices"] = [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}]
+    return events
+
+
+def _drop_first_text(events: list[Event]) -> list[Event]:
+    at = next(
+        (
+            i
+            for i, (_, value) in enumerate(events)
+            if value != "[DONE]" and any(d.get("content") for d in get_deltas(value))
+        ),
+        None,
+    )
+    return events if at is None else events[:at] + events[at + 1 :]
+
+
+def _drop_last_text(events: list[Event]) -> list[Event]:
+    return _drop_first_text(events[::-1])[::-1]
+
+
+def _drop_last_completion(events: list[Event]) -> list[Event]:
+    texts = [i for i, (_, v) in enumerate(events) if v != "[DONE]" and v["choices"] and v["choices"][0]["text"]]
+    return [event for i, event in enumerate(events) if i != texts[-1]]
+
+
+def _repeat_text(events: list[Event]) -> list[Event]:
+    return [
+        e
+        for event in events
+        for e in (
+            [event, event] if event[1] != "[DONE]" and any(d.get("content") for d in get_deltas(event[1])) else [event]
+        )
+    ]
+
+
+def _join_text(events: list[Event]) -> list[Event]:
+    """All text in one chunk, at the end."""
+    texts = [
+        delta["content"]
+        for _, value in events
+        if value != "[DONE]"
+        for delta in get_deltas(value)
+        if delta.get("content")
+    ]
+    kept = [
+        event for event in events if event[1] == "[DONE]" or not any(d.get("content") for d in get_deltas(event[1]))
+    ]
+    if texts:
+        kept.insert(
+            1,
+            (
+                None,
+                {
+                    **events[0][1],
+                    "choices": [
+                        {"index": 0, "delta": {"content": "".join(texts)}, "finish_reason": None, "logprobs": None}
+                    ],
+                },
+            ),
+        )
+    return kept
+
+
+def _strip(delta: Json) -> None:
+    if delta.get("content"):
+        delta["content"] = delta["content"].strip() or " "
+
+
+def _repeat_name(events: list[Event]) -> list[Event]:
+    name = ""
+    for _, value in events:
+        for call in get_call_deltas(value) if value != "[DONE]" else ():
+            name = call["function"].setdefault("name", name) or name
+    return events
+
+
+def _number_chunks(events: list[Event]) -> list[Event]:
+    for number, (_, value) in enumerate(events):
+        if value != "[DONE]":
+            value["id"] = f"chatcmpl-{number}"
+    return events
+
+
+def _drop_events(*kinds: str) -> Any:
+    return edit_events(lambda events: [e for e in events if e[1] == "[DONE]" or e[1].get("type") not in kinds])
+
+
+def _change_events(kind: str, change: Any) -> Any:
+    def edit(value: Json) -> None:
+        if value.get("type") == kind:
+            change(value)
+
+    return edit_each(edit)
+
+
+def _unname(events: list[Event]) -> list[Event]:
+    return [(None, value) for _, value in events]
+
+
+def _fail_bad_input(status: int, body: object) -> Any:
+    def change(_: Request, response: Response) -> None:
+        if response.status in (400, 422):
+            replaced = build_json(status, body)
+            response.status, response.body = replaced.status, replaced.body
+
+    return edit_errors(change)
+
+
+def _write_text_errors(request: Request, response: Response) -> None:
+    response.headers["content-type"], response.body = "text/plain", b"Internal Server Error"
+
+
+def _echo_input(request: Request, response: Response) -> None:
+    body = json.loads(response.body)
+    body["error"]["message"] += " input: " + request.body.decode(errors="replace")
+    response.body = json.dumps(body).encode()
+
+
+def _show_traceback(_: Request, response: Response) -> None:
+    body = json.loads(response.body)
+    body["error"]["message"] = 'Traceback (most recent call last): File "/app/server.py", line 1'
+    response.body = json.dumps(body).encode()
+
+
+def _blind_error(_: Request, response: Response) -> None:
+    body = json.loads(response.body)
+    body["error"].update(message="Bad request.", param=None)
+    response.body = json.dumps(body).encode()
+
+
+def _as_openai_error(_: Request, response: Response) -> None:
+    message = json.loads(response.body)["error"]["message"]
+    response.body = json.dumps({"error": {"message": message, "type": "x", "param": None, "code": None}}).encode()
+
+
+def _stream_errors(request: Request, response: Response) -> None:
+    if request.json.get("stream"):
+        response.status, response.headers["content-type"] = 200, "text/event-stream"
+        response.body = b"data: " + response.body + b"\n\n"
+
+
+def _answer_ok(_: Request, response: Response) -> None:
+    response.status = 200
+
+
+def _drop_header(*names: str) -> Any:
+    def edit(_: Request, response: Response) -> None:
+        for name in names:
+            response.headers.pop(name, None)
+
+    return edit
+
+
+def _set_header(name: str, value: str, *, on_stream: bool = False) -> Any:
+    def edit(_: Request, response: Response) -> None:
+        if not on_stream or response.is_stream:
+            response.headers[name] = value
+
+    return edit
+
+
+def _is_null(names: tuple[str, ...]) -> Any:
+    return lambda body: any(name in body and body[name] is None for name in names)
+
+
+def _keep_last(body: Json) -> None:
+    if isinstance(body.get("messages"), list) and body["messages"]:
+        body["messages"] = body["messages"][-1:]
+
+
+def _drop_system(body: Json) -> None:
+    body.pop("system", None)
+    if isinstance(body.get("messages"), list):
+        body["messages"] = [m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "system"]  # pyright: ignore
+
+
+def _shorten_prompt(body: Json) -> None:
+    messages = body.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        content = messages[-1].get("content")  # pyright: ignore
+        if isinstance(content, str):
+            messages[-1]["content"] = content[-4000:]
+
+
+MARKER = re.compile(r"<\|\w+\|>|</?\w+>|\[INST\]")
+
+
+def _parse_markers(body: Json) -> None:
+    for message in body.get("messages") or ():
+        if isinstance(message, dict) and isinstance(message.get("content"), str):  # pyright: ignore
+            message["content"] = MARKER.sub(" a", message["content"])
+
+
+def _has_role(role: str) -> Any:
+    return lambda body: any(isinstance(m, dict) and m.get("role") == role for m in body.get("messages") or ())
+
+
+def _has_parts(body: Json) -> bool:
+    return any(isinstance(m, dict) and isinstance(m.get("content"), list) for m in body.get("messages") or ())
+
+
+def _fix_model(body: Json) -> None:
+    body["model"] = "sim"
+
+
+def _fix_number(name: str, least: float, most: float) -> Any:
+    def change(body: Json) -> None:
+        value = body.get(name)
+        if isinstance(value, int | float) and not least <= value <= most:
+            body[name] = least
+
+    return change_body(change)
+
+
+def _renumber_items(events: list[Event]) -> list[Event]:
+    last = events[-2][1] if events[-1][1] == "[DONE]" else events[-1][1]
+    for number, item in enumerate(last.get("response", {}).get("output", ())):
+        item["id"] = f"msg_{number}"
+    return events
+
+
+def _reset_sequence(events: list[Event]) -> list[Event]:
+    for number, (_, value) in enumerate(events):
+        if value != "[DONE]":
+            value["sequence_number"] = number % 4
+    return events
+
+
+def _add_heartbeat(events: list[Event]) -> list[Event]:
+    beat: Json = {"type": "vendor:heartbeat", "sequence_number": 1}
+    for _, value in events[1:]:
+        if value != "[DONE]":
+            value["sequence_number"] += 1
+    return [events[0], ("vendor:heartbeat", beat), *events[1:]]
+
+
+def _complete(reply: Json) -> None:
+    reply.update(status="completed", incomplete_details=None)
+
+
+def _flatten_namespace(reply: Json) -> None:
+    for item in reply["output"]:
+        if item.get("namespace"):
+            item["name"] = f"{item.pop('namespace')}__{item['name']}"
+
+
+def _has_tool(kind: str) -> Any:
+    return lambda body: any(isinstance(t, dict) and t.get("type") == kind for t in body.get("tools") or ())
+
+
+def _has_output_list(body: Json) -> bool:
+    items: Any = body.get("input")
+    return isinstance(items, list) and any(isinstance(i, dict) and isinstance(i.get("output"), list) for i in items)  # pyright: ignore
+
+
+def _reuse_index(value: Json) -> None:
+    if "index" in value:
+        value["index"] = 1
+
+
+def _number_like_completions(value: Json) -> None:
+    if value.get("type") == "message_delta":
+        value["delta"]["stop_reason"] = "stop"
+
+
+def _use_text_input(reply: Json) -> None:
+    for block in reply["content"]:
+        if block["type"] == "tool_use":
+            block["input"] = json.dumps(block["input"])
+
+
+def _float_lists(reply: Json) -> None:
+    for entry in reply["data"]:
+        if isinstance(entry["embedding"], str):
+            data = base64.b64decode(entry["embedding"])
+            import struct
+
+            entry["embedding"] = list(struct.unpack(f"<{len(data) // 4}f", data))
+
+
+def _reverse(reply: Json) -> None:
+    vectors = [entry["embedding"] for entry in reply["data"]][::-1]
+    for entry, vector in zip(reply["data"], vectors, strict=True):
+        entry["embedding"] = vector
+
+
+def _scale(reply: Json) -> None:
+    reply["embeddings"] = [[3 * value for value in vector] for vector in reply["embeddings"]]
+
+
+def _lower_counters(_: Request, response: Response) -> None:
+    response.body = re.sub(rb"(vllm:generation_tokens_total\{[^\n]*) [\d.e+]+", rb"\1 7.0", response.body)
+
+
+def _call_arguments(change: Any) -> Any:
+    def edit(choice: Json) -> None:
+        for call in choice["message"].get("tool_calls", ()):
+            call["function"]["arguments"] = change(call["function"]["arguments"])
+
+    return _whole_choice(edit)
+
+
+def _drop_index(chunk: Json) -> None:
+    for call in get_call_deltas(chunk):
+        call.pop("index", None)
+
+
+def _repeat_arguments(chunk: Json) -> None:
+    for call in get_call_deltas(chunk):
+        call["function"]["arguments"] = call["function"].get("arguments", "") * 2
+
+
+def _fix_call_ids(choice: Json) -> None:
+    for call in choice["message"].get("tool_calls", ()):
+        call["id"] = "call_0"
+
+
+def _list_no_calls(choice: Json) -> None:
+    choice["message"].setdefault("tool_calls", [])
+
+
+def _finish_with_stop(choice: Json) -> None:
+    if choice["finish_reason"] == "tool_calls":
+        choice["finish_reason"] = "stop"
+
+
+def _finish_with_calls(choice: Json) -> None:
+    if choice["finish_reason"] == "length":
+        choice["finish_reason"] = "tool_calls"
+
+
+def _finish_with_nothing(choice: Json) -> None:
+    choice["finish_reason"] = None
+
+
+def _cut_logprobs(choice: Json) -> None:
+    for entry in (choice.get("logprobs") or {}).get("content") or ():
+        entry["top_logprobs"] = entry["top_logprobs"][:1]
+
+
+def _raise_logprobs(choice: Json) -> None:
+    for entry in (choice.get("logprobs") or {}).get("content") or ():
+        entry["logprob"] = 0.5
+
+
+def _drop_logprob(choice: Json) -> None:
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    del entries[:2]
+
+
+def _ignore_thread(body: Json) -> None:
+    body.pop("thread", None)
+
+
+def _answer_deleted(request: Request) -> Response | None:
+    return build_json(200, {"id": request.path.rsplit("/", 1)[1], "object": "response", "deleted": True})
+
+
+def _drop_starting_after(request: Request) -> Response | None:
+    # The query is in the scope, which the proxy passes on: a server without the parameter refuses the stream.
+    return (
+        build_json(400, {"error": {"message": "no stream", "type": "x", "param": None, "code": None}})
+        if request.method == "GET"
+        else None
+    )
+
+
+def _replace(pattern: bytes, by: bytes) -> Any:
+    return lambda data: re.sub(pattern, by, data, flags=re.IGNORECASE)  # pyright: ignore
+
+
+VALIDATION = {"detail": [{"loc": ["body", "x"], "msg": "Field required", "type": "missing"}]}
+
+ON_STREAMS: tuple[Defect, ...] = (
+    Defect(
+        "role null in later deltas",
+        "vercel/ai#2548",
+        CHAT,
+        STREAM,
+        edit=_each_delta(lambda d: d.setdefault("role", None)),
+    ),
+    Defect(
+        "role in every delta",
+        "found with openai-python: assistantassistant",
+        CHAT,
+        STREAM,
+        edit=_each_delta(_set("role", "assistant")),
+    ),
+    Defect("finish_reason never", "LM Studio, mlx-lm", CHAT, STREAM, edit=_each_choice(_set("finish_reason", None))),
+    Defect(
+        "finish_reason as the text None",
+        "sglang#18335",
+        CHAT,
+        STREAM,
+        edit=_each_choice(lambda c: c.update(finish_reason=c["finish_reason"] or "None")),
+    ),
+    Defect("no [DONE]", "several gateways", CHAT, STREAM, edit=edit_events(_drop_done)),
+    Defect(
+        "[DONE] twice", "several gateways", CHAT, STREAM, edit=edit_events(lambda events: [*events, (None, "[DONE]")])
+    ),
+    Defect("unsolicited usage chunk", "litellm#28735", CHAT, STREAM, edit=edit_events(_add_usage_chunk)),
+    Defect("usage chunk with choices", "vercel/ai#7417", CHAT, STREAM, edit=edit_events(_fill_usage_choices)),
+    Defect("no usage chunk though requested", "mlx-lm", CHAT, STREAM, edit=edit_events(_drop_usage_chunk)),
+    Defect(
+        "usage of the stream is off by one",
+        "llama.cpp, off-by-one of the end token",
+        CHAT,
+        STREAM,
+        edit=edit_each(
+            lambda c: (
+                c["usage"].update(completion_tokens=c["usage"]["completion_tokens"] + 1) if c.get("usage") else None
+            )
+        ),
+    ),
+    Defect(
+        "usage zero in streams",
+        "litellm#31069",
+        CHAT,
+        STREAM,
+        edit=edit_each(
+            lambda c: (
+                c["usage"].update(prompt_tokens=0, completion_tokens=0, total_tokens=0) if c.get("usage") else None
+            )
+        ),
+    ),
+    Defect("id changes with every chunk", "found in proxies", CHAT, STREAM, edit=edit_events(_number_chunks)),
+    Defect(
+        "wrong object in chunks", "mlx-examples#1119", CHAT, STREAM, edit=edit_each(_set("object", "chat.completion"))
+    ),
+    Defect(
+        "created changes",
+        "zed#54804",
+        CHAT,
+        STREAM,
+        edit=edit_events(
+            lambda events: [
+                (n, v if v == "[DONE]" else {**v, "created": v["created"] + i}) for i, (n, v) in enumerate(events)
+            ]
+        ),
+    ),
+    Defect("first delta of text is dropped", "litellm#30765", CHAT, STREAM, edit=edit_events(_drop_first_text)),
+    Defect("last delta of text is dropped", "xPyD-sim", CHAT, STREAM, edit=edit_events(_drop_last_text)),
+    Defect("deltas are repeated", "proxies that retry", CHAT, STREAM, edit=edit_events(_repeat_text)),
+    Defect("spaces are stripped from deltas", "gateways that trim", CHAT, STREAM, edit=_each_delta(_strip)),
+    Defect("all text in one chunk", "gateways that buffer", CHAT, STREAM, edit=edit_events(_join_text)),
+    Defect(
+        "a stream as application/json",
+        "found in proxies",
+        CHAT,
+        STREAM,
+        edit=_set_header("content-type", "application/json", on_stream=True),
+    ),
+    Defect(
+        "empty deltas",
+        "vLLM before 0.10",
+        CHAT,
+        STREAM,
+        edit=edit_events(
+            lambda e: [
+                *e[:2],
+                (None, {**e[0][1], "choices": [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}]}),
+                *e[2:],
+            ]
+        ),
+    ),
+    Defect(
+        "streams of concurrent requests are mixed",
+        "class of shared parser state",
+        CHAT,
+        r"^chat\.concurrent",
+        mixes_streams=True,
+    ),
+    Defect(
+        "generation goes on after the client has left",
+        "vllm#10087, ollama#9054 and like",
+        CHAT,
+        r"^chat\.cancel",
+        ignores_disconnect=True,
+        model="tiny",
+    ),
+    Defect("first chunk without a role", "ROCm/ATOM", CHAT, STREAM, edit=_each_delta(lambda d: d.pop("role", None))),
+    Defect(
+        "Completions stream drops the last text",
+        "xPyD-sim",
+        COMPLETIONS,
+        r"^completions\.stream",
+        edit=edit_events(_drop_last_completion),
+    ),
+    Defect(
+        "Completions usage chunk unsolicited",
+        "litellm#28735",
+        COMPLETIONS,
+        r"^completions\.stream",
+        edit=edit_events(_add_usage_chunk),
+    ),
+)
+ON_CHAT: tuple[Defect, ...] = (
+    Defect(
+        "object is chat.completions",
+        "mlx-examples#1119",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=edit_json(_set("object", "chat.completions")),
+    ),
+    Defect("created is absent", "zed#34513", CHAT, r"^chat\.(field|whole)", edit=edit_json(lambda r: r.pop("created"))),
+    Defect(
+        "created in milliseconds",
+        "zed#42893",
+        CHAT,
+        r"^chat\.field",
+        edit=edit_json(lambda r: r.update(created=r["created"] * 1000)),
+    ),
+    Defect(
+        "id is the same in all answers", "mock servers", CHAT, r"^chat\.ids", edit=edit_json(_set("id", "chatcmpl-1"))
+    ),
+    Defect("total_tokens is not the sum", "mlx-vlm#1060", CHAT, r"^chat\.field", edit=_usage(_set("total_tokens", 3))),
+    Defect("usage is absent", "zed#34513", CHAT, r"^chat\.(usage|whole)", edit=edit_json(lambda r: r.update(usage={}))),
+    Defect(
+        "usage counts words",
+        "mock servers",
+        CHAT,
+        r"^(chat\.(usage|stream-usage|logprobs)|operations)",
+        edit=_usage(lambda u: u.update(completion_tokens=u["completion_tokens"] // 2 + 1)),
+    ),
+    Defect(
+        "more cached than prompt tokens",
+        "xPyD-sim",
+        CHAT,
+        r"^chat\.field",
+        edit=_usage(lambda u: u.update(prompt_tokens_details={"cached_tokens": 99999})),
+    ),
+    Defect(
+        "finish_reason null",
+        "found in proxies",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=_whole_choice(_finish_with_nothing),
+    ),
+    Defect(
+        "tool_calls as an empty list", "vllm#53255", CHAT, r"^chat\.(field|whole)", edit=_whole_choice(_list_no_calls)
+    ),
+    Defect(
+        "content is absent",
+        "LM Studio",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=_whole_choice(lambda c: c["message"].pop("content")),
+    ),
+    Defect("max_tokens is ignored", "text servers with a default", CHAT, r"^chat\.limit", answer=drop("max_tokens")),
+    Defect("max_completion_tokens is ignored", "ray#53922", CHAT, r"^chat\.max", answer=drop("max_completion_tokens")),
+    Defect("stop is ignored", "llamafile", CHAT, r"^chat\.stop", answer=drop("stop")),
+    Defect(
+        "only the first stop string counts",
+        "xPyD-sim",
+        CHAT,
+        r"^chat\.stop",
+        answer=change_body(lambda b: b.update(stop=b["stop"][:1]) if isinstance(b.get("stop"), list) else None),
+    ),
+    Defect(
+        "stop as a text is ignored",
+        "text-generation-webui",
+        CHAT,
+        r"^chat\.stop",
+        answer=change_body(lambda b: b.pop("stop") if isinstance(b.get("stop"), str) else None),
+    ),
+    Defect(
+        "stop is ignored in streams",
+        "class: rule kept on one path only",
+        CHAT,
+        r"^chat\.stop",
+        answer=change_body(lambda b: b.pop("stop", None) if b.get("stream") else None),
+    ),
+    Defect("n is ignored", "llama.cpp, ollama", CHAT, r"^chat\.n", answer=drop("n")),
+    Defect("logprobs are ignored", "mlx-lm", CHAT, r"^chat\.logprobs", answer=drop("logprobs", "top_logprobs")),
+    Defect(
+        "fewer top_logprobs than requested",
+        "llama.cpp#10733",
+        CHAT,
+        r"^chat\.logprobs",
+        edit=_whole_choice(_cut_logprobs),
+    ),
+    Defect("logprobs above 0", "simulators", CHAT, r"^chat\.logprobs", edit=_whole_choice(_raise_logprobs)),
+    Defect("logprobs miss tokens", "vllm#7211", CHAT, r"^chat\.logprobs", edit=_whole_choice(_drop_logprob)),
+    Defect(
+        "the system message is dropped",
+        "templates without a system role",
+        CHAT,
+        r"^chat\.system",
+        answer=change_body(_drop_system),
+    ),
+    Defect("only the last message counts", "naive wrappers", CHAT, r"^chat\.history", answer=change_body(_keep_last)),
+    Defect("tools are ignored", "text servers", CHAT, r"^chat\.tool", answer=drop("tools", "tool_choice")),
+    Defect(
+        "developer messages are rejected",
+        "llama.cpp#20079",
+        CHAT,
+        r"^chat\.accepts",
+        answer=refuse(_has_role("developer")),
+    ),
+    Defect("content parts are rejected", "llama.cpp, mlx-lm", CHAT, r"^chat\.accepts", answer=refuse(_has_parts)),
+    Defect(
+        "content null beside calls is rejected",
+        "vllm#3100 and like",
+        CHAT,
+        r"^chat\.accepts",
+        answer=refuse(
+            lambda b: any(isinstance(m, dict) and m.get("content", 1) is None for m in b.get("messages") or ())
+        ),
+    ),
+    Defect(
+        "explicit nulls are rejected",
+        "FastAPI models without Optional",
+        CHAT,
+        r"^chat\.nulls",
+        answer=refuse(_is_null(("stop", "tools", "user")), 422, VALIDATION),
+    ),
+    Defect(
+        "a charset in the Content-Type is rejected",
+        "strict comparison",
+        CHAT,
+        r"^chat\.charset",
+        answer=lambda r: (
+            build_json(415, {"error": {"message": "x", "type": "x", "param": None, "code": None}})
+            if "charset" in r.headers.get("content-type", "")
+            else None
+        ),
+    ),
+    Defect(
+        "unknown fields are a failure",
+        "pydantic extra=forbid and a bug",
+        CHAT,
+        r"^chat\.unknown",
+        answer=refuse(lambda b: "conformance_check" in b, 500),
+    ),
+    Defect(
+        "over-length prompts are cut in silence",
+        "ollama",
+        CHAT,
+        r"^chat\.too-long",
+        answer=change_body(_shorten_prompt),
+    ),
+    Defect(
+        "control tokens of users are parsed", "vLLM, TGI", CHAT, r"^chat\.control", answer=change_body(_parse_markers)
+    ),
+    Defect(
+        "the choice has no index",
+        "found in proxies",
+        CHAT,
+        r"^chat\.(field|whole)",
+        edit=_whole_choice(lambda c: c.pop("index")),
+    ),
+    Defect(
+        "temperature 0 is sampled",
+        "servers that read 0 as absent",
+        CHAT,
+        r"^chat\.(reproducible|stream-text)",
+        answer=change_body(lambda b: b.update(temperature=1, seed=len(json.dumps(b)) + id(b) % 9973)),
+    ),
+)
+ON_TOOLS: tuple[Defect, ...] = (
+    Defect(
+        "tool_choice is ignored",
+        "servers without a tool parser",
+        CHAT,
+        TOOL,
+        answer=change_body(lambda b: b.update(tool_choice="none") if b.get("tools") else None),
+    ),
+    Defect("tool deltas without an index", "ollama#7881", CHAT, TOOL, edit=edit_each(_drop_index)),
+    Defect("the name in every tool delta", "sglang#4700", CHAT, TOOL, edit=edit_events(_repeat_name)),
+    Defect("arguments are repeated in streams", "lmstudio#649", CHAT, TOOL, edit=edit_each(_repeat_arguments)),
+    Defect(
+        "tool deltas with name null",
+        "openai-python#3246",
+        CHAT,
+        TOOL,
+        edit=edit_each(lambda c: [call["function"].setdefault("name", None) for call in get_call_deltas(c)]),
+    ),
+    Defect("stop in the place of tool_calls", "mlx-vlm#990", CHAT, TOOL, edit=_whole_choice(_finish_with_stop)),
+    Defect("a cut call says tool_calls", "vllm#53269", CHAT, TOOL, edit=_whole_choice(_finish_with_calls)),
+    Defect("arguments are an object", "ollama in OpenAI's API", CHAT, TOOL, edit=_call_arguments(json.loads)),
+    Defect(
+        "arguments are cut",
+        "parsers that lose the last brace",
+        CHAT,
+        TOOL,
+        edit=_call_arguments(lambda text: text[:-1]),
+    ),
+    Defect(
+        "arguments leave the schema",
+        "tool calls without a grammar",
+        CHAT,
+        TOOL,
+        edit=_call_arguments(lambda text: json.dumps({**json.loads(text), "extra": 1})),
+    ),
+    Defect("all calls have the same id", "mlx-lm", CHAT, TOOL, edit=_whole_choice(_fix_call_ids)),
+    Defect(
+        "the call has no type",
+        "found in openai-agents",
+        CHAT,
+        TOOL,
+        edit=_whole_choice(lambda c: [call.pop("type") for call in c["message"].get("tool_calls", ())]),
+    ),
+    Defect("response_format is ignored", "text servers", CHAT, r"^chat\.(schema|json)", answer=drop("response_format")),
+    Defect(
+        "JSON is in a Markdown fence",
+        "models without a grammar",
+        CHAT,
+        r"^chat\.(schema|json)",
+        edit=_whole_choice(lambda c: c["message"].update(content=f"```json\n{c['message']['content']}\n```")),
+    ),
+    Defect(
+        "schemas are ignored in streams",
+        "class: rule kept on one path only",
+        CHAT,
+        r"^chat\.schema",
+        answer=change_body(lambda b: b.pop("response_format", None) if b.get("stream") else None),
+    ),
+    Defect(
+        "an undeclared tool_choice is accepted",
+        "vllm before 0.6",
+        CHAT,
+        r"^chat\.rejects",
+        answer=change_body(lambda b: b.update(tool_choice="auto") if isinstance(b.get("tool_choice"), dict) else None),
+    ),
+)
+ON_ERRORS: tuple[Defect, ...] = (
+    Defect(
+        "FastAPI's own validation errors", "many servers", CHAT, r"^chat\.error", edit=_fail_bad_input(422, VALIDATION)
+    ),
+    Defect(
+        "bad input is a 500",
+        "many servers",
+        CHAT,
+        r"^chat\.error",
+        edit=_fail_bad_input(500, {"error": {"message": "x", "type": "x", "param": None, "code": None}}),
+    ),
+    Defect("errors have the status 200", "vLLM before 0.5", CHAT, r"^chat\.error", edit=edit_errors(_answer_ok)),
+    Defect("errors are plain text", "uvicorn's 500", CHAT, r"^chat\.error", edit=edit_errors(_write_text_errors)),
+    Defect("errors come as a stream", "found in proxies", CHAT, r"^chat\.error", edit=edit_errors(_stream_errors)),
+    Defect(
+        "errors repeat the whole input", "vLLM: 23.6 MB of errors", CHAT, r"^chat\.error", edit=edit_errors(_echo_input)
+    ),
+    Defect("errors show a traceback", "debug mode left on", CHAT, r"^chat\.error", edit=edit_errors(_show_traceback)),
+    Defect("errors do not name the field", "generic handlers", CHAT, r"^chat\.error", edit=edit_errors(_blind_error)),
+    Defect("any model name is served", "llama.cpp, mlx-lm", CHAT, r"^chat\.error", answer=change_body(_fix_model)),
+    Defect(
+        "a negative temperature is clamped",
+        "TGI wrappers",
+        CHAT,
+        r"^chat\.error",
+        answer=_fix_number("temperature", 0, 9),
+    ),
+    Defect("top_p above 1 is clamped", "TGI wrappers", CHAT, r"^chat\.error", answer=_fix_number("top_p", 0, 1)),
+    Defect(
+        "a lone surrogate is a failure",
+        "vllm: found by schemathesis",
+        CHAT,
+        r"^chat\.error",
+        answer=refuse_text(rb"\\ud8fe", 500),
+    ),
+    Defect(
+        "deep JSON is a failure",
+        "RecursionError in several servers",
+        CHAT,
+        r"^chat\.error",
+        answer=refuse_text(rb"\[{1000}", 500),
+    ),
+    Defect(
+        "bytes that are not UTF-8 are a failure",
+        "UnicodeDecodeError",
+        CHAT,
+        r"^chat\.error",
+        answer=refuse_text(rb"\xff", 500),
+    ),
+    Defect("no request id", "vLLM without a flag", CHAT, r"^chat\.request", edit=_drop_header("x-request-id")),
+    Defect(
+        "unknown paths are 200",
+        "LM Studio, cline#224",
+        r"no-such-path|no/such/path",
+        r"^http\.unknown",
+        edit=edit_errors(_answer_ok),
+    ),
+    Defect("405 without Allow", "own finding", r"^/v1/models$", r"^http\.allow", edit=_drop_header("allow")),
+    Defect(
+        "405 is not an error body",
+        "FastAPI's default",
+        CHAT,
+        r"^chat\.error-method",
+        methods=("PUT",),
+        answer=lambda _: build_json(405, {"detail": "Method Not Allowed"}),
+    ),
+    Defect(
+        "Messages errors in OpenAI's form",
+        "vLLM's global handlers",
+        MESSAGES,
+        r"^messages\.error",
+        edit=edit_errors(_as_openai_error),
+    ),
+    Defect(
+        "Ollama errors in OpenAI's form",
+        "own finding",
+        r"^/api/",
+        r"^ollama",
+        edit=edit_errors(lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')),
+    ),
+    Defect(
+        "the error of Responses has no code",
+        "llama.cpp",
+        RESPONSES,
+        r"^responses\.error",
+        edit=edit_errors(lambda _, r: setattr(r, "body", b'{"error": {"message": "x", "type": "x"}}')),
+    ),
+)
+ON_RESPONSES: tuple[Defect, ...] = (
+    Defect(
+        "no sequence_number",
+        "llama.cpp#24957",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=edit_each(lambda v: v.pop("sequence_number", None)),
+    ),
+    Defect(
+        "sequence_number restarts", "vllm#37071", RESPONSES, r"^responses\.stream", edit=edit_events(_reset_sequence)
+    ),
+    Defect(
+        "no response.created", "litellm#9545", RESPONSES, r"^responses\.stream", edit=_drop_events("response.created")
+    ),
+    Defect(
+        "no response.completed",
+        "ollama#14600",
+        RESPONSES,
+        r"^(responses\.stream|codex)",
+        edit=_drop_events("response.completed", "response.incomplete"),
+    ),
+    Defect(
+        "item ids differ at the end",
+        "litellm#37852, vllm#38227",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=edit_events(_renumber_items),
+    ),
+    Defect(
+        "no output_text.done",
+        "ogx#5309",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=_drop_events("response.output_text.done"),
+    ),
+    Defect(
+        "content_index is wrong",
+        "vllm#45742",
+        RESPONSES,
+        r"^(responses\.stream|sdk\.responses)",
+        edit=_change_events("response.output_text.delta", _set("content_index", 1)),
+    ),
+    Defect(
+        "no output_item.done",
+        "Codex shows an empty turn",
+        RESPONSES,
+        r"^(responses\.stream|codex)",
+        edit=_drop_events("response.output_item.done"),
+    ),
+    Defect(
+        "vendor events", "heartbeats of gateways", RESPONSES, r"^responses\.stream", edit=edit_events(_add_heartbeat)
+    ),
+    Defect(
+        "deltas without logprobs",
+        "strict clients",
+        RESPONSES,
+        r"^responses\.stream",
+        edit=_change_events("response.output_text.delta", lambda v: v.pop("logprobs")),
+    ),
+    Defect("events without names", "several servers", RESPONSES, r"^responses\.stream", edit=edit_events(_unname)),
+    Defect(
+        "incomplete is called completed",
+        "vLLM before 0.11",
+        RESPONSES,
+        r"^responses\.(incomplete|limit)",
+        edit=edit_json(_complete),
+    ),
+    Defect(
+        "parameters are echoed as defaults",
+        "vLLM",
+        RESPONSES,
+        r"^responses\.echoes",
+        edit=edit_json(lambda r: r.update(temperature=1.0, metadata={})),
+    ),
+    Defect(
+        "usage without cached tokens",
+        "litellm",
+        RESPONSES,
+        r"^responses\.field",
+        edit=edit_json(lambda r: r["usage"].pop("input_tokens_details")),
+    ),
+    Defect(
+        "output text without annotations",
+        "vercel/ai rejects it",
+        RESPONSES,
+        r"^responses\.(field|whole)",
+        edit=edit_json(lambda r: [p.pop("annotations", None) for i in r["output"] for p in i.get("content", ())]),
+    ),
+    Defect(
+        "namespaces are rejected",
+        "llama.cpp#20156, vllm#49493",
+        RESPONSES,
+        r"^codex",
+        answer=refuse(_has_tool("namespace")),
+    ),
+    Defect("namespaces are flattened", "vllm#46737", RESPONSES, r"^codex", edit=edit_json(_flatten_namespace)),
+    Defect(
+        "hosted tools are rejected", "llama.cpp#20156", RESPONSES, r"^codex", answer=refuse(_has_tool("web_search"))
+    ),
+    Defect(
+        "lists as outputs of calls are rejected",
+        "llama.cpp#23465",
+        RESPONSES,
+        r"^responses\.accepts",
+        answer=refuse(_has_output_list),
+    ),
+    Defect(
+        "orphan outputs are accepted",
+        "own finding A2",
+        RESPONSES,
+        r"^codex",
+        answer=change_body(lambda b: b.update(input="Hi") if "call_x" in json.dumps(b) else None),
+    ),
+    Defect(
+        "outputs without a call_id are rejected",
+        "own finding A1",
+        RESPONSES,
+        r"^codex",
+        answer=refuse_text(b"goal_objective"),
+    ),
+    Defect(
+        "previous_response_id is ignored",
+        "several servers",
+        RESPONSES,
+        r"^(state|responses\.rejects)",
+        answer=drop("previous_response_id"),
+    ),
+    Defect(
+        "instructions are ignored",
+        "several servers",
+        RESPONSES,
+        r"^responses\.instructions",
+        answer=drop("instructions"),
+    ),
+    Defect("store: false is stored", "class of privacy bugs", RESPONSES, r"^state\.store", answer=drop("store")),
+    Defect(
+        "stored responses lose their output",
+        "race of streamed responses",
+        r"^/v1/responses/resp_",
+        r"^state\.retrieve",
+        edit=edit_json(lambda r: r.update(output=[]) if r.get("object") == "response" else None),
+    ),
+    Defect(
+        "deleting twice succeeds",
+        "SDK stubs",
+        r"^/v1/responses/resp_",
+        r"^state\.delete",
+        methods=("DELETE",),
+        answer=_answer_deleted,
+    ),
+    Defect(
+        "no input items",
+        "vLLM",
+        r"input_items$",
+        r"^state\.input",
+        answer=lambda _: build_json(404, {"error": {"message": "Not Found", "type": "x", "param": None, "code": None}}),
+        profile="openai",
+    ),
+    Defect(
+        "the count of tokens is an estimate",
+        "claude-relay-service#731",
+        r"input_tokens$",
+        r"^state\.input-tokens",
+        edit=edit_json(lambda r: r.update(input_tokens=r["input_tokens"] + 2)),
+    ),
+    Defect(
+        "streams cannot be resumed",
+        "vLLM",
+        r"^/v1/responses/resp_",
+        r"^background\.resume",
+        answer=_drop_starting_after,
+    ),
+    Defect("background is ignored", "several servers", RESPONSES, r"^background\.run", answer=drop("background")),
+    Defect(
+        "cancelling does nothing",
+        "vLLM",
+        r"/cancel$",
+        r"^(background\.cancel|state\.cancel)",
+        answer=lambda _: build_json(200, {"status": "in_progress"}),
+    ),
+    Defect("conversations do not grow", "several servers", RESPONSES, r"^conversations", answer=drop("conversation")),
+    Defect(
+        "pages repeat their last item",
+        "off-by-one of cursors",
+        r"^/v1/conversations/.*/items$",
+        r"^conversations\.pages",
+        edit=edit_json(lambda r: r.update(last_id=r["first_id"]) if "last_id" in r else None),
+    ),
+)
+ON_MESSAGES: tuple[Defect, ...] = (
+    Defect("Messages events without names", "litellm#32357", MESSAGES, r"^messages\.stream", edit=edit_events(_unname)),
+    Defect(
+        "Messages end with [DONE]",
+        "proxies of OpenAI's API",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=edit_events(lambda e: [*e, (None, "[DONE]")]),
+    ),
+    Defect("block indices are reused", "CLIProxyAPI#539", MESSAGES, r"^messages\.stream", edit=edit_each(_reuse_index)),
+    Defect(
+        "no content_block_stop", "sglang#39782", MESSAGES, r"^messages\.stream", edit=_drop_events("content_block_stop")
+    ),
+    Defect(
+        "input tokens 0 in message_start",
+        "litellm#31069",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=_change_events(
+            "message_start",
+            lambda v: v["message"]["usage"].update(
+                input_tokens=0, cache_read_input_tokens=0, cache_creation_input_tokens=0
+            ),
+        ),
+    ),
+    Defect(
+        "message_delta without usage",
+        "mlx-lm#1068",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=_change_events("message_delta", lambda v: v.pop("usage")),
+    ),
+    Defect(
+        "OpenAI's stop reasons in Messages",
+        "proxies of OpenAI's API",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=edit_each(_number_like_completions),
+    ),
+    Defect(
+        "the first text_delta is dropped",
+        "litellm#30765",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=edit_events(
+            lambda e: [
+                x
+                for i, x in enumerate(e)
+                if i
+                != next(
+                    (j for j, y in enumerate(e) if y[1] != "[DONE]" and y[1].get("type") == "content_block_delta"), -1
+                )
+            ]
+        ),
+    ),
+    Defect("system is ignored", "several servers", MESSAGES, r"^messages\.system", answer=drop("system")),
+    Defect(
+        "tool_use input is a text",
+        "proxies of OpenAI's API",
+        MESSAGES,
+        r"^messages\.tool",
+        edit=edit_json(_use_text_input),
+    ),
+    Defect(
+        "stop_sequence is null where one matched",
+        "several servers",
+        MESSAGES,
+        r"^messages\.stop",
+        edit=edit_json(lambda r: r.update(stop_sequence=None, stop_reason="end_turn")),
+    ),
+    Defect("system messages are rejected", "vllm#44000", MESSAGES, r"^claude", answer=refuse(_has_role("system"))),
+    Defect(
+        "unknown betas are rejected",
+        "opensquilla#1102",
+        MESSAGES,
+        r"^claude",
+        answer=lambda r: (
+            build_json(400, {"type": "error", "error": {"type": "invalid_request_error", "message": "beta"}})
+            if "not-known" in r.headers.get("anthropic-beta", "")
+            else None
+        ),
+    ),
+    Defect(
+        "thinking.display: updates is rejected",
+        "own finding A3",
+        MESSAGES,
+        r"^claude",
+        answer=refuse_text(b'"updates"'),
+    ),
+    Defect(
+        "empty signatures are rejected",
+        "intel/llm-scaler#341",
+        MESSAGES,
+        r"^claude",
+        answer=refuse_text(b'"signature": ""'),
+    ),
+    Defect(
+        "a large max_tokens is rejected",
+        "vLLM",
+        MESSAGES,
+        r"^claude",
+        answer=refuse(lambda b: isinstance(b.get("max_tokens"), int) and b["max_tokens"] > 8192),
+    ),
+    Defect("thread is ignored", "vLLM 0.33", MESSAGES, r"^claude", answer=change_body(_ignore_thread)),
+    Defect(
+        "tool results as blocks are rejected",
+        "several servers",
+        MESSAGES,
+        r"^messages\.accepts",
+        answer=refuse_text(b'"is_error"'),
+    ),
+    Defect("the count ignores tools", "CLIProxyAPI#679", r"count_tokens$", r"^count", answer=drop("tools", "system")),
+    Defect(
+        "tool_choice any is ignored",
+        "servers without a grammar",
+        MESSAGES,
+        r"^messages\.tool",
+        answer=change_body(lambda b: b.update(tool_choice={"type": "none"}) if b.get("tool_choice") else None),
+    ),
+    Defect(
+        "a large negative max_tokens is clamped",
+        "several servers",
+        MESSAGES,
+        r"^messages\.error",
+        answer=_fix_number("max_tokens", 1, 1e9),
+    ),
+)
+ON_OTHERS: tuple[Defect, ...] = (
+    Defect(
+        "base64 is ignored",
+        "litellm#42426, lmstudio#756",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        edit=edit_json(_float_lists),
+    ),
+    Defect("dimensions are ignored", "ollama#6934", r"^/v1/embeddings$", r"^embeddings", answer=drop("dimensions")),
+    Defect(
+        "embeddings come in another order",
+        "parallel workers",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        edit=edit_json(_reverse),
+    ),
+    Defect(
+        "all indices of embeddings are 0",
+        "llama.cpp#10887",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        edit=edit_json(lambda r: [e.update(index=0) for e in r["data"]]),
+    ),
+    Defect(
+        "usage of embeddings is 0",
+        "several servers",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        edit=_usage(_set("prompt_tokens", 0)),
+    ),
+    Defect(
+        "an empty list of inputs is accepted",
+        "several servers",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        answer=lambda r: (
+            build_json(
+                200, {"object": "list", "data": [], "model": "m", "usage": {"prompt_tokens": 0, "total_tokens": 0}}
+            )
+            if r.json.get("input") == []
+            else None
+        ),
+    ),
+    Defect(
+        "all embeddings are the same",
+        "pooling bugs",
+        r"^/v1/embeddings$",
+        r"^embeddings",
+        edit=edit_json(lambda r: [e.update(embedding=r["data"][0]["embedding"]) for e in r["data"]]),
+    ),
+    Defect(
+        "models have no created",
+        "zed#34513",
+        r"^/v1/models$",
+        r"^models",
+        edit=edit_json(lambda r: [m.pop("created") for m in r["data"]]),
+    ),
+    Defect(
+        "a model cannot be retrieved",
+        "vLLM",
+        r"^/v1/models/",
+        r"^models",
+        answer=lambda _: build_json(404, {"error": {"message": "x", "type": "x", "param": None, "code": None}}),
+    ),
+    Defect(
+        "Ollama's num_predict is ignored",
+        "compatibility layers",
+        r"^/api/(chat|generate)$",
+        r"^ollama.*limit",
+        answer=drop("num_predict"),
+    ),
+    Defect(
+        "Ollama streams end without done",
+        "compatibility layers",
+        r"^/api/chat$",
+        r"^ollama-chat\.stream",
+        edit=edit_lines(lambda lines: lines[:-1]),
+    ),
+    Defect(
+        "Ollama's durations are absent",
+        "compatibility layers",
+        r"^/api/chat$",
+        r"^ollama-chat",
+        edit=edit_json(lambda r: [r.pop(name, None) for name in ("total_duration", "eval_duration")]),
+    ),
+    Defect(
+        "Ollama does not stream by default",
+        "compatibility layers",
+        r"^/api/chat$",
+        r"^ollama-chat\.streams",
+        answer=change_body(lambda b: b.setdefault("stream", False)),
+    ),
+    Defect(
+        "Ollama's counts differ in streams",
+        "compatibility layers",
+        r"^/api/generate$",
+        r"^ollama-generate\.stream",
+        edit=edit_lines(lambda lines: [*lines[:-1], {**lines[-1], "eval_count": 1}]),
+    ),
+    Defect(
+        "Ollama's embeddings are not normalized",
+        "ollama#4128",
+        r"^/api/embed$",
+        r"^ollama\.embed",
+        edit=edit_json(_scale),
+    ),
+    Defect(
+        "Ollama's format is ignored",
+        "compatibility layers",
+        r"^/api/chat$",
+        r"^ollama-chat\.(schema|json)",
+        answer=drop("format"),
+    ),
+    Defect("ignore_eos is ignored", "compatibility layers", CHAT, r"^vllm", answer=drop("ignore_eos"), model="tiny"),
+    Defect("min_tokens is ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("min_tokens")),
+    Defect("stop_token_ids are ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("stop_token_ids")),
+    Defect(
+        "allowed_token_ids are ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("allowed_token_ids")
+    ),
+    Defect("logit_bias is ignored", "compatibility layers", COMPLETIONS, r"^vllm", answer=drop("logit_bias")),
+    Defect(
+        "structured_outputs are ignored",
+        "guided_* after its removal",
+        CHAT,
+        r"^vllm\.structured",
+        answer=drop("structured_outputs"),
+    ),
+    Defect(
+        "prompt_logprobs are ignored",
+        "compatibility layers",
+        COMPLETIONS,
+        r"^vllm\.prompt",
+        answer=drop("prompt_logprobs"),
+    ),
+    Defect("echo is ignored", "vLLM-compatible mocks", COMPLETIONS, r"^completions\.echo", answer=drop("echo")),
+    Defect(
+        "only the first prompt of a list counts",
+        "llama.cpp before 2024",
+        COMPLETIONS,
+        r"^completions\.prompt",
+        answer=change_body(
+            lambda b: (
+                b.update(prompt=b["prompt"][0])
+                if isinstance(b.get("prompt"), list) and b["prompt"] and isinstance(b["prompt"][0], str)
+                else None
+            )
+        ),
+    ),
+    Defect(
+        "text_offset is 0 everywhere",
+        "vllm#5135",
+        COMPLETIONS,
+        r"^completions\.logprobs",
+        edit=_whole_choice(
+            lambda c: (
+                c["logprobs"].update(text_offset=[0] * len(c["logprobs"]["tokens"])) if c.get("logprobs") else None
+            )
+        ),
+    ),
+    Defect(
+        "detokenize adds a space",
+        "SentencePiece wrappers",
+        r"^/detokenize$",
+        r"^tokenize",
+        edit=edit_json(lambda r: r.update(prompt=f" {r['prompt']}")),
+    ),
+    Defect("counters do not grow", "own finding D11", r"^/metrics$", r"^operations", edit=_lower_counters),
+    Defect(
+        "metrics are listed twice",
+        "multiprocess exporters",
+        r"^/metrics$",
+        r"^operations",
+        edit=lambda _, r: setattr(r, "body", r.body * 2),
+    ),
+    Defect(
+        "text/plain is accepted",
+        "own finding H1",
+        CHAT,
+        r"^http\.simple",
+        answer=lambda r: (
+            r.headers.update({"content-type": "application/json"}) or (r.headers.pop("origin", None) and None)
+        ),
+    ),
+    Defect(
+        "CORS reflects every site with credentials",
+        "gradio CVE-2024-1727",
+        CHAT,
+        r"^http\.cors",
+        methods=("OPTIONS",),
+        answer=lambda r: Response(
+            204, {"access-control-allow-origin": r.headers["origin"], "access-control-allow-credentials": "true"}
+        ),
+    ),
+    Defect(
+        "other host names are served on loopback",
+        "ollama CVE-2024-28224",
+        r"^/v1/models$",
+        r"^http\.rebinding",
+        answer=lambda r: r.headers.update(host="localhost"),
+    ),
+    Defect(
+        "streams may be buffered",
+        "nginx in front of several servers",
+        CHAT,
+        r"^http\.stream-cache",
+        edit=_drop_header("cache-control"),
+    ),
+)
+ON_BYTES: tuple[Defect, ...] = (
+    Defect(
+        "two Content-Lengths are accepted",
+        "CVE-2019-16786 and like",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"Content-Length: 3\r\nContent-Length: 4", b"Content-Length: 3"),
+    ),
+    Defect(
+        "a signed Content-Length is accepted",
+        "h11, waitress, Node before 2021",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"Content-Length: \+3", b"Content-Length: 3"),
+    ),
+    Defect(
+        "a space before the colon is accepted",
+        "CVE-2019-16276 (Go)",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"(Content-Length|Transfer-Encoding) :", rb"\1:"),
+    ),
+    Defect("NUL in headers is accepted", "class", "", r"^http\.rejects", edit_bytes=_replace(rb"a\x00b", b"ab")),
+    Defect(
+        "a carriage return alone is accepted",
+        "CVE-2023-30589 (Node)",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"a\rb", b"ab"),
+    ),
+    Defect(
+        "folded lines are accepted",
+        "CVE-2022-32215 (Node)",
+        "",
+        r"^http\.folded",
+        edit_bytes=_replace(rb"X-Check: a\r\n b: c", b"X-Check: a b: c"),
+    ),
+    Defect(
+        "a missing Host is accepted",
+        "h2o, uvicorn with httptools",
+        "",
+        r"^http\.no-host",
+        edit_bytes=_replace(rb"(GET /v1/models HTTP/1.1\r\n)(?!.*Host:)", rb"\1Host: localhost\r\n"),
+    ),
+    Defect(
+        "Content-Length beside chunked is ignored, and the connection goes on",
+        "CVE-2022-24766 (mitmproxy) and like",
+        "",
+        r"^http\.both",
+        edit_bytes=_replace(rb"Content-Length: 5\r\n", b""),
+    ),
+    Defect(
+        "chunk sizes with 0x are accepted",
+        "CVE-2020-8287 (Node) and like",
+        "",
+        r"^http\.chunk",
+        edit_bytes=_replace(rb"0x3\r\n", b"3\r\n"),
+    ),
+    Defect(
+        "chunk sizes with a sign are accepted",
+        "aiohttp CVE-2023-49081 and like",
+        "",
+        r"^http\.chunk",
+        edit_bytes=_replace(rb"\+3\r\n", b"3\r\n"),
+    ),
+    Defect(
+        "an unknown transfer coding is read as chunked",
+        "CVE-2022-32213 (Node)",
+        "",
+        r"^http\.rejects",
+        edit_bytes=_replace(rb"xchunked", b"chunked"),
+    ),
+)
+DEFECTS = (*ON_STREAMS, *ON_CHAT, *ON_TOOLS, *ON_ERRORS, *ON_RESPONSES, *ON_MESSAGES, *ON_OTHERS, *ON_BYTES)

@@ -1,0 +1,71 @@
+"""The share of planted defects that `dragoman check` finds.
+
+    python -m tests.check.mutation_score [PATTERN]        prints the score and what was missed
+
+PATTERN limits the defects, by their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from dragoman.check.catalog import CHECKS
+from dragoman.check.runner import Outcome, Report, run_checks
+from dragoman.check.session import Target
+
+from .defects import DEFECTS
+from .reference import DefectProxy, build_reference, proxy_bytes, serve
+from .wire import Defect
+
+
+@dataclass(frozen=True)
+class Finding:
+    """found: the ids of the checks that fail on the defect."""
+
+    defect: Defect
+    found: tuple[str, ...]
+
+
+def check_server(url: str, only: str, *, model: str, profile: str = "auto") -> Report:
+    checks = [check for check in CHECKS if check.matches(only)]
+    assert checks, f"no check matches {only}"
+    return asyncio.run(run_checks(Target(url=url, model=model, profile=profile), checks))
+
+
+def find_failures(report: Report) -> tuple[str, ...]:
+    return tuple(verdict.check.id for verdict in report.verdicts if verdict.outcome is Outcome.FAILED)
+
+
+def hunt(url: str, proxy: DefectProxy, defect: Defect) -> Finding:
+    """Run the defect's checks against a server with it."""
+    proxy.defect = None if defect.edit_bytes else defect
+    try:
+        with nullcontext(url) if defect.edit_bytes is None else proxy_bytes(url, defect.edit_bytes) as address:
+            return Finding(
+                defect, find_failures(check_server(address, defect.only, model=defect.model, profile=defect.profile))
+            )
+    finally:
+        proxy.defect = None
+
+
+def hunt_all(defects: Iterable[Defect] = DEFECTS) -> list[Finding]:
+    proxy, models = build_reference()
+    with serve(proxy, models) as url:
+        return [hunt(url, proxy, defect) for defect in defects]
+
+
+def main(pattern: str = "") -> None:
+    findings = hunt_all(defect for defect in DEFECTS if re.search(pattern, defect.name))
+    found = [finding for finding in findings if finding.found]
+    for finding in findings:
+        print("found " if finding.found else "MISSED", finding.defect.name, "|", ", ".join(finding.found[:4]))
+    print(f"{len(found)} of {len(findings)} planted defects found: {100 * len(found) / len(findings):.1f} %")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,209 @@
+"""The servers that the checker is judged on: Dragoman's own engines over its own HTTP, and defects in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.http.disconnect import EXTENSION
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.pipeline.models import Models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, load_settings
+from dragoman.store.memory import MemoryStore
+
+from .wire import Defect, Request, Response
+
+MODELS = """{
+    "tiny": {"model": "tiny", "pinned": true, "max_model_len": 8192},
+    "scripted": {"model": "scripted", "pinned": true, "max_model_len": 8192},
+    "sim": {"model": "sim", "pinned": true, "max_model_len": 8192, "time_scale": 100000, "sim_tool_calls": 0}
+}"""
+
+
+class DefectProxy:
+    """An ASGI application in front of another, which plants one defect at a time. defect: None passes everything on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.defect: Defect | None = None
+        self._running = 0
+        self._last: dict[str, bytes] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        defect = self.defect
+        if scope["type"] != "http" or defect is None or not defect.applies(scope["method"], scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        if defect.ignores_disconnect:
+            await self._app_without_disconnect(scope, receive, send)
+            return
+        request = Request(scope["method"], scope["path"], _decode_headers(scope), await _read_body(receive))
+        response = defect.answer(request)
+        if response is None:
+            response = await self._forward(defect, request, scope)
+        await _send_response(response, send)
+
+    async def _forward(self, defect: Defect, request: Request, scope: Scope) -> Response:
+        self._running += 1
+        try:
+            response = await _call(self._app, request, scope)
+        finally:
+            self._running -= 1
+        defect.edit(request, response)
+        if defect.mixes_streams:
+            last, self._last[request.path] = self._last.get(request.path), response.body
+            if self._running and last is not None:
+                response.body = last
+        return response
+
+    async def _app_without_disconnect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application to its end, whether or not the client is there."""
+        messages = [await receive()]
+
+        async def replay() -> Message:
+            if messages:
+                return messages.pop()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name != EXTENSION}
+
+        def never(_: Callable[[], object] | None, /) -> None:
+            return None
+
+        await asyncio.shield(self._app({**scope, "extensions": {**extensions, EXTENSION: never}}, replay, send))
+
+
+def _decode_headers(scope: Scope) -> dict[str, str]:
+    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def _read_body(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
+async def _call(app: ASGIApp, request: Request, scope: Scope) -> Response:
+    """What the application answers, read to its end."""
+    response = Response()
+    bodies = [{"type": "http.request", "body": request.body, "more_body": False}]
+
+    async def receive() -> Message:
+        if bodies:
+            return bodies.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            response.status = message["status"]
+            response.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
+        elif message["type"] == "http.response.body":
+            response.body += message.get("body", b"")
+
+    dropped = {b"content-length": str(len(request.body)).encode()}
+    headers = [
+        (name.encode(), dropped.get(name.encode(), value.encode("latin-1"))) for name, value in request.headers.items()
+    ]
+    path: dict[str, Any] = {"path": request.path, "raw_path": request.path.encode(), "method": request.method}
+    await app({**scope, **path, "headers": headers}, receive, send)
+    return response
+
+
+async def _send_response(response: Response, send: Send) -> None:
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    if response.status != 204:
+        headers["content-length"] = str(len(response.body))
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": response.status, "headers": raw})
+    await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+
+@contextmanager
+def serve(app: ASGIApp, models: Models) -> Generator[str]:
+    """The address of a server with Dragoman's HTTP protocol, in a thread of its own."""
+    server = Server(
+        build_uvicorn_config(app, Settings(log_level="error")), models, shutdown_config=ShutdownConfig(timeout=0.0)
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def build_reference(settings: Settings | None = None) -> tuple[DefectProxy, Models]:
+    """All reference engines in one server. settings: of another server."""
+    models = build_models(settings or load_settings({"models": MODELS}, {}), SystemClock())
+    return DefectProxy(create_app(models, store=MemoryStore())), models
+
+
+Edit = Callable[[bytes], bytes]
+
+
+@contextmanager
+def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
+    """A TCP proxy in front of a server, which edits what clients send. It knows no HTTP."""
+    host, port = url.removeprefix("http://").split(":")
+    started: list[str] = []
+    is_listening, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, change: Edit) -> None:
+        while data := await source.read(1 << 20):
+            target.write(change(data))
+            await target.drain()
+        target.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
+        try:
+            pumps = copy(reader, upstream_writer, edit), copy(upstream_reader, writer, bytes)
+            await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            for each in (writer, upstream_writer):
+                each.close()
+                with suppress(OSError):
+                    await each.wait_closed()
+
+    async def run() -> None:
+        tasks: set[asyncio.Task[None]] = set()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.create_task(connect(reader, writer)))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        started.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        loops.append((asyncio.get_running_loop(), stop := asyncio.Event()))
+        is_listening.set()
+        await stop.wait()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    is_listening.wait()
+    try:
+        yield started[0]
+    finally:
+        loop, stop = loops[0]
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()

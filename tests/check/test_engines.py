@@ -1,0 +1,93 @@
+"""`check` against Dragoman's own engines: no rule is broken, and no check raises a false alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from dragoman.engines import tiny
+from dragoman.settings import Settings
+from tests.engines.llamacpp.files import write_embedded
+
+from .mutation_score import check_server, find_failures
+from .reference import build_reference, serve
+
+SETTINGS = {"max_model_len": 4096, "max_num_seqs": 8}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Generator[str]:
+    proxy, models = build_reference()
+    with serve(proxy, models) as url:
+        yield url
+
+
+def start(settings: Settings) -> AbstractContextManager[str]:
+    return serve(*build_reference(settings))
+
+
+QUICK = "^(?!sdk|load).*"
+"""All areas but those that import SDKs, which is slow, and load the machine."""
+
+
+@pytest.mark.parametrize("model", ["sim", "scripted"])
+def test_a_reference_engine_breaks_no_rule(reference: str, model: str) -> None:
+    report = check_server(reference, QUICK, model=model)
+    assert find_failures(report) == ()
+    assert report.find_exit_code(strict=True) == 0
+    assert report.score == 100
+
+
+def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str) -> None:
+    """A claimed feature may not be refused."""
+    report = check_server(
+        reference, "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)", model="tiny", profile="openai"
+    )
+    assert find_failures(report) == ()
+    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome == "skipped"]
+    assert all(reason.startswith("not claimed") for reason in skipped), skipped
+    assert report.counts["passed"] > 90
+
+
+@pytest.mark.long
+def test_the_embedded_model_breaks_no_rule(reference: str) -> None:
+    report = check_server(reference, ".*", model="tiny")
+    assert find_failures(report) == ()
+    assert report.counts["passed"] > 650
+
+
+@pytest.mark.long
+def test_an_upstream_breaks_no_rule() -> None:
+    with ExitStack() as stack:
+        behind = stack.enter_context(start(Settings(model="tiny", api_profile="vllm", max_model_len=4096)))
+        url = stack.enter_context(start(Settings(model=f"{behind}/v1", max_model_len=4096)))
+        report = check_server(url, QUICK)
+    assert find_failures(report) == ()
+    assert report.counts["passed"] > 500
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_transformers_break_no_rule() -> None:
+    pytest.importorskip("torch", reason="needs torch (CPU)")
+    pytest.importorskip("transformers", reason="needs transformers")
+    settings = Settings(model=f"transformers:{tiny.find_bundled_model()}", device="cpu", **SETTINGS)
+    with start(settings) as url:
+        report = check_server(url, QUICK)
+    assert find_failures(report) == ()
+    assert report.counts["passed"] > 500
+
+
+@pytest.mark.llamacpp
+@pytest.mark.long
+def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="needs xllamacpp")
+    pytest.importorskip("gguf", reason="needs gguf")
+    settings = Settings(model=str(write_embedded(tmp_path / "tiny.gguf")), threads=1, dtype="float32", **SETTINGS)
+    with start(settings) as url:
+        report = check_server(url, QUICK)
+    assert find_failures(report) == ()
+    assert report.counts["passed"] > 500

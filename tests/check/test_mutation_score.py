@@ -1,0 +1,53 @@
+"""The quality of the checker: the share of planted defects that it finds. docs/check.md has the score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from .defects import DEFECTS, ON_BYTES, ON_CHAT, ON_ERRORS, ON_MESSAGES, ON_OTHERS, ON_RESPONSES, ON_STREAMS, ON_TOOLS
+from .mutation_score import check_server, find_failures, hunt, hunt_all
+from .reference import DefectProxy, build_reference, serve
+
+FLOOR = 0.95
+GROUPS = (ON_STREAMS, ON_CHAT, ON_TOOLS, ON_ERRORS, ON_RESPONSES, ON_MESSAGES, ON_OTHERS, ON_BYTES)
+SAMPLE = [defect for group in GROUPS for defect in group[:12:3]]
+"""Four of each group, by place: all take minutes."""
+DOCS = Path(__file__).parents[2] / "docs" / "check.md"
+
+
+@pytest.fixture(scope="module")
+def reference() -> Generator[tuple[str, DefectProxy]]:
+    proxy, models = build_reference()
+    with serve(proxy, models) as url:
+        yield url, proxy
+
+
+@pytest.mark.parametrize("defect", SAMPLE, ids=lambda defect: defect.name)
+def test_a_planted_defect_is_found(reference: tuple[str, DefectProxy], defect: object) -> None:
+    chosen = next(each for each in SAMPLE if each is defect)
+    assert hunt(*reference, chosen).found
+
+
+def test_without_a_defect_the_same_checks_find_nothing(reference: tuple[str, DefectProxy]) -> None:
+    for only in sorted({defect.only for defect in SAMPLE}):
+        assert find_failures(check_server(reference[0], only, model="sim")) == ()
+
+
+def test_the_defects_are_many_and_each_has_an_origin() -> None:
+    assert len(DEFECTS) >= 150
+    assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
+    assert all(defect.origin and defect.only for defect in DEFECTS)
+
+
+@pytest.mark.long
+def test_the_mutation_score_is_at_least_95_percent_and_the_docs_have_it() -> None:
+    findings = hunt_all()
+    found = sum(bool(finding.found) for finding in findings)
+    assert found / len(findings) >= FLOOR, [f.defect.name for f in findings if not f.found]
+    documented = re.search(r"(\d+) of (\d+) planted defects", DOCS.read_text())
+    assert documented is not None
+    assert (int(documented[1]), int(documented[2])) == (found, len(findings))

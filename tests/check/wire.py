@@ -1,0 +1,225 @@
+"""A defect: what it does to requests and to responses. Tools for writing one in a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Json:
+        """The body; empty if it is no object."""
+        try:
+            value: object = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}  # pyright: ignore
+
+
+@dataclass
+class Response:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+
+    @property
+    def is_stream(self) -> bool:
+        kind = self.headers.get("content-type", "")
+        return kind.startswith(("text/event-stream", "application/x-ndjson"))
+
+
+Answer = Callable[[Request], Response | None]
+EditResponse = Callable[[Request, Response], None]
+
+
+def answer_nothing(_: Request) -> Response | None:
+    return None
+
+
+def edit_nothing(_request: Request, _response: Response) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One planted defect.
+
+    origin: the server that had it, or the report. paths: regular expression of the paths that it is on.
+    only: regular expression of the checks that are run for it: fewer than all, so that what they find is found.
+    answer: changes the request in place, or answers it itself. edit: changes the response in place.
+    model: the reference engine behind it; `sim` enforces tools and schemas, computes embeddings, and is fast.
+    edit_bytes: changes what a client sends on the connection, below HTTP.
+    """
+
+    name: str
+    origin: str
+    paths: str
+    only: str
+    answer: Answer = answer_nothing
+    edit: EditResponse = edit_nothing
+    edit_bytes: Callable[[bytes], bytes] | None = None
+    ignores_disconnect: bool = False
+    mixes_streams: bool = False
+    methods: tuple[str, ...] = ()
+    profile: str = "auto"
+    model: str = "sim"
+
+    def applies(self, method: str, path: str) -> bool:
+        return re.search(self.paths, path) is not None and (not self.methods or method in self.methods)
+
+
+# Requests
+
+
+def change_body(change: Callable[[Json], None]) -> Answer:
+    """Change the body of a request, if it is an object."""
+
+    def answer(request: Request) -> None:
+        body = request.json
+        if body:
+            change(body)
+            request.body = json.dumps(body).encode()
+
+    return answer
+
+
+def drop(*names: str) -> Answer:
+    """Ignore fields in silence."""
+
+    def change(body: Json) -> None:
+        for name in names:
+            body.pop(name, None)
+            if isinstance(body.get("options"), dict):
+                body["options"].pop(name, None)
+
+    return change_body(change)
+
+
+def refuse(when: Callable[[Json], object], status: int = 400, body: object = None) -> Answer:
+    """Answer a request with an error if its body is such."""
+    envelope = body or {
+        "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
+    }
+
+    def answer(request: Request) -> Response | None:
+        return build_json(status, envelope) if request.json and when(request.json) else None
+
+    return answer
+
+
+def refuse_text(pattern: bytes, status: int = 400, body: object = None) -> Answer:
+    """Answer a request with an error if its bytes contain this."""
+    envelope = body or {
+        "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
+    }
+
+    def answer(request: Request) -> Response | None:
+        return build_json(status, envelope) if re.search(pattern, request.body) else None
+
+    return answer
+
+
+def build_json(status: int, body: object) -> Response:
+    return Response(status, {"content-type": "application/json"}, json.dumps(body).encode())
+
+
+# Responses
+
+
+def edit_json(change: Callable[[Json], object]) -> EditResponse:
+    """Change the body of a whole answer that succeeded."""
+
+    def edit(_: Request, response: Response) -> None:
+        if response.status == 200 and not response.is_stream:
+            value = json.loads(response.body)
+            change(value)
+            response.body = json.dumps(value).encode()
+
+    return edit
+
+
+def edit_errors(change: Callable[[Request, Response], None]) -> EditResponse:
+    def edit(request: Request, response: Response) -> None:
+        if response.status >= 400:
+            change(request, response)
+
+    return edit
+
+
+Event = tuple[str | None, Any]
+"""A name, and an object or the text [DONE]."""
+
+
+def edit_events(change: Callable[[list[Event]], list[Event]]) -> EditResponse:
+    """Change the events of a stream."""
+
+    def edit(_: Request, response: Response) -> None:
+        if response.is_stream:
+            response.body = write_events(change(read_events(response.body)))
+
+    return edit
+
+
+def edit_each(change: Callable[[Json], object]) -> EditResponse:
+    """Change each object of a stream in place."""
+
+    def edit(events: list[Event]) -> list[Event]:
+        for _, value in events:
+            if isinstance(value, dict):
+                change(value)  # pyright: ignore
+        return events
+
+    return edit_events(edit)
+
+
+def read_events(body: bytes) -> list[Event]:
+    events: list[Event] = []
+    for block in body.decode().split("\n\n"):
+        name: str | None = None
+        for line in block.split("\n"):
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                data = line.removeprefix("data: ")
+                events.append((name, data if data == "[DONE]" else json.loads(data)))
+    return events
+
+
+def write_events(events: list[Event]) -> bytes:
+    blocks = [
+        ("" if name is None else f"event: {name}\n")
+        + f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n"
+        for name, value in events
+    ]
+    return "".join(blocks).encode()
+
+
+def edit_lines(change: Callable[[list[Json]], list[Json]]) -> EditResponse:
+    """Change the lines of one of Ollama's streams."""
+
+    def edit(_: Request, response: Response) -> None:
+        if response.is_stream:
+            lines: list[Json] = [json.loads(line) for line in response.body.decode().splitlines() if line.strip()]
+            response.body = "".join(json.dumps(line) + "\n" for line in change(lines)).encode()
+
+    return edit
+
+
+def get_deltas(chunk: Json) -> list[Json]:
+    return [choice["delta"] for choice in chunk.get("choices", ()) if "delta" in choice]
+
+
+def get_call_deltas(chunk: Json) -> list[Json]:
+    return [call for delta in get_deltas(chunk) for call in delta.get("tool_calls", ())]

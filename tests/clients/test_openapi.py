@@ -1,0 +1,76 @@
+"""The API's description as others read it: a validator, a tester that draws requests, a generator of clients."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .running import needs, run, serving
+
+pytestmark = pytest.mark.clients
+
+SWITCHES = "sleep|pause|release|abort|^/update|/start_weight|/shutdown"
+"""Routes after which a server would not answer the others."""
+ASKING = """
+import sys
+sys.path.insert(0, "generated")
+from dragoman_client import Client
+from dragoman_client.api.chat_completions import post_v1_chat_completions
+from dragoman_client.api.models import get_v1_models
+from dragoman_client.models import ChatRequest
+
+client = Client(base_url=sys.argv[1])
+print(get_v1_models.sync(client=client).data[0].id)
+body = {"messages": [{"role": "user", "content": "What is the capital of Japan?"}], "temperature": 0}
+print(post_v1_chat_completions.sync(client=client, body=ChatRequest.from_dict(body)).choices[0].message.content)
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving("tiny", tmp_path_factory.mktemp("described")) as where:
+        yield where
+
+
+@pytest.fixture
+def document(address: str, tmp_path: Path) -> Path:
+    file = tmp_path / "openapi.json"
+    file.write_bytes(httpx2.get(f"{address}/openapi.json").raise_for_status().content)
+    return file
+
+
+@needs("openapi_spec_validator")
+def test_a_validator_accepts_it(document: Path) -> None:
+    validate: Any = import_module("openapi_spec_validator").validate
+    validate(json.loads(document.read_text()))
+
+
+@needs("schemathesis")
+def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -> None:
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    arguments = ["run", f"{address}/openapi.json", "--checks", f"{checks},response_headers_conformance"]
+    arguments += ["--mode", "all", "--phases", "examples,fuzzing", "-n", "10", "--seed", "1"]
+    program = "from schemathesis.cli import schemathesis; schemathesis()"
+    run(tmp_path, sys.executable, "-c", program, *arguments, "--exclude-path-regex", SWITCHES)
+
+
+@needs("openapi_python_client")
+def test_a_generated_client_asks(address: str, document: Path, tmp_path: Path) -> None:
+    generate = "from openapi_python_client.cli import app; app()"
+    told = run(
+        tmp_path, sys.executable, "-c", generate, "generate", "--path", str(document), "--output-path", "generated"
+    )
+    # It knows no JSON lines.
+    assert told.count("WARNING parsing") == told.count("Unsupported content_type application/x-jsonl"), told
+    (tmp_path / "asking.py").write_text(ASKING)
+    assert run(tmp_path, sys.executable, "asking.py", address).splitlines() == [
+        "tiny",
+        "The capital of Japan is Tokyo.",
+    ]

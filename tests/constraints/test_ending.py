@@ -1,0 +1,126 @@
+"""Constrained answers that end legally within their token limit."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from dragoman.constraints.ending import ClosingMatcher
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.core.engine import Tokenizer
+from dragoman.prompts.tokenizer import HfTokenizer
+
+from .walks import advance, allowed, text
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 5},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["alpha", "b"]}, "minItems": 2},
+        "more": {"$ref": "#"},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+ANY: dict[str, Any] = {"type": "object"}
+SCHEMAS = (PERSON, ANY, {"type": "array", "items": ANY, "minItems": 3})
+
+
+def closing(compiler: Compiler, grammar: str, limit: int) -> ClosingMatcher:
+    matcher = compiler.compile_text(grammar, None).build_closing_matcher(compiler.endings, limit)
+    assert isinstance(matcher, ClosingMatcher)
+    return matcher
+
+
+def json_grammar(schema: dict[str, Any]) -> str:
+    return "start: answer\nanswer: %json " + json.dumps(schema)
+
+
+def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, random: Random) -> list[int]:
+    """What an engine does that samples at random: it asks for the mask, and what to append instead of its token."""
+    ids: list[int] = []
+    while len(ids) < limit and not matcher.finished:
+        token = matcher.replace(random.choice(allowed(matcher, tokenizer.vocab_size)))
+        assert matcher.allows(token)
+        assert matcher.advance(token)
+        if token == eos:
+            break
+        ids.append(token)
+    return ids
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=("person", "any", "array"))
+@pytest.mark.parametrize("limit", [36, 80, 200])
+def test_an_answer_that_is_cut_is_valid(embedded: HfTokenizer, compiler: Compiler, schema: dict[str, Any], limit: int):
+    eos, closed = compiler.vocabulary.eos[0], 0
+    for seed in range(6):
+        matcher = closing(compiler, json_grammar(schema), limit)
+        ids = sample(matcher, embedded, eos, limit, Random(seed))
+        jsonschema_rs.validate(schema, json.loads(text(embedded, ids)))
+        assert len(ids) <= limit
+        closed += matcher.was_closed
+    assert closed, "random answers are longer than the limit"
+
+
+@pytest.mark.parametrize(
+    "pattern", [r'[a-z]*x"', r"\d{3}-\d{4}", r"(ab)+c", r"[a-q]{3,40}zz", r"(yes|no), because .{10,200}\."]
+)
+@pytest.mark.parametrize("limit", [20, 33])
+def test_patterns_are_closed_too(embedded: HfTokenizer, compiler: Compiler, pattern: str, limit: int):
+    eos = compiler.vocabulary.eos[0]
+    for seed in range(4):
+        matcher = closing(compiler, f"start: /{pattern}/", limit)
+        assert re.fullmatch(pattern, text(embedded, sample(matcher, embedded, eos, limit, Random(seed))))
+
+
+def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: Compiler):
+    """The tokens of an answer that fits are the model's own. Some are to spare: endings are short, not the shortest."""
+    ids = embedded.encode('{"name":"Susan and her many brothers","age":3,"tags":["alpha","b"]}', special=False)
+    for limit in (len(ids) + 6, 500):
+        matcher = closing(compiler, json_grammar(PERSON), limit)
+        for token in ids:
+            assert matcher.replace(token) == token
+            assert matcher.advance(token)
+        assert not matcher.was_closed
+    matcher = closing(compiler, json_grammar(PERSON), len(ids) - 1)
+    for token in ids[:-1]:
+        assert matcher.advance(matcher.replace(token))
+    assert matcher.was_closed
+    assert matcher.finished
+
+
+def test_a_limit_without_room_for_any_ending_cuts_the_answer(embedded: HfTokenizer, compiler: Compiler):
+    matcher = closing(compiler, json_grammar(PERSON), 5)
+    ids = sample(matcher, embedded, compiler.vocabulary.eos[0], 5, Random(1))
+    assert len(ids) == 5
+    assert not matcher.was_closed
+
+
+def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler: Compiler):
+    """Engines that only check sampled tokens, as llama.cpp's is, sample again from the mask."""
+    ids = embedded.encode('{"a": {"b": {"c": {', special=False)
+    matcher = closing(compiler, json_grammar(ANY), len(ids) + 5)
+    assert advance(matcher, ids)
+    opener = embedded.encode('"dddd', special=False)[0]
+    found: list[int] = []
+    while not matcher.finished:
+        token = opener
+        if not matcher.allows(token):
+            (token,) = allowed(matcher, embedded.vocab_size)
+        assert matcher.advance(token)
+        found.append(token)
+    assert json.loads(text(embedded, [*ids, *found]))
+    assert len(found) <= 5
+
+
+def test_a_vocabulary_of_another_kind(plain: HfTokenizer, plain_compiler: Compiler):
+    for seed in range(6):
+        matcher = closing(plain_compiler, json_grammar(PERSON), 60)
+        ids = sample(matcher, plain, plain_compiler.vocabulary.eos[0], 60, Random(seed))
+        jsonschema_rs.validate(PERSON, json.loads(text(plain, ids)))

@@ -1,0 +1,121 @@
+"""The extension as an application finds it: what it says about the connection, and that it writes what `send` would."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from dragoman.http.direct_write import DirectResponse, find_direct_response
+from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
+
+
+def found(scope: Scope) -> DirectResponse:
+    direct = find_direct_response(scope)
+    assert direct is not None
+    return direct
+
+
+def test_a_server_may_have_it_or_not() -> None:
+    assert find_direct_response({"extensions": {"tls": {}}}) is None
+    assert find_direct_response({"type": "http"}) is None
+    assert find_direct_response({"extensions": None}) is None
+
+
+async def test_pieces_of_both_ways_are_one_body_and_the_connection_lives_on() -> None:
+    said: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        direct = found(scope)
+        said.append(direct.can_write)
+        await send(start())
+        said.append(direct.can_write)
+        direct.write(b"a")
+        await send(piece(b"b", more=True))
+        direct.write(b"")
+        direct.write(b"c")
+        await send(piece(b"d"))
+        said.append(direct.can_write)
+        direct.write(b"too late")
+
+    async with serving(app) as wire:
+        last = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        first, second = answers(await wire.ask(GET + last))
+    assert first.body == second.body == b"abcd"
+    assert said == [False, True, False] * 2
+
+
+async def test_a_response_to_head_has_no_body_in_either_way() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        await send(start())
+        found(scope).write(b"a")
+        await send(piece(b"b"))
+
+    async with serving(app) as wire:
+        said = await wire.ask(b"HEAD / " + HEAD + b"connection: close\r\n\r\n")
+    assert said.endswith(b"\r\n\r\n")
+
+
+async def test_more_than_the_length_that_was_told_breaks_the_connection() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        await send(start(200, (b"content-length", b"3")))
+        with pytest.raises(RuntimeError, match="longer"):
+            found(scope).write(b"four")
+
+    async with serving(app) as wire:
+        assert (await wire.ask(GET)).endswith(b"\r\n\r\n")
+
+
+async def test_a_client_that_does_not_read_is_not_written_to() -> None:
+    written, stopped, reads = 0, asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal written
+        await body_of(receive)
+        await send(start())
+        direct = found(scope)
+        while direct.can_write:
+            direct.write(b"x" * 65_536)
+            written += 65_536
+        stopped.set()
+        await reads.wait()
+        # `send` waits until the client has read.
+        await send(piece(b"y", more=True))
+        assert direct.can_write
+        direct.write(b"z")
+        await send(piece())
+
+    async with serving(app) as wire:
+        reader, writer = await wire.connect()
+        writer.write(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        await stopped.wait()
+        reads.set()
+        (answer,) = answers(await reader.read(-1))
+        writer.close()
+    assert answer.body == b"x" * written + b"yz"
+
+
+async def test_a_client_that_left_is_not_written_to() -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+    said: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        await send(start())
+        begun.set()
+        assert (await receive())["type"] == "http.disconnect"
+        said.append(found(scope).can_write)
+        found(scope).write(b"nobody reads this")
+        left.set()
+
+    async with serving(app) as wire:
+        _, writer = await wire.connect()
+        writer.write(GET)
+        await begun.wait()
+        writer.close()
+        await left.wait()
+    assert said == [False]

@@ -1,0 +1,153 @@
+"""Socket activation and notifications, as systemd does and expects them (sd_listen_fds(3), sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from dragoman.launch.server import adopt_address
+from dragoman.launch.systemd import Notifier, inherit_sockets
+from dragoman.settings import Settings, SettingsError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is for Linux")
+
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="dragoman.socket")
+os.execv(sys.executable, [sys.executable, "-m", "dragoman", "serve", "scripted", "--store", "none", *sys.argv[2:]])
+"""
+"""Starts a server as systemd does: with a listening socket at descriptor 3, and its own process id."""
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Generator[socket.socket]:
+    """What NOTIFY_SOCKET names."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(30)
+        yield receiver
+
+
+@contextmanager
+def activated(
+    listener: socket.socket, folder: Path, *arguments: str, **environment: str
+) -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", ACTIVATE, str(listener.fileno()), *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        pass_fds=[listener.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_an_inherited_socket_is_served_and_every_state_is_told(tmp_path: Path, channel: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        # Clients that come before the server wait in the queue of the socket.
+        early = socket.create_connection(listener.getsockname())
+        early.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        address = channel.getsockname()
+        with activated(listener, tmp_path, "--port", "1", NOTIFY_SOCKET=address, WATCHDOG_USEC="200000") as process:
+            assert channel.recv(100) == b"READY=1"
+            assert early.recv(100).startswith(b"HTTP/1.1 200")
+            early.close()
+            with urlopen(f"{url}/health", timeout=20) as response:
+                assert response.status == 200
+            assert process.stdout is not None
+            assert url in process.stdout.readline()
+            assert channel.recv(100) == b"WATCHDOG=1"
+            process.send_signal(signal.SIGHUP)
+            reloading = next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1")
+            assert re.fullmatch(rb"RELOADING=1\nMONOTONIC_USEC=\d+", reloading)
+            assert channel.recv(100) == b"READY=1"
+            process.terminate()
+            assert (
+                next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1") == b"STOPPING=1"
+            )
+            assert process.wait(timeout=30) == 0
+
+
+def test_an_inherited_unix_socket_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with activated(listener, tmp_path) as process:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+                client.connect(str(path))
+                client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200")
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        assert path.is_socket()
+
+
+def test_an_inherited_socket_of_all_addresses_needs_a_key(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        with activated(listener, tmp_path) as process:
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode == 2
+            assert "LISTEN_FDS: 0.0.0.0 is reachable from other machines" in errors
+        assert adopt_address(Settings(keys_file="keys.yaml"), listener).port == listener.getsockname()[1]
+
+
+def test_sockets_of_another_process_are_not_taken() -> None:
+    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "OTHER": "y"}
+    assert inherit_sockets(environment) == []
+    assert environment == {"OTHER": "y"}
+
+
+def test_a_socket_that_does_not_listen_is_refused() -> None:
+    script = (
+        "import os, socket\n"
+        "from dragoman.launch.systemd import inherit_sockets\n"
+        "left, right = socket.socketpair()\n"
+        "os.dup2(left.fileno(), 3)\n"
+        "inherit_sockets({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "SettingsError: LISTEN_FDS: descriptor 3 is no listening stream socket" in result.stderr
+
+
+def test_notifications_without_a_service_manager_do_nothing(tmp_path: Path) -> None:
+    for environment in ({}, {"NOTIFY_SOCKET": str(tmp_path / "absent")}, {"NOTIFY_SOCKET": "vsock:2:1"}):
+        notifier = Notifier({**environment, "WATCHDOG_PID": "1", "WATCHDOG_USEC": "1000"})
+        notifier.notify_ready()
+        assert notifier.watchdog_interval is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are Linux's")
+def test_an_abstract_socket_is_notified() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(f"\0dragoman-test-{os.getpid()}")
+        Notifier({"NOTIFY_SOCKET": f"@dragoman-test-{os.getpid()}"}).notify_stopping()
+        assert receiver.recv(100) == b"STOPPING=1"
+
+
+def test_several_instances_cannot_share_an_inherited_socket() -> None:
+    from dragoman.settings import Instance, Instances
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SettingsError, match="instances"):
+        adopt_address(Settings(model="sim", instances=Instances((Instance(),))), listener)

@@ -1,0 +1,83 @@
+"""The law of the API's description: whatever a writer writes for any answer, streamed or whole, is what it says."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
+from dragoman.dialects.base import Header, Writer
+from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
+from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.generate import GenerateRenderOptions, GenerateWriter
+from dragoman.dialects.ollama import OllamaRenderOptions, OllamaWriter
+from dragoman.dialects.responses import ResponsesRenderOptions, ResponsesWriter
+from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
+from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
+from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
+
+from . import test_anthropic, test_chat, test_completions, test_ollama, test_responses, test_sglang, test_tgi
+from .sdk import written
+from .strategies import Case, Kinds, cases
+
+HEADER = Header("id-1", 1700000000, "org/model", "fp_1")
+
+
+def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) -> None:
+    """Two writers of the same kind: each renders one answer. None: the path has no such form."""
+    operation = find_operation("POST", path)
+    assert operation is not None
+    content = operation["responses"]["200"]["content"]
+    media = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
+    values = [] if stream is None else [(media, value) for value in read_values(media, written(stream, case.events))]
+    if whole is not None:
+        kind = "application/json"
+        values += [(kind, value) for value in read_values(kind, whole.render_full(case.reply))]
+    for kind, value in values:
+        assert find_errors(find_value_schema(content, kind), value) == [], value
+
+
+@given(cases(), test_chat.views)
+def test_chat_completions_are_described(case: Case, view: ChatRenderOptions) -> None:
+    check("/v1/chat/completions", case, ChatWriter(HEADER, view), ChatWriter(HEADER, view))
+
+
+@given(cases(test_completions.MANY), test_completions.views)
+def test_completions_are_described(case: Case, view: CompletionsRenderOptions) -> None:
+    check("/v1/completions", case, CompletionsWriter(HEADER, view), CompletionsWriter(HEADER, view))
+
+
+@given(test_anthropic.one_answer, test_anthropic.views)
+def test_messages_are_described(case: Case, view: MessagesRenderOptions) -> None:
+    check("/v1/messages", case, MessagesWriter(HEADER, view), MessagesWriter(HEADER, view))
+
+
+@given(test_responses.one_answer, test_responses.views)
+def test_responses_are_described(case: Case, view: ResponsesRenderOptions) -> None:
+    writers = [ResponsesWriter(HEADER, view, test_responses.ECHO) for _ in range(2)]
+    check("/v1/responses", case, *writers)
+
+
+@given(cases(test_ollama.ONE), test_ollama.views)
+def test_ollamas_answers_are_described(case: Case, view: OllamaRenderOptions) -> None:
+    # Only /api/generate returns a context.
+    view = msgspec.structs.replace(view, returns_context=view.returns_context and not view.is_chat)
+    check("/api/chat" if view.is_chat else "/api/generate", case, OllamaWriter(view), OllamaWriter(view))
+
+
+@given(cases(test_sglang.MANY), test_sglang.views)
+def test_sglangs_answers_are_described(case: Case, view: SglangRenderOptions) -> None:
+    check("/generate", case, SglangWriter(HEADER, view), SglangWriter(HEADER, view))
+
+
+@given(cases(test_tgi.ONE), test_tgi.views)
+def test_tgis_answers_are_described(case: Case, view: TgiRenderOptions) -> None:
+    check("/generate_stream", case, TgiWriter(view), None)
+    check("/generate", case, None, TgiWriter(view))
+
+
+@given(cases(Kinds(max_choices=2)), st.sampled_from((None, 0, 2)), st.booleans())
+def test_generated_tokens_are_described(case: Case, logprobs: int | None, include_usage: bool) -> None:
+    view = GenerateRenderOptions(logprobs=logprobs, prompt_logprobs=logprobs, include_usage=include_usage)
+    check("/inference/v1/generate", case, GenerateWriter(HEADER, view), GenerateWriter(HEADER, view))

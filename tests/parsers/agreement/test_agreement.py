@@ -1,0 +1,45 @@
+"""Texts are read as vLLM's parsers read them, but for the differences that docs/parsers.md lists with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .cases import Case, Reading, load_cases, load_differences, read_reasoning, read_tools
+
+READERS: dict[str, Callable[[Case], tuple[Reading, ...]]] = {"tools": read_tools, "reasoning": read_reasoning}
+every_kind = pytest.mark.parametrize("kind", READERS)
+
+
+@every_kind
+def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
+    explained = {id for difference in load_differences() if difference.kind == kind for id in difference.cases}
+    different: dict[str, object] = {}
+    for case in load_cases(kind):
+        ours = READERS[kind](case)[0]
+        if all(ours.meaning != reading.meaning for reading in case.readings):
+            different[case.id] = case.text, case.readings, ours
+    assert {id: found for id, found in different.items() if id not in explained} == {}, "explain them or agree"
+    assert explained - different.keys() == set(), "these agree now: remove them from differences.json"
+
+
+@every_kind
+def test_the_reading_does_not_depend_on_the_deltas(kind: str):
+    for case in load_cases(kind):
+        whole, streamed = READERS[kind](case)
+        assert whole == streamed, case
+
+
+@pytest.mark.parametrize(("kind", "number", "agreeing"), [("tools", 675, 575), ("reasoning", 220, 209)])
+def test_as_many_texts_agree_as_ever(kind: str, number: int, agreeing: int):
+    differing = sum(len(difference.cases) for difference in load_differences() if difference.kind == kind)
+    assert len(load_cases(kind)) == number
+    assert number - differing >= agreeing
+
+
+@every_kind
+def test_every_text_is_there_once_and_names_its_source(kind: str):
+    cases = load_cases(kind)
+    assert len({case.id for case in cases}) == len(cases)
+    assert all(case.source.startswith("tests/") for case in cases)

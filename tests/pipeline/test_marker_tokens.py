@@ -1,0 +1,71 @@
+"""The control tokens that a family's calls and reasoning consist of reach the parsers, whatever shares a marker."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from dragoman.constraints.bounded import BoundedCompiler
+from dragoman.core.syntax import ReasoningFormat
+from dragoman.engines import tiny
+from dragoman.launch import build_models
+from dragoman.parsers import registry
+from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.models import TokenBackend
+from dragoman.pipeline.served_model import ServedModel
+from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.parsers.goldens import golden
+
+CALLS = {family.names[0]: golden(family.names[0]) for family in CALL_FAMILIES}
+THOUGHTS = {family.names[0]: golden(f"reasoning/{family.names[0]}") for family in REASONING_FAMILIES}
+CONTROL = re.compile(r'<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]?>|<[a-z_]+\|>|<\|"\|>')
+
+
+@pytest.fixture(scope="module")
+def knowing() -> ServedModel:
+    """The embedded model with a tokenizer that has every control token of the transcripts."""
+    (model,) = build_models(Settings(), SystemClock())
+    backend = model.backend
+    assert isinstance(backend, TokenBackend)
+    said = json.loads((tiny.find_bundled_model() / "tokenizer.json").read_bytes())
+    known = {token["content"] for token in said["added_tokens"]}
+    cases = [case for found in (*CALLS.values(), *THOUGHTS.values()) for case in found]
+    controls = sorted({token for case in cases for token in CONTROL.findall(case.raw)} - known)
+    first = 1 + max(*said["model"]["vocab"].values(), *(token["id"] for token in said["added_tokens"]))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    said["added_tokens"] += [
+        {"id": first + n, "content": text, "special": True, **flags} for n, text in enumerate(controls)
+    ]
+    tokenizer = HfTokenizer(json.dumps(said))
+    vocabulary, compiler = Vocabulary(tokenizer), BoundedCompiler(tokenizer, [0])
+    return replace(
+        model, backend=TokenBackend(backend.engine, tokenizer, vocabulary, compiler, frozenset({0}), backend.renderer)
+    )
+
+
+def find_controls(model: ServedModel, texts: list[str]) -> frozenset[int]:
+    assert isinstance(model.backend, TokenBackend)
+    special = model.backend.tokenizer.special_tokens
+    return frozenset(special[token] for text in texts for token in CONTROL.findall(text))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_control_tokens_of_calls_reach_the_parser(knowing: ServedModel, name: str):
+    format = registry.find_tool_format(name)
+    assert format is not None
+    found = replace(knowing, tools=format, reasoning=None)
+    assert find_controls(knowing, [case.raw for case in CALLS[name]]) <= found.marker_ids
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_the_control_tokens_of_reasoning_reach_the_parser(knowing: ServedModel, name: str):
+    format: ReasoningFormat | None = registry.find_reasoning_format(name)
+    found = replace(knowing, tools=None, reasoning=format)
+    assert find_controls(knowing, [case.raw for case in THOUGHTS[name]]) <= found.marker_ids

@@ -1,0 +1,348 @@
+"""Both drivers of a response's tokens: whatever an engine delivers and however a client reads, they send the same.
+
+The first resumes the response's task for every batch and calls ASGI's `send`; the second renders a batch in the
+iteration after the engine's step, and writes it to the connection where that is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import ASGIApp, Message
+
+from dragoman.constraints.bounded import BoundedCompiler
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    Failed,
+    Feature,
+    Health,
+    OutputCallback,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+)
+from dragoman.core.events import FinishReason
+from dragoman.engines import tiny
+from dragoman.http import direct_write, disconnect
+from dragoman.parsers import registry
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.template import load_template
+from dragoman.serving.app import create_app
+from dragoman.store import MemoryStore
+from tests.http.wire import Wire, answers, serving
+
+from .house import Counting, Still, scope, tokenizer
+
+TOKENIZER = tokenizer()
+VOCABULARY = Vocabulary(TOKENIZER)
+TEMPLATE = load_template(tiny.find_bundled_model())
+assert TEMPLATE is not None
+RENDERER = Renderer(TEMPLATE, TOKENIZER)
+
+
+class Stepping:
+    """An engine whose steps are the test's."""
+
+    capabilities = Capabilities(frozenset(Feature), frozenset({"max_tokens", "stop", "temperature"}))
+
+    def __init__(self) -> None:
+        self.live: dict[str, OutputCallback] = {}
+        self.names: list[str] = []
+        self.aborted: list[str] = []
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        self.live[request.id] = deliver
+        self.names.append(request.id)
+
+    def abort(self, id: str) -> None:
+        if self.live.pop(id, None) is not None:
+            self.aborted.append(id)
+
+    def deliver(self, output: TokenOutput) -> None:
+        if output.id in self.live:
+            deliver = self.live[output.id]
+            if isinstance(output, Ended | Failed):
+                del self.live[output.id]
+            deliver(output)
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+def build_app(engine: Stepping) -> ASGIApp:
+    backend = TokenBackend(engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER)
+    added = TOKENIZER.special_tokens.keys()
+    reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    return create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
+
+
+@dataclass
+class Client:
+    """A connection. direct: whether its server has the extension. can_write: whether the client keeps up, by turns."""
+
+    body: bytes
+    direct: bool
+    turns: list[bool]
+    sent: list[bytes] = field(default_factory=list[bytes])
+    statuses: list[int] = field(default_factory=list[int])
+    n_direct: int = 0
+    started: bool = False
+    _asked: int = 0
+
+    @property
+    def can_write(self) -> bool:
+        self._asked += 1
+        return self.started and (not self.turns or self.turns[self._asked % len(self.turns)])
+
+    def write(self, body: bytes) -> None:
+        self.n_direct += 1
+        self.sent.append(body)
+
+    def watch(self, _: Callable[[], object] | None, /) -> None: ...
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if self.turns and not self.turns[len(self.sent) % len(self.turns)]:
+            await asyncio.sleep(0)
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.statuses.append(message["status"])
+        else:
+            self.sent.append(message["body"])
+
+
+Output = Callable[[str], TokenOutput]
+Step = tuple[list[tuple[int, Output]], int]
+"""What the engine delivers at once, each by the number of its choice; and iterations of the loop until the next."""
+
+PATHS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "n": 2, "logprobs": True},
+    "/v1/completions": {"prompt": "Hi", "n": 2, "stop": ["the"]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100, "stop_sequences": ["the"]},
+    "/v1/responses": {"input": "Hi", "store": True},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
+}
+
+
+async def respond(
+    path: str, steps: list[Step], *, stream: bool, direct: bool, turns: list[bool]
+) -> tuple[Client, Stepping]:
+    """The answer to one request."""
+    engine = Stepping()
+    client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
+    asked = scope(path)
+    extensions: dict[str, object] = {disconnect.EXTENSION: client.watch}
+    if direct:
+        extensions[direct_write.EXTENSION] = client
+    asked["extensions"] = extensions
+    task = asyncio.create_task(cast(Any, build_app(engine))(asked, client.receive, client.send))
+    while not engine.live and not task.done():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for outputs, pause in steps:
+        for choice, build in outputs:
+            engine.deliver(build(engine.names[choice % len(engine.names)]))
+        for _ in range(pause):
+            await asyncio.sleep(0)
+    for name in list(engine.live):
+        engine.deliver(Ended(name, FinishReason.LENGTH))
+    await task
+    return client, engine
+
+
+WORDS = TOKENIZER.encode("Here is the answer: a fox, and 𝄞 é\u2028 <tag>.", special=False)
+MARKERS = TOKENIZER.encode("<think></think><tool_call></tool_call>", special=True)
+
+
+def sampled(token: Any) -> Callable[[str], TokenOutput]:
+    return lambda id: Sampled(id, token)
+
+
+def scored(token: int) -> Callable[[str], TokenOutput]:
+    return lambda id: Sampled(id, token, TokenLogprob(-0.5, 1, ((token, -0.5),)))
+
+
+def ended(id: str) -> TokenOutput:
+    return Ended(id, FinishReason.STOP, 0)
+
+
+def failed(id: str) -> TokenOutput:
+    return Failed(id, "broken")
+
+
+tokens = st.sampled_from(WORDS).map(sampled) | st.sampled_from(WORDS).map(scored)
+outputs = st.one_of(tokens, tokens, tokens, st.sampled_from(MARKERS).map(sampled), st.sampled_from([ended, failed]))
+
+
+def until_failure(steps: list[Step]) -> list[Step]:
+    """Without what follows a failure: it races with the end of the response."""
+    kept: list[Step] = []
+    for outputs, pause in steps:
+        for position, (_, build) in enumerate(outputs):
+            if build is failed:
+                return [*kept, (outputs[: position + 1], 12)]
+        kept.append((outputs, pause))
+    return kept
+
+
+step_lists = st.lists(
+    st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), st.integers(0, 6)), max_size=12
+).map(until_failure)
+
+
+def scheduled(id: str) -> TokenOutput:
+    return Scheduled(id, 0)
+
+
+SCHEDULED: Step = ([(0, scheduled), (1, scheduled)], 6)
+
+
+def without_seals(body: bytes) -> bytes:
+    """Reasoning is encrypted with a nonce."""
+    return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", body)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", PATHS)
+@given(steps=step_lists, turns=st.lists(st.booleans(), max_size=5), is_scheduled_alone=st.booleans())
+def test_both_drivers_send_the_same(
+    path: str,
+    stream: bool,
+    steps: list[Step],
+    turns: list[bool],
+    is_scheduled_alone: bool,
+) -> None:
+    if is_scheduled_alone or not steps:
+        steps = [SCHEDULED, *steps]
+    else:
+        steps = [([*SCHEDULED[0], *steps[0][0]], steps[0][1]), *steps[1:]]
+
+    async def both() -> None:
+        pulled, one = await respond(path, steps, stream=stream, direct=False, turns=[])
+        pushed, other = await respond(path, steps, stream=stream, direct=True, turns=turns)
+        assert without_seals(b"".join(pushed.sent)) == without_seals(b"".join(pulled.sent))
+        assert pushed.statuses == pulled.statuses
+        assert pulled.statuses[0] in (200, 500)
+        assert other.aborted == one.aborted
+
+    asyncio.run(both())
+
+
+async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
+    """Otherwise the law above would compare one driver with itself."""
+    steps: list[Step] = [SCHEDULED, *(([(0, sampled(word))], 6) for word in WORDS)]
+    client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
+    texts = [piece for piece in client.sent if b"text_delta" in piece]
+    assert client.n_direct >= len(texts) - 1
+
+
+async def test_tokens_of_one_iteration_are_one_write() -> None:
+    """A server that is behind writes less often, not later."""
+    steps: list[Step] = [
+        SCHEDULED,
+        ([(0, sampled(WORDS[0]))], 6),
+        ([(0, sampled(WORDS[0]))] * 5, 6),
+    ]
+    client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
+    assert max(piece.count(b"text_delta") for piece in client.sent) == 5
+
+
+async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(caplog: pytest.LogCaptureFixture) -> None:
+    bad = sampled("no id")
+    steps: list[Step] = [SCHEDULED, ([(0, sampled(WORDS[0]))], 6), ([(0, bad)], 6)]
+    for direct in (False, True):
+        client, engine = await respond("/v1/messages", steps, stream=True, direct=direct, turns=[])
+        assert b"internal_error" in client.sent[-1] or b"api_error" in client.sent[-1]
+        assert engine.aborted == engine.names
+    assert "answering failed" in caplog.text
+
+
+@dataclass
+class Stream:
+    """A client of a real connection that is being streamed to."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def next_token(self) -> None:
+        while b'"content":"' not in await self.reader.readline():
+            pass
+
+
+@asynccontextmanager
+async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerator[list[Stream]]:
+    """Streams whose requests reach the engine in this order."""
+    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    streams: list[Stream] = []
+    for number in range(count):
+        reader, writer = await wire.connect()
+        writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        streams.append(Stream(reader, writer))
+        while len(engine.names) <= number:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    yield streams
+    for stream in streams:
+        stream.writer.close()
+
+
+async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
+    """Each fast client has its token before the next step, while the slow one has stopped taking any."""
+    engine = Stepping()
+    async with serving(build_app(engine)) as wire, connections(wire, engine, 256) as streams:
+        slow, *fast = streams
+        long = TOKENIZER.encode("answer", special=False)[0]
+        for id in engine.names:
+            engine.deliver(Scheduled(id, 0))
+        n_slow = 0
+        for step in range(8):
+            for _ in range(40_000 if step == 0 else 1):
+                # What the slow one is sent in the first step fills the buffers of both sockets.
+                engine.deliver(Sampled(engine.names[0], long))
+                n_slow += 1
+            for id in engine.names[1:]:
+                engine.deliver(Sampled(id, long))
+            await asyncio.gather(*(stream.next_token() for stream in fast))
+        for id in engine.names:
+            engine.deliver(Ended(id, FinishReason.LENGTH))
+        for stream in fast:
+            assert (await stream.reader.read(-1)).endswith(b"0\r\n\r\n")
+        (answer,) = answers(await slow.reader.read(-1))
+        assert answer.body.count(b'"content":"') >= n_slow
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_who_leaves_between_two_tokens_frees_the_engine() -> None:
+    engine = Stepping()
+    async with serving(build_app(engine)) as wire, connections(wire, engine, 2) as (leaving, staying):
+        for id in engine.names:
+            engine.deliver(Scheduled(id, 0))
+            engine.deliver(Sampled(id, WORDS[0]))
+        await leaving.next_token()
+        leaving.writer.close()
+        while engine.names[0] in engine.live:
+            for id in engine.names:
+                engine.deliver(Sampled(id, WORDS[1]))
+            await asyncio.sleep(0)
+        assert engine.aborted == [engine.names[0]]
+        engine.deliver(Ended(engine.names[1], FinishReason.LENGTH))
+        assert (await staying.reader.read(-1)).endswith(b"0\r\n\r\n")

@@ -1,0 +1,302 @@
+"""The description of the API says what the server does: each route, parameter, response and event, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import jsonschema
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.base import ReaderOptions
+from dragoman.serving.routes.openapi import generation, ollama
+from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
+from dragoman.serving.routes.openapi.operations import Body
+from dragoman.serving.service import ServingOptions
+from tests.fuzz.exchange import Request, send_request
+from tests.fuzz.requests import State, draw_request, examples
+from tests.fuzz.test_fuzz import HOLDING, server, undo
+from tests.golden.renderings import GOLDEN, Golden
+from tests.serving.described import (
+    REF,
+    PropertyCounter,
+    check_response,
+    document,
+    find_errors,
+    find_operation,
+    find_value_schema,
+    read_values,
+    resolve,
+    routes,
+)
+from tests.serving.house import house
+
+RUNS, EACH = 3, 300
+GOLDEN_ROUTES = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "ollama-chat": "/api/chat",
+    "ollama-generate": "/api/generate",
+}
+BODIES = {body.name: body for operation in CATALOGUE.values() for body in operation.bodies if isinstance(body, Body)}
+TABLES: dict[str, Body | tuple[Body, ...]] = {
+    "chat": generation.CHAT_REQUEST,
+    "completions": generation.COMPLETION_REQUEST,
+    "responses": generation.RESPONSE_REQUEST,
+    "messages": generation.MESSAGES_REQUEST,
+    "count_tokens": generation.COUNT_REQUEST,
+    "embeddings": generation.EMBEDDING_REQUEST,
+    "rerank": generation.RERANK_REQUEST,
+    "score": generation.SCORE_REQUEST,
+    "generate": generation.GENERATE_REQUEST,
+    "sampling_params": (generation.GENERATE_REQUEST.inner or {})["sampling_params"],
+    "sglang": generation.SGLANG_REQUEST,
+    "sglang_params": (generation.SGLANG_REQUEST.inner or {})["sampling_params"],
+    "tgi": generation.TGI_REQUEST,
+    "tgi_params": (generation.TGI_REQUEST.inner or {})["parameters"],
+    "ollama_chat": ollama.CHAT_REQUEST,
+    "ollama_generate": ollama.GENERATE_REQUEST,
+    "ollama_options": (ollama.CHAT_REQUEST.inner or {})["options"],
+    "ollama_embed": ollama.EMBED_REQUEST,
+    "ollama_embeddings": ollama.EMBEDDINGS_REQUEST,
+    "ollama_model": ollama.MODEL_REQUEST,
+    "tokenize": (generation.TOKENIZE_TEXT, generation.TOKENIZE_CHAT),
+    "detokenize": generation.DETOKENIZE_REQUEST,
+}
+
+
+def bodies_of(dialect: str) -> tuple[Body, ...]:
+    bodies = TABLES[dialect]
+    return bodies if isinstance(bodies, tuple) else (bodies,)
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    return document()["components"]["schemas"][name]
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    """A new route needs an entry in a catalogue of serving/routes/openapi."""
+    registered = {(method, to_path_template(route.path)) for route in routes() for method in route.handlers}
+    assert set(CATALOGUE) == registered
+    described = {(method.upper(), path) for path, item in document()["paths"].items() for method in item}
+    assert {each for each in described if not each[0].startswith("X-")} == registered
+
+
+def test_the_document_is_valid() -> None:
+    """Every reference leads somewhere, every schema is one, and every operation has a name of its own."""
+    text = json.dumps(document())
+    for reference in set(re.findall(r'"\$ref": "([^"]+)"', text)):
+        assert resolve({"$ref": reference}), reference
+    for name, schema in document()["components"]["schemas"].items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert re.fullmatch(r"[A-Za-z]\w+", name), name
+    names = [
+        operation["operationId"]
+        for item in document()["paths"].values()
+        for operation in item.values()
+        if "operationId" in operation
+    ]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("dialect", sorted({row.dialect for row in ALL_PARAMETERS}))
+def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
+    rows = {row.name for row in ALL_PARAMETERS if row.dialect == dialect}
+    assert rows == {name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]}
+
+
+@pytest.mark.parametrize("name", sorted(examples.DIALECTS))
+def test_what_the_parameters_examples_send_is_described(name: str) -> None:
+    known, (body,) = examples.DIALECTS[name], bodies_of(name)
+    for parameter in known.examples:
+        sent = examples.body(name, parameter)
+        assert find_errors({"$ref": REF + body.name}, sent) == [], parameter
+
+
+WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}], {"x": [1]})
+
+
+@pytest.mark.parametrize("name", sorted(examples.DIALECTS))
+def test_what_the_description_rejects_is_rejected(name: str) -> None:
+    """The description is no stricter than the reader: each value of each field that it forbids is an error."""
+    known, (body,) = examples.DIALECTS[name], bodies_of(name)
+    rejected = 0
+    for field in schema_of(body.name)["properties"]:
+        for value in WRONG:
+            sent = {**known.base, field: value}
+            if find_errors({"$ref": REF + body.name}, sent):
+                rejected += 1
+                with pytest.raises(RequestError):
+                    known.read(json.dumps(sent).encode(), ReaderOptions(default_model="m"))
+    assert rejected > 100
+
+
+def golden_values() -> Iterator[tuple[Golden, dict[str, Any], object]]:
+    """What the golden files have, with the schema of each value."""
+    for golden in GOLDEN:
+        # No request makes /api/chat return a context.
+        if golden.writer == "ollama-chat" and golden.case == "echo":
+            continue
+        path = max((name for name in GOLDEN_ROUTES if golden.writer.startswith(name)), key=len)
+        operation = find_operation("POST", GOLDEN_ROUTES[path])
+        assert operation is not None
+        content = operation["responses"]["200"]["content"]
+        streamed = "application/x-ndjson" if path.startswith("ollama") else "text/event-stream"
+        for file, _ in golden.files():
+            media = "application/json" if file.suffix == ".json" else streamed
+            for value in read_values(media, file.read_bytes()):
+                yield golden, find_value_schema(content, media), value
+
+
+def test_every_golden_response_and_event_is_described() -> None:
+    count = 0
+    for golden, schema, value in golden_values():
+        assert find_errors(schema, value) == [], f"{golden.case}.{golden.writer}: {json.dumps(value)[:500]}"
+        count += 1
+    assert count > 1000
+
+
+NOT_IN_GOLDEN = {
+    # What only a whole server adds: ids of requests, echoed fields, stored objects.
+    *(("AnthropicErrorBody", "request_id"), ("AnthropicErrorDetail", "details"), ("ChatCompletion", "metadata")),
+    *(("ResponseObject", "conversation"), ("ResponseObject", "user"), ("EchoedText", "verbosity")),
+    *(("MessageItem", "phase"), ("ReasoningItem", "encrypted_content"), ("CustomCallItem", "namespace")),
+    *(("MessageAnswer", "context_management"), ("MessageDelta", "context_management")),
+    *((name, "weight_versions") for name in ("ChatChoice", "ChatChunkChoice")),
+    *((name, "weight_versions") for name in ("CompletionChoice", "CompletionChunkChoice")),
+    *(("TextCompletion", "service_tier"), ("TextCompletionChunk", "service_tier")),
+}
+
+
+def test_no_described_property_is_a_relic() -> None:
+    """Each property of what the writers build by hand occurs in a golden file, or is known not to."""
+    counter = PropertyCounter()
+    for _, schema, value in golden_values():
+        counter.count(schema, value)
+    seen = counter.seen.keys()
+    described = {(name, field) for name in {name for name, _ in seen} for field in schema_of(name)["properties"]}
+    assert described - seen == NOT_IN_GOLDEN
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path) -> None:
+    random, state = Random(run), State()
+    differences: list[str] = []
+    async with server(tmp_path) as (app, _):
+        for _ in range(EACH):
+            request = draw_request(random, state)
+            response = await send_request(app, request)
+            state.note(request, response)
+            if request.route in HOLDING:
+                await undo(app)
+            # A method that the route does not have is a 405, a client that left has half of a response.
+            if response.status == 405 or request.leave_after is not None:
+                continue
+            method = "GET" if request.method == "HEAD" else request.method
+            found = check_response(method, request.route, response.status, dict(response.headers), response.body)
+            differences += [f"{difference}\n    {request}\n    {response.body[:300]!r}" for difference in found]
+    assert not differences, f"{len(differences)} differences:\n" + "\n".join(differences[:20])
+
+
+EXAMPLE_ROUTES = {
+    "ChatRequest": ("/v1/chat/completions", "t"),
+    "CompletionRequest": ("/v1/completions", "t"),
+    "ResponseRequest": ("/v1/responses", "t"),
+    "MessagesRequest": ("/v1/messages", "t"),
+    "CountTokensRequest": ("/v1/messages/count_tokens", "t"),
+    "EmbeddingRequest": ("/v1/embeddings", "e"),
+    "RerankRequest": ("/v1/rerank", "e"),
+    "ScoreRequest": ("/v1/score", "e"),
+    "TokenGenerationRequest": ("/inference/v1/generate", "t"),
+    "SglangRequest": ("/generate", "t"),
+    "TgiRequest": ("/generate_stream", "t"),
+    "TokenizeTextRequest": ("/tokenize", "t"),
+    "TokenizeChatRequest": ("/tokenize", "t"),
+    "DetokenizeRequest": ("/detokenize", "t"),
+    "OllamaChatRequest": ("/api/chat", "t"),
+    "OllamaGenerateRequest": ("/api/generate", "t"),
+    "OllamaEmbedRequest": ("/api/embed", "e"),
+    "OllamaEmbeddingsRequest": ("/api/embeddings", "e"),
+    "OllamaModelRequest": ("/api/show", "t"),
+}
+
+
+def test_every_body_has_an_example() -> None:
+    assert {name for name, body in BODIES.items() if body.example is not None} == set(EXAMPLE_ROUTES) == set(BODIES)
+
+
+async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
+    async with server(tmp_path) as (app, _):
+        for name, (path, model) in EXAMPLE_ROUTES.items():
+            (example,) = schema_of(name)["examples"]
+            assert find_errors({"$ref": REF + name}, example) == []
+            body = json.dumps({**example, "model": model}).encode()
+            request = Request("POST", path, path, body, {"content-type": "application/json"})
+            response = await send_request(app, request)
+            assert response.status == 200, (name, response.body)
+            assert check_response("POST", path, 200, dict(response.headers), response.body) == []
+
+
+KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
+
+
+async def test_a_key_sees_the_routes_that_it_may_use() -> None:
+    served = house(options=KEYS)
+    assert (await served.get("/openapi.json")).status_code == 401
+    user, admin = [
+        (await served.get("/openapi.json", {"authorization": f"Bearer {key}"})).json() for key in ("user", "root")
+    ]
+    operations = [operation for item in user["paths"].values() for operation in item.values()]
+    assert {operation.get("x-dragoman-access", "user") for operation in operations} == {"public", "user"}
+    assert "/update_weights" in admin["paths"].keys() - user["paths"].keys()
+    assert user["paths"]["/v1/chat/completions"]["post"]["security"] == [{"bearer": []}, {"x-api-key": []}]
+    assert user["paths"]["/health"]["get"]["security"] == []
+    # Nothing that only administrators' routes have is left behind.
+    assert "WeightUpdate" not in user["components"]["schemas"]
+    assert (await house().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"])
+async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
+    served = house()
+    first = await served.get(path)
+    assert (first.status_code, (await served.get(path)).content) == (200, first.content)
+    tag = first.headers["etag"]
+    for known in (tag, f'"other", W/{tag}', "*"):
+        again = await served.get(path, {"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert (await served.get(path, {"if-none-match": '"other"'})).status_code == 200
+    async with served.http() as client:
+        head = await client.head(path)
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(first.content)))
+
+
+async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None:
+    served = house(options=KEYS)
+    page = await served.get("/docs")
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=|https?://", page.text)
+    linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert {"docs/viewer.js", "docs/viewer.css"} <= set(linked) <= {"docs/viewer.js", "docs/viewer.css", "openapi.json"}
+    for file in ("viewer.js", "viewer.css"):
+        text = (await served.get(f"/docs/{file}")).text
+        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|eval\(|import ", text)
+
+
+async def test_a_mounted_application_describes_the_same() -> None:
+    served = house()
+    scope_path = "/llm/openapi.json"
+    plain = (await served.get("/openapi.json")).content
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(served.app, root_path="/llm"), base_url="http://localhost"
+    ) as client:
+        assert (await client.get(scope_path)).content == plain
