@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 @contextmanager
-def _serve(folder: Path, arguments: str) -> Iterator[str]:
+def _serve(folder: Path, arguments: str) -> Generator[str]:
     folder.mkdir()
     with serving(f"{arguments} --store memory", folder) as address:
         yield address
