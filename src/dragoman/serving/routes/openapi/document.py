@@ -20,7 +20,7 @@ from ...envelopes import ErrorEnvelope
 from .administration import ADMINISTRATION
 from .generation import GENERATION
 from .ollama import OLLAMA
-from .operations import BINARY, EVENTS, FORM, JSON, Body, Catalogue, Form, Operation, Query
+from .operations import BINARY, EVENTS, FORM, JSON, ApiAnswer, Body, Catalogue, Form, Operation, Query
 from .schemas import Json, Schemas, any_of
 from .stored import STORED
 
