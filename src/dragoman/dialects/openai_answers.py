@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from ..core.events import WeightSpan
-from .envelope import RequestMetrics
+from .envelope import VllmRequestMetrics
 from .generate.writer import GenerateTokenLogprob
 from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
 
@@ -132,7 +132,7 @@ class ChatCompletion(Struct, frozen=True):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class FunctionDelta(Struct, frozen=True):
@@ -193,7 +193,7 @@ class ChatCompletionChunk(Struct, frozen=True):
     prompt_token_ids: list[int] | UnsetType | None = UNSET
     prompt_text: str | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class StoredChatMessage(Struct, frozen=True):
@@ -233,7 +233,7 @@ class TextCompletion(Struct, frozen=True):
     service_tier: Literal["default"] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class CompletionChunkChoice(Struct, frozen=True):
@@ -259,7 +259,7 @@ class TextCompletionChunk(Struct, frozen=True):
     service_tier: Literal["default"] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
-    metrics: RequestMetrics | UnsetType = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class GenerateLogprobs(Struct, frozen=True):

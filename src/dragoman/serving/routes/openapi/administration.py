@@ -36,7 +36,7 @@ from ..weights import (
     WeightUpdate,
     WeightUpdated,
 )
-from .operations import BINARY, EVENTS, MODEL, TEXT, Answer, Catalogue, Operation, Query, answer
+from .operations import BINARY, EVENTS, MODEL, TEXT, ApiAnswer, Catalogue, Operation, Query, answer
 
 
 class NotReady(Struct, frozen=True):
@@ -70,15 +70,15 @@ class Success(Struct, frozen=True):
     success: Literal[True]
 
 
-class RecentRequest(RequestLogLine, kw_only=True):
+class RequestSummary(RequestLogLine, kw_only=True):
     """A line of the request log. warnings: which parts of the request had no effect."""
 
     warnings: list[str]
 
 
-class RecentRequests(Struct, frozen=True):
+class RequestSummaries(Struct, frozen=True):
     object: Literal["list"]
-    data: list[RecentRequest]
+    data: list[RequestSummary]
 
 
 class SimulatedModels(Struct, frozen=True):
@@ -88,20 +88,20 @@ class SimulatedModels(Struct, frozen=True):
 
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
-_EMPTY = Answer(media=None, description="Empty.")
+_EMPTY = ApiAnswer(media=None, description="Empty.")
 _HEALTH = Operation(
     "Server",
     "Say whether the server is ready",
     (
-        Answer(media=None, description="Every engine is ready. The body is empty."),
-        Answer((NotReady,), status=503, description="An engine is not ready, or the server shuts down."),
+        ApiAnswer(media=None, description="Every engine is ready. The body is empty."),
+        ApiAnswer((NotReady,), status=503, description="An engine is not ready, or the server shuts down."),
     ),
 )
 _MODE = Query("mode", Literal["abort", "wait", "keep"], "What becomes of running requests; by default they end.")
 _FLUSH = Operation(
     "SGLang and TGI",
     "Clear the prefix cache",
-    (Answer(media=TEXT), Answer(media=TEXT, status=400, description="A part of the cache is in use.")),
+    (ApiAnswer(media=TEXT), ApiAnswer(media=TEXT, status=400, description="A part of the cache is in use.")),
 )
 _MODEL_INFO = Operation("SGLang and TGI", "Show the model, as in SGLang", (answer(SglangModelInfo),), query=(MODEL,))
 _FAULTS = (answer(list[dict[str, Any]]),)
@@ -129,7 +129,7 @@ _LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 ADMINISTRATION: Catalogue = {
     ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
     **{
-        ("GET", path): Operation("Server", summary, (Answer(media=media),), is_cached=True)
+        ("GET", path): Operation("Server", summary, (ApiAnswer(media=media),), is_cached=True)
         for path, summary, media in (
             ("/docs", "Show the API in a browser", "text/html"),
             ("/docs/viewer.js", "Read the page's program", "text/javascript"),
@@ -137,11 +137,11 @@ ADMINISTRATION: Catalogue = {
             ("/ui", "Show the page of this server", "text/html"),
         )
     },
-    ("GET", "/ui/"): Operation("Server", "Go to the page", (Answer(media=None, status=307),), is_cached=True),
+    ("GET", "/ui/"): Operation("Server", "Go to the page", (ApiAnswer(media=None, status=307),), is_cached=True),
     ("GET", "/ui/{file}"): Operation(
         "Server",
         "Read a file of the page",
-        tuple(Answer(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
+        tuple(ApiAnswer(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
         is_cached=True,
     ),
     **{
@@ -151,7 +151,7 @@ ADMINISTRATION: Catalogue = {
         for kind in ("completions", "embeddings")
     },
     ("GET", "/dragoman/requests"): Operation(
-        _ADMIN, "List the last requests without their content (--ui)", (answer(RecentRequests),)
+        _ADMIN, "List the last requests without their content (--ui)", (answer(RequestSummaries),)
     ),
     ("GET", "/dragoman/simulator"): Operation("Simulation", "Show the simulated models", _SIMULATION),
     **{
@@ -164,7 +164,7 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
     ("GET", "/version"): Operation("Server", "Show the version", (answer(VersionObject),)),
-    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (Answer(media=TEXT),)),
+    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiAnswer(media=TEXT),)),
     ("GET", "/load"): Operation("Server", "Count waiting and running requests", (answer(ServerLoad),)),
     ("GET", "/get_world_size"): Operation("Server", "Show the number of processes", (answer(WorldSize),)),
     ("GET", "/server_info"): Operation(
@@ -205,9 +205,9 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "Abort all requests", (answer(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
     ),
     ("POST", "/collective_rpc"): Operation(_ADMIN, "Refused: methods cannot be called by name", ()),
-    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (Answer(media=TEXT),), (AdapterLoad,)),
+    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (ApiAnswer(media=TEXT),), (AdapterLoad,)),
     ("POST", "/v1/unload_lora_adapter"): Operation(
-        _ADMIN, "Unload an adapter", (Answer(media=TEXT),), (AdapterUnload,)
+        _ADMIN, "Unload an adapter", (ApiAnswer(media=TEXT),), (AdapterUnload,)
     ),
     ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
     ("GET", "/models/sse"): Operation(
@@ -219,7 +219,7 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/dragoman/reply"): Operation(
         "Simulation",
         "Set the reply to the next request",
-        (Answer(media=None, status=204, description="The reply is in the queue."),),
+        (ApiAnswer(media=None, status=204, description="The reply is in the queue."),),
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",
     ),

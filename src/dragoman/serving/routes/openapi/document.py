@@ -20,7 +20,7 @@ from ...envelopes import ErrorEnvelope
 from .administration import ADMINISTRATION
 from .generation import GENERATION
 from .ollama import OLLAMA
-from .operations import BINARY, EVENTS, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
+from .operations import BINARY, EVENTS, FORM, JSON, ApiAnswer, Body, Catalogue, Form, Operation, Query
 from .schemas import Json, Schemas, any_of
 from .stored import STORED
 
@@ -232,7 +232,7 @@ class _DocumentBuilder:
         reference = {"$ref": f"#/components/responses/{name}"}
         return {**responses, "4XX": reference, "5XX": reference}
 
-    def _describe_content(self, answer: Answer) -> Json:
+    def _describe_content(self, answer: ApiAnswer) -> Json:
         if answer.media == BINARY:
             return {"schema": _BINARY_STRING}
         if not answer.types:

@@ -47,7 +47,7 @@ from ....dialects.tokenize.reader import DetokenizeBody, TokenizeFields, Tokeniz
 from ....dialects.tokenize.writer import DetokenizeAnswer, TokenizeAnswer
 from ....prompts.template import TokenizerInfo
 from ... import envelopes
-from .operations import EVENTS, MODEL, TEXT, Answer, Body, Catalogue, Operation, answer
+from .operations import EVENTS, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -221,7 +221,7 @@ GENERATION: Catalogue = {
     ("GET", "/"): Operation(
         "SGLang and TGI",
         "Say which server this is",
-        (Answer(media=TEXT), Answer(media=None, status=307, description="A browser is sent to the page.")),
+        (ApiAnswer(media=TEXT), ApiAnswer(media=None, status=307, description="A browser is sent to the page.")),
     ),
     ("POST", "/"): Operation(
         "SGLang and TGI",
