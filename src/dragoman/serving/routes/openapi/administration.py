@@ -13,7 +13,7 @@ from ...port_faults import PortCommand
 from ...request_log import RequestLogLine
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
 from ..listener import PortStates
-from ..live_state import RecentRequestList, SimulatedModelList, SimulationChange
+from ..live_state import SimulatedModel, SimulationChange
 from ..model_admin import ModelEvent, ModelRequest, ModelStateList
 from ..sglang import (
     TRANSFER_PATHS,
@@ -81,6 +81,11 @@ class RequestSummaries(Struct, frozen=True):
     data: list[RequestSummary]
 
 
+class SimulatedModels(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[SimulatedModel]
+
+
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
 _EMPTY = ApiAnswer(media=None, description="Empty.")
@@ -105,7 +110,7 @@ _SET_FAULTS = Operation(
 )
 _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
-_SIMULATION = (answer(SimulatedModelList),)
+_SIMULATION = (answer(SimulatedModels),)
 _USAGE = (
     *(
         Query(name, Annotated[int, Meta(ge=0)], text)
@@ -119,7 +124,6 @@ _USAGE = (
     Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
     Query("page", str, "`next_page` of the page before."),
 )
-_CHANGE_SIMULATION = Operation("Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,))
 _LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 
 ADMINISTRATION: Catalogue = {
@@ -222,14 +226,6 @@ ADMINISTRATION: Catalogue = {
     ("GET", "/dragoman/faults"): Operation("Simulation", "List the injected faults", _FAULTS, query=(MODEL,)),
     ("PUT", "/dragoman/faults"): _SET_FAULTS,
     ("POST", "/dragoman/faults"): _SET_FAULTS,
-    ("GET", "/dragoman/simulator"): Operation("Simulation", "Show replicas, blocks and step times", _SIMULATION),
-    ("PUT", "/dragoman/simulator"): _CHANGE_SIMULATION,
-    ("POST", "/dragoman/simulator"): _CHANGE_SIMULATION,
-    ("GET", "/dragoman/requests"): Operation(
-        _ADMIN, "List the last requests without their content", (answer(RecentRequestList),)
-    ),
-    ("GET", "/ui"): Operation("Server", "Show the web page", (ApiAnswer(media="text/html"),)),
-    ("GET", "/ui/{file}"): Operation("Server", "Read a file of the web page", (ApiAnswer(media="text/javascript"),)),
     ("GET", "/dragoman/listener"): Operation("Simulation", "List the ports with their states", _PORTS),
     ("PUT", "/dragoman/listener"): _SET_PORTS,
     ("POST", "/dragoman/listener"): _SET_PORTS,
