@@ -1070,8 +1070,8 @@ MUTANTS = (
     Mutant(
         "error bodies without param",
         "dialects/errors.py",
-        "class _OpenAIError(Struct, frozen=True):",
-        "class _OpenAIError(Struct, frozen=True, omit_defaults=True, rename={'param': 'parameter'}):",
+        "class OpenAIErrorDetail(Struct, frozen=True):",
+        "class OpenAIErrorDetail(Struct, frozen=True, omit_defaults=True, rename={'param': 'parameter'}):",
         (GOLDEN, "tests/dialects/test_errors.py"),
     ),
     # The Completions writer.
