@@ -6,6 +6,7 @@
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model, and against the simulator's (installs it, and torch)
 #   make check                                        lint, format, types, layers
+#   make docs                                         build/site: the documentation as a site (installs mkdocs-material)
 #   make bench                                        benchmarks
 #   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag
 #   make coverage                                     the tests with code coverage (installs coverage and pytest-cov)
@@ -38,7 +39,7 @@ TESTED := --extra postgres --extra kv-events --extra plots
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long test-clients test-vllm check bench soak coverage sbom lock clean
+.PHONY: help serve test test-long test-clients test-vllm check docs bench soak coverage sbom lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -55,8 +56,10 @@ test-long: $(VENV)/.test
 # The lock constrains the installation: packages that conflict with it are not installed.
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
-	@$(PIP) install --constraint $(VENV)/constraints.txt langchain-ollama litellm ollama openapi-python-client openapi-spec-validator schemathesis
+	@grep -E '^(torch|trl|lm-eval|langchain|langchain-openai|langchain-anthropic|pydantic-ai-slim)[=[]' requirements/clients.txt \
+		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
+	@grep -E '^(langchain-ollama|litellm|ollama|openapi-.*|schemathesis)=' requirements/clients.txt \
+		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 
@@ -67,7 +70,7 @@ test-vllm: $(VENV)/vllm/.made
 
 $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 transformers
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 transformers==5.23.0
 	@$(BIN)/python -m venv $(VENV)/vllm
 	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$($(VENV)/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])')/beneath.pth
@@ -80,8 +83,13 @@ check: $(VENV)/.check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo build/site/index.html
+
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
+	@mkdir -p build
+	$(BIN)/python benchmarks/overhead.py --json build/overhead.json --plot build/overhead.svg $(BENCH_ARGS)
 
 soak: $(VENV)/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
@@ -89,7 +97,7 @@ soak: $(VENV)/.test
 # The lock constrains the installation. Servers that tests start as separate processes are not measured.
 coverage: $(VENV)/.test
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt coverage pytest-cov
+	@$(PIP) install --constraint $(VENV)/constraints.txt coverage==7.17.3 pytest-cov==7.1.0
 	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" \
 		--cov=dragoman --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(TEST_ARGS)
 
@@ -102,6 +110,7 @@ lock:
 	$(COMPILE) $(INPUT) $(TESTED) --group test --group check -o requirements/check.lock
 	$(COMPILE) $(INPUT) $(TESTED) --group test -c requirements/check.lock -o requirements/test.lock
 	$(COMPILE) $(INPUT) -c requirements/check.lock -o requirements/serve.lock
+	$(COMPILE) --group docs -c requirements/check.lock -o requirements/docs.lock
 
 clean:
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -120,6 +129,11 @@ $(VENV)/.test: requirements/test.lock
 $(VENV)/.check: requirements/check.lock
 	$(INSTALL)
 	@touch $@ $(VENV)/.test $(VENV)/.serve
+
+# On top of any of the others, in the versions of the locks.
+$(VENV)/.docs: requirements/docs.lock $(VENV)/.test
+	@sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
+	@touch $@
 
 $(VENV)/.serve $(VENV)/.test $(VENV)/.check: pyproject.toml $(VENV)/.made
 

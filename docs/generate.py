@@ -5,6 +5,7 @@ A table is delimited by `<!-- table: NAME -->` and `<!-- end -->` in a page of t
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -15,12 +16,16 @@ from pathlib import Path
 
 from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+from dragoman.check.catalog import AREAS, CHECKS
+from dragoman.check.registry import Check
+from dragoman.cli import create_app
 from dragoman.core.engine import Capabilities, Feature
-from dragoman.core.errors import RequestError
+from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
 from dragoman.dialects.all_parameters import ALL_PARAMETERS
-from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
 from dragoman.engines.llamacpp.capabilities import build_capabilities as llamacpp
@@ -42,6 +47,7 @@ from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.endpoint import Route
+from dragoman.serving.envelopes import ANTHROPIC, OPENAI, TGI
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes
@@ -242,12 +248,92 @@ def architectures() -> Iterable[str]:
         yield f"| {_cell(result)} | {len(names)} | {', '.join(names) or '-'} |"
 
 
+def cli() -> Iterable[str]:
+    """The help of every command but `serve`, whose options are the settings."""
+    app, environment = create_app(lambda _settings, _say: 0, {}), {"COLUMNS": "100", "NO_COLOR": "1"}
+    for command in app.registered_commands:
+        if command.name != "serve":
+            shown = CliRunner().invoke(app, [str(command.name), "--help"], prog_name="dragoman", env=environment)
+            yield from ("", f"## dragoman {command.name}", "", "```text", shown.output.strip(), "```")
+    yield ""
+
+
+def errors() -> Iterable[str]:
+    """Every error of `core.errors`, as the dialects send it."""
+    yield "| error | status | code | OpenAI | Anthropic | TGI |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for kind in (DragomanError, *_list_subclasses(DragomanError)):
+        error = _EXAMPLES[kind]() if kind in _EXAMPLES else kind("m")
+        shown = {each.name: json.loads(each.render(error, "r", Profile.OPENAI)) for each in (OPENAI, ANTHROPIC, TGI)}
+        anthropic = f"{ANTHROPIC.map_status(error)} `{shown[ANTHROPIC.name]['error']['type']}`"
+        tgi = f"{TGI.map_status(error)} `{shown[TGI.name]['error_type']}`"
+        retry = "" if error.retry_after is None else ", `Retry-After`"
+        code = f"`{error.code}`" if error.code else ""
+        text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
+        # A docstring without a sentence describes its fields.
+        about = f"`{kind.__name__}`" + ("" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}")
+        openai = shown[OPENAI.name]["error"]["type"]
+        yield f"| {about} | {error.status}{retry} | {code} | `{openai}` | {anthropic} | {tgi} |"
+
+
+def _list_subclasses(kind: type[DragomanError]) -> Iterable[type[DragomanError]]:
+    for inner in kind.__subclasses__():
+        if inner.__module__ == DragomanError.__module__:
+            yield inner
+            yield from _list_subclasses(inner)
+
+
+_EXAMPLES: dict[type[DragomanError], Callable[[], DragomanError]] = {
+    ContextTooLong: lambda: ContextTooLong(limit=1, prompt=2),
+    MethodNotAllowed: lambda: MethodNotAllowed("m", allowed=("GET",)),
+}
+"""Those that need more than a message."""
+
+
 def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
 def _found(signs: Fingerprints) -> str:
     return "yes" if signs else "no"
+
+
+def check_areas() -> Iterable[str]:
+    """The areas of `dragoman check`, with the claims on which they apply and the number of their checks."""
+    yield "| area | applies to servers with | checks | of these must |"
+    yield "| --- | --- | --- | --- |"
+    for area in AREAS:
+        common = set.intersection(*(set(check.claims) for check in area.checks))
+        must = sum(check.level == "must" for check in area.checks)
+        yield f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | {len(area.checks)} | {must} |"
+    rules = len({(check.id.partition(".")[2], check.rule) for check in CHECKS})
+    yield f"| all | | {len(CHECKS)}, of {rules} rules | {sum(check.level == 'must' for check in CHECKS)} |"
+
+
+def check_rules() -> Iterable[str]:
+    """The rules of `dragoman check`; one that holds in several areas is one row."""
+    rows: dict[tuple[str, str], list[Check]] = {}
+    for check in CHECKS:
+        rows.setdefault((check.id.partition(".")[2], check.rule), []).append(check)
+    yield "| check | areas | rule | level | source |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (name, rule), found in rows.items():
+        areas = ", ".join(check.area for check in found)
+        sources = ", ".join(f"[{i}]({source})" for i, source in enumerate(dict.fromkeys(c.source for c in found), 1))
+        level = found[0].level + (", destructive" if found[0].is_destructive else "")
+        yield f"| `{name}` | {areas} | {_cell(rule)} | {level} | {sources} |"
+
+
+def metrics() -> Iterable[str]:
+    """Every metric of `/metrics`, as its collector defines it."""
+    sys.path.append(str(DOCS.parent / "deploy"))
+    from metrics import list_metrics  # noqa: PLC0415 - the dashboard is generated from the same definitions
+
+    yield "| metric | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for metric in list_metrics():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
 
 
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
@@ -277,7 +363,12 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "engines": engines,
     "routes": routes,
     "settings": settings,
+    "metrics": metrics,
     "architectures": architectures,
+    "check_areas": check_areas,
+    "check_rules": check_rules,
+    "cli": cli,
+    "errors": errors,
     "tool_parsers": tool_parsers,
     "reasoning_parsers": reasoning_parsers,
     "parser_differences": parser_differences,

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand
 
 from . import __version__
+from .commands.bench import bench
 from .commands.calibrate import calibrate
 from .commands.chat import chat
 from .commands.check import check
@@ -92,6 +93,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("run", cls=Command)(run_prompt)
     app.command("chat", cls=Command)(chat)
     app.command("launch", cls=LaunchCommand)(launch)
+    app.command("bench", cls=Command)(bench)
     app.command("simulate", cls=Command)(simulate)
     app.command("calibrate", cls=Command)(calibrate)
     app.command("check", cls=Command)(check)

@@ -76,6 +76,20 @@ def test_all_locks_agree():
         assert pins(LOCKS[name]).items() <= everything.items()
 
 
+def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
+    lock = ROOT / "requirements/docs.lock"
+    text = lock.read_text()
+    assert not re.search(r"://|--index|--find|@ |(^|\s)/\w", text)
+    assert all("--hash=sha256:" in entry for entry in entries(lock))
+    pinned, everything = pins(lock), pins(LOCKS["check"])
+    for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"]:
+        requirement = Requirement(each)
+        assert all(requirement.specifier.contains(version) for version in pinned[canonicalize_name(requirement.name)])
+    shared = pinned.keys() & everything.keys()
+    assert "jinja2" in shared
+    assert all(pinned[name] <= everything[name] for name in shared)
+
+
 def test_a_lock_knows_every_machine():
     """numpy has a wheel for each of them, so that its hashes show for which ones the lock was made."""
     hashes = [entry.count("--hash") for entry in entries(LOCKS["serve"]) if entry.startswith("numpy==")]

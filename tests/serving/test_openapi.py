@@ -55,6 +55,7 @@ TABLES: dict[str, Body | tuple[Body, ...]] = {
     "messages": generation.MESSAGES_REQUEST,
     "count_tokens": generation.COUNT_REQUEST,
     "embeddings": generation.EMBEDDING_REQUEST,
+    "cohere_embed": generation.COHERE_REQUEST,
     "rerank": generation.RERANK_REQUEST,
     "score": generation.SCORE_REQUEST,
     "generate": generation.GENERATE_REQUEST,
@@ -173,7 +174,9 @@ NOT_IN_GOLDEN = {
     *(("MessageAnswer", "context_management"), ("MessageDelta", "context_management")),
     *((name, "weight_versions") for name in ("ChatChoice", "ChatChunkChoice")),
     *((name, "weight_versions") for name in ("CompletionChoice", "CompletionChunkChoice")),
+    *((name, "metrics") for name in ("ChatCompletion", "ChatCompletionChunk", "TextCompletion", "TextCompletionChunk")),
     *(("TextCompletion", "service_tier"), ("TextCompletionChunk", "service_tier")),
+    ("CachedTokenDetails", "cache_write_tokens"),
 }
 
 
@@ -214,6 +217,7 @@ EXAMPLE_ROUTES = {
     "MessagesRequest": ("/v1/messages", "t"),
     "CountTokensRequest": ("/v1/messages/count_tokens", "t"),
     "EmbeddingRequest": ("/v1/embeddings", "e"),
+    "CohereEmbedRequest": ("/v2/embed", "e"),
     "RerankRequest": ("/v1/rerank", "e"),
     "ScoreRequest": ("/v1/score", "e"),
     "TokenGenerationRequest": ("/inference/v1/generate", "t"),

@@ -1,14 +1,15 @@
-"""Sends a workload to an OpenAI-compatible server in real time, and measures every request.
+"""Sends a workload to a server in real time, and measures every request.
 
-An open loop: arrival times do not depend on the server's responses. Prompts are unique words, about one token each; the
-log has the token counts that the server reports.
+An open loop sends at the workload's times, whatever the server does; a closed loop has a number of clients, each of
+which sends its next request when it has its answer. Prompts are unique words, about one token each; token counts are
+the server's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import httpx2
@@ -17,9 +18,9 @@ import numpy as np
 from msgspec import Struct
 
 from ..engines.simulator.logs.log import LogError, MeasuredLog, build_log
-from ..engines.simulator.timing import Timing
 from ..engines.simulator.workload import WorkloadRequest
 from .progress import OnProgress
+from .stream_meter import DIALECTS, Measurement, StreamMeter
 
 PROMPT_WORDS = (
     "time",
@@ -44,58 +45,51 @@ class Target(Struct, frozen=True):
 
     url: with or without /v1.
     extra_body: JSON merged into every request; null removes a field.
+    dialect: a key of `DIALECTS`.
     """
 
     url: str
     model: str | None = None
     api_key: str | None = None
     extra_body: str = "{}"
+    dialect: str = "completions"
 
 
-class _Usage(Struct):
-    prompt_tokens: int
-    completion_tokens: int
+class LoadResult(Struct, frozen=True):
+    """What a load was answered. model: as it was asked for. errors: messages of failed requests."""
 
-
-class _Choice(Struct):
-    text: str = ""
-
-
-class _Chunk(Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-
-
-_CHUNK_DECODER = msgspec.json.Decoder(_Chunk)
+    model: str
+    measurements: tuple[Measurement, ...]
+    errors: tuple[str, ...]
 
 
 def measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
-    """Run the workload. Raises LogError if no request succeeds, or the server reports no token counts."""
-    return asyncio.run(_measure_server(target, workload, on_progress))
-
-
-async def _measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
-    extra = _parse_extra_body(target.extra_body)
-    base = target.url.rstrip("/").removesuffix("/v1")
-    headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=None, limits=limits) as client:
-        model = target.model or await _find_first_model(client)
-        run = _LoadRun(client, model, extra, {request.id: asyncio.Event() for request in workload}, on_progress)
-        await asyncio.gather(*(run.run_request(number, request) for number, request in enumerate(workload)))
-    if not run.timings:
-        raise LogError(f"{target.url}: all requests failed; the first error: {run.errors[0]}")
-    notes = [f"{len(run.errors)} requests failed; the first error: {run.errors[0]}"] if run.errors else []
+    """Run the workload in an open loop. Raises LogError if no request succeeds, or the server counts no tokens."""
+    result = asyncio.run(drive_server(target, workload, on_progress))
+    notes = [f"{len(result.errors)} requests failed; the first error: {result.errors[0]}"] if result.errors else []
     if any(request.block_hashes for request in workload):
         notes.append("shared prefixes of the workload were not reproduced: every prompt was new to the server")
-    return build_log(target.url, run.timings, notes=notes)
+    return build_log(target.url, [measurement.timing for measurement in result.measurements], notes=notes)
 
 
-def _parse_extra_body(text: str) -> dict[str, object]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"--extra-body: {error}") from None
+async def drive_server(
+    target: Target,
+    workload: Sequence[WorkloadRequest],
+    on_progress: OnProgress,
+    *,
+    concurrency: int | None = None,
+    warm_up: int = 0,
+) -> LoadResult:
+    """concurrency: the clients of a closed loop; None is an open loop. warm_up: requests before those that count.
+
+    Raises LogError if no request succeeds, or the server counts no tokens.
+    """
+    headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    base = target.url.rstrip("/").removesuffix("/v1")
+    async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=None, limits=limits) as client:
+        run = LoadRun(client, target, on_progress)
+        return await run.measure(workload, concurrency=concurrency, warm_up=warm_up)
 
 
 class _Model(Struct):
@@ -114,66 +108,98 @@ async def _find_first_model(client: httpx2.AsyncClient) -> str:
         raise LogError(f"{client.base_url}: cannot list its models: {error}") from None
 
 
-class _LoadRun:
+class LoadRun:
+    """One load on one server. now: seconds, on the clock that `asyncio.sleep` follows."""
+
     def __init__(
         self,
         client: httpx2.AsyncClient,
-        model: str,
-        extra: dict[str, object],
-        response_events: dict[str, asyncio.Event],
+        target: Target,
         on_progress: OnProgress,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.timings: list[Timing] = []
-        self.errors: list[str] = []
-        self._client, self._model, self._extra, self._response_events, self._on_progress = (
-            client,
-            model,
-            extra,
-            response_events,
-            on_progress,
-        )
-        self._started_at = time.perf_counter()
+        try:
+            self._extra = msgspec.json.decode(target.extra_body, type=dict[str, object])
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"--extra-body: {error}") from None
+        self._client, self._target, self._on_progress, self._now = client, target, on_progress, now
+        self._dialect, self._model, self._asks_for_ids = DIALECTS[target.dialect], "", False
+        self._measurements: list[Measurement] = []
+        self._errors: list[str] = []
+        self._answered: dict[str, asyncio.Event] = {}
+        self._started_at = 0.0
 
-    async def run_request(self, number: int, request: WorkloadRequest) -> None:
+    async def measure(
+        self, workload: Sequence[WorkloadRequest], *, concurrency: int | None = None, warm_up: int = 0
+    ) -> LoadResult:
+        """As `drive_server`."""
+        self._model = self._target.model or await _find_first_model(self._client)
+        self._asks_for_ids = self._dialect.lists_ids and await self._lists_ids()
+        # Numbered below zero, so that their prompts are none of the measured ones.
+        for number, request in enumerate(workload[:warm_up]):
+            await self._measure_request(request.id, self._build_request(-1 - number, request))
+        self._answered = {request.id: asyncio.Event() for request in workload}
+        self._started_at = self._now()
+        numbered = enumerate(workload)
+        if concurrency is None:
+            await asyncio.gather(*(self._send_at_its_time(number, request) for number, request in numbered))
+        else:
+            await asyncio.gather(*(self._send_one_by_one(numbered) for _ in range(concurrency)))
+        if not self._measurements:
+            raise LogError(f"{self._target.url}: all requests failed; the first error: {self._errors[0]}")
+        return LoadResult(self._model, tuple(self._measurements), tuple(self._errors))
+
+    async def _lists_ids(self) -> bool:
+        """Whether the server accepts `return_token_ids` and returns ids; others count in `usage` alone."""
+        self._asks_for_ids = True
+        try:
+            probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
+            measured = await self._measure_request("probe", probe)
+        except (httpx2.HTTPError, LogError):
+            return False
+        return measured.counted_by == "ids"
+
+    async def _send_at_its_time(self, number: int, request: WorkloadRequest) -> None:
         start_time = self._started_at
         if request.after is not None:
-            await self._response_events[request.after].wait()
-            start_time = time.perf_counter()
-        await asyncio.sleep(start_time + request.arrival_s - time.perf_counter())
-        try:
-            self.timings.append(await self._measure_request(number, request))
-        except (httpx2.HTTPError, msgspec.MsgspecError, LogError) as error:
-            self.errors.append(str(error) or type(error).__name__)
-        self._response_events[request.id].set()
-        self._on_progress(len(self.timings) + len(self.errors))
+            await self._answered[request.after].wait()
+            start_time = self._now()
+        built = self._build_request(number, request)
+        await asyncio.sleep(start_time + request.arrival_s - self._now())
+        await self._send(request, built)
 
-    async def _measure_request(self, number: int, request: WorkloadRequest) -> Timing:
-        start_time = time.perf_counter()
-        token_times: list[float] = []
-        usage: _Usage | None = None
-        async with self._client.stream("POST", "/v1/completions", json=self._build_body(number, request)) as response:
+    async def _send_one_by_one(self, numbered: Iterator[tuple[int, WorkloadRequest]]) -> None:
+        for number, request in numbered:
+            if request.after is not None:
+                await self._answered[request.after].wait()
+            await self._send(request, self._build_request(number, request))
+
+    async def _send(self, request: WorkloadRequest, built: httpx2.Request) -> None:
+        try:
+            self._measurements.append(await self._measure_request(request.id, built))
+        except (httpx2.HTTPError, LogError) as error:
+            self._errors.append(str(error) or type(error).__name__)
+        self._answered[request.id].set()
+        self._on_progress(len(self._measurements) + len(self._errors))
+
+    async def _measure_request(self, id: str, built: httpx2.Request) -> Measurement:
+        meter, sent_at = StreamMeter(self._dialect), self._now()
+        response = await self._client.send(built, stream=True)
+        try:
             if response.status_code != 200:
                 raise LogError(f"{response.status_code}: {(await response.aread())[:200].decode(errors='replace')}")
             async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    chunk = _CHUNK_DECODER.decode(line[6:])
-                    usage = chunk.usage or usage
-                    if any(choice.text for choice in chunk.choices):
-                        token_times.append(time.perf_counter())
-        if usage is None or not token_times:
-            raise LogError("the response has no tokens, or no usage statistics")
-        tokens = (usage.prompt_tokens, usage.completion_tokens)
-        return Timing(request.id, start_time, token_times[0], token_times[-1], *tokens)
+                meter.feed(line, self._now())
+        finally:
+            await response.aclose()
+        return meter.finish(id, sent_at)
 
-    def _build_body(self, number: int, request: WorkloadRequest) -> dict[str, object]:
-        words = np.random.default_rng(number).integers(len(PROMPT_WORDS), size=request.input_tokens)
-        body: dict[str, object] = {
-            "model": self._model,
-            "prompt": " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])]),
-            "max_tokens": request.output_tokens,
-            "min_tokens": request.output_tokens,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        return {name: value for name, value in (body | self._extra).items() if value is not None}
+    def _build_request(self, number: int, request: WorkloadRequest) -> httpx2.Request:
+        """Built before its time comes, so that this is no part of what is measured."""
+        words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
+        prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
+        body = self._dialect.build_body(self._model, prompt, request.output_tokens)
+        if self._asks_for_ids:
+            body["return_token_ids"] = True
+        fields = {name: value for name, value in (body | self._extra).items() if value is not None}
+        return self._client.build_request("POST", self._dialect.path, json=fields)

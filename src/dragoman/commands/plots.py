@@ -1,4 +1,4 @@
-"""Plots of a simulation and of a calibration, as PNG, SVG, PDF or one HTML page. The only module that uses
+"""Plots of a simulation, a calibration and a benchmark, as PNG, SVG, PDF or one HTML page. The only module that uses
 matplotlib.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..engines.simulator.routing import Routing
     from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import WorkloadRequest
+    from .bench_report import Run
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 Panel = Callable[["Axes"], None]
@@ -38,6 +39,8 @@ Values = NDArray[np.float64]
 RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Arrival rates of a plot, relative to the workload's."""
 MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
+RUN_COLORS = ("tab:blue", "tab:orange")
+"""Of the first run and of the one that it is compared with."""
 
 
 class PlotError(ValueError):
@@ -68,6 +71,61 @@ def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str
         _build_time_panel("KV cache, share held", replay.steps, lambda log: log.kv_usage),
     ]
     _draw_figure(path, panels, title)
+
+
+def draw_benchmark(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
+    """Distributions of the times of one or two loads, and when their requests ran."""
+    ttft, tpot, latency = (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
+    panels: list[Panel] = [
+        _build_runs_panel("TTFT", [(run.name, [timing.ttft for timing in run.timings]) for run in runs], ttft),
+        _build_runs_panel("ITL", [(run.name, run.gaps) for run in runs if run.gaps], tpot),
+        _build_runs_panel("E2E", [(run.name, [timing.latency for timing in run.timings]) for run in runs], latency),
+        _build_timeline_panel("TTFT, ms", runs, lambda timing: 1000 * timing.ttft),
+        _build_timeline_panel("E2E, ms", runs, lambda timing: 1000 * timing.latency),
+        _build_running_panel(runs),
+    ]
+    _draw_figure(path, panels, " and ".join(f"{run.name}, {len(run.timings)} requests" for run in runs))
+
+
+def _build_runs_panel(name: str, runs: Sequence[tuple[str, Sequence[float]]], limit: float | None) -> Panel:
+    """The distribution of one quantity in each run."""
+
+    def draw(axes: Axes) -> None:
+        for (label, seconds), color in zip(runs, RUN_COLORS, strict=False):
+            values = np.sort(np.array(seconds, dtype=np.float64)) * 1000
+            axes.plot(values, np.arange(1, len(values) + 1) / max(1, len(values)), color=color, label=label)
+        if limit is not None:
+            axes.axvline(limit * 1000, color=LIMIT, linestyle="--", label=f"SLO {limit * 1000:g} ms")
+        axes.set(xlabel=f"{name}, ms", ylabel="share", ylim=(0, 1.02))
+        if runs:
+            axes.legend(fontsize="small")
+
+    return draw
+
+
+def _build_timeline_panel(name: str, runs: Sequence[Run], read: Callable[[Timing], float]) -> Panel:
+    """One point a request, at the time when it was sent."""
+
+    def draw(axes: Axes) -> None:
+        for run, color in zip(runs, RUN_COLORS, strict=False):
+            points = [(timing.arrival_s, read(timing)) for timing in run.timings]
+            axes.scatter(*zip(*points, strict=True), s=8, color=color)
+        axes.set(xlabel="sent at, s", ylabel=name, ylim=(0, None))
+
+    return draw
+
+
+def _build_running_panel(runs: Sequence[Run]) -> Panel:
+    def draw(axes: Axes) -> None:
+        for run, color in zip(runs, RUN_COLORS, strict=False):
+            changes = sorted(
+                change for timing in run.timings for change in ((timing.arrival_s, 1), (timing.last_token_s, -1))
+            )
+            counts = np.cumsum([change for _, change in changes])
+            axes.plot([at for at, _ in changes], counts, color=color, linewidth=0.8, drawstyle="steps-post")
+        axes.set(xlabel="s", ylabel="requests running", ylim=(0, None))
+
+    return draw
 
 
 def draw_plan(path: str, result: Plan, workload: Sequence[WorkloadRequest], routing: Routing) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from .options import ENGINE_PANEL, EngineOptions, build_command
 from .progress import show_progress
-from .workload import WorkloadOptions, load_workload
+from .workload import WorkloadOptions, load_workload, read_slo
 
 if TYPE_CHECKING:
     from ..engines.simulator.autoscaling import AutoscalerConfig
@@ -194,7 +194,7 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
 
 
 def _run_simulation(options: SimulateOptions) -> None:
-    slo, fleet, workload = _read_slo(options), _build_fleet(options), load_workload(options.trace, options)
+    slo, fleet, workload = read_slo(options.slo), _build_fleet(options), load_workload(options.trace, options)
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415
 
@@ -283,24 +283,6 @@ def _format_json(fleet: Fleet, result: Report) -> str:
 
 def _format_pretty_json(value: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def _read_slo(options: SimulateOptions) -> Slo | None:
-    from ..engines.simulator.report import Slo  # noqa: PLC0415
-
-    thresholds: dict[str, float] = {}
-    for pair in (pair for slo_option in options.slo for pair in slo_option.split(",")):
-        name, _, value = pair.strip().partition(":")
-        name = {"e2el": "latency"}.get(name, name)
-        try:
-            thresholds[name] = float(value) / 1000
-        except ValueError:
-            raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
-        if name not in Slo.__struct_fields__ or not thresholds[name] > 0:
-            raise ValueError(
-                f"--slo: {pair!r}: must be one of {', '.join(Slo.__struct_fields__)}, with a positive time"
-            )
-    return Slo(**thresholds) if thresholds else None
 
 
 def _build_fleet(options: SimulateOptions) -> Fleet:

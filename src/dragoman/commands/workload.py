@@ -1,7 +1,8 @@
-"""The requests of a benchmark and their arrival times: a trace from a file, or a generated workload."""
+"""The requests of a benchmark and their arrival times, a trace from a file or a generated workload; its objectives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from .options import read_file
 
 if TYPE_CHECKING:
+    from ..engines.simulator.report import Slo
     from ..engines.simulator.workload import WorkloadRequest
 
 WORKLOAD_PANEL = "Workload"
@@ -63,6 +65,14 @@ class WorkloadOptions:
     groups: Annotated[
         int, typer.Option(help="Number of different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)
     ] = 1
+    num_loras: Annotated[
+        int,
+        typer.Option(
+            help="Number of LoRA adapters that requests (or conversations) use in turn; 0 leaves the trace's own.",
+            rich_help_panel=WORKLOAD_PANEL,
+            min=0,
+        ),
+    ] = 0
     speedup: Annotated[
         float, typer.Option(help="Factor by which to speed up arrivals.", rich_help_panel=WORKLOAD_PANEL)
     ] = 1.0
@@ -71,7 +81,7 @@ class WorkloadOptions:
 
 def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    from ..engines.simulator.workload import scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    from ..engines.simulator.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
@@ -83,6 +93,8 @@ def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]
         raise ValueError(f"{trace}: no such file or workload{hint} Workloads: {', '.join(SYNTHETIC_KINDS)}")
     if not workload:
         raise ValueError(f"{trace}: contains no requests")
+    if options.num_loras:
+        workload = assign_loras(workload, [f"lora-{number}" for number in range(options.num_loras)])
     return scale_arrivals(workload, options.speedup)
 
 
@@ -123,3 +135,22 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> list[WorkloadReq
                 parse_lengths(options.turns), inputs, outputs, options.think_time, options.system_tokens, options.groups
             )
             return generate_sessions(generator, count=count, rate=options.request_rate, options=conversations)
+
+
+def read_slo(values: Sequence[str]) -> Slo | None:
+    """Read `NAME:MS` objectives; None without any. Raises ValueError."""
+    from ..engines.simulator.report import Slo  # noqa: PLC0415
+
+    thresholds: dict[str, float] = {}
+    for pair in (pair for slo_option in values for pair in slo_option.split(",")):
+        name, _, value = pair.strip().partition(":")
+        name = {"e2el": "latency"}.get(name, name)
+        try:
+            thresholds[name] = float(value) / 1000
+        except ValueError:
+            raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
+        if name not in Slo.__struct_fields__ or not thresholds[name] > 0:
+            raise ValueError(
+                f"--slo: {pair!r}: must be one of {', '.join(Slo.__struct_fields__)}, with a positive time"
+            )
+    return Slo(**thresholds) if thresholds else None

@@ -161,7 +161,7 @@ def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
     return encode_field("kv_transfer_params", params)
 
 
-class _Metrics(Struct, frozen=True):
+class VllmRequestMetrics(Struct, frozen=True):
     """vLLM 0.33's PerRequestMetrics (`entrypoints/generate/base/protocol.py`); null is unknown."""
 
     time_to_first_token_ms: float | None
@@ -176,7 +176,7 @@ def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
     if timings is None:
         return b""
     first, decode, tokens = timings.first_token, timings.decode, usage.completion
-    metrics = _Metrics(
+    metrics = VllmRequestMetrics(
         None if first is None else first * 1e3,
         None if first is None else decode * 1e3,
         timings.queue * 1e3,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from ..core.events import WeightSpan
+from .envelope import VllmRequestMetrics
 from .generate.writer import GenerateTokenLogprob
 from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
 
@@ -21,7 +22,10 @@ FinishReasonName = Literal["stop", "length", "content_filter", "abort"]
 
 
 class CachedTokenDetails(Struct, frozen=True):
-    cached_tokens: int
+    """Tokens read from the cache and written to it; absent if unknown."""
+
+    cached_tokens: int | UnsetType = UNSET
+    cache_write_tokens: int | UnsetType = UNSET
 
 
 class ReasoningTokenDetails(Struct, frozen=True):
@@ -128,6 +132,7 @@ class ChatCompletion(Struct, frozen=True):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class FunctionDelta(Struct, frozen=True):
@@ -188,6 +193,7 @@ class ChatCompletionChunk(Struct, frozen=True):
     prompt_token_ids: list[int] | UnsetType | None = UNSET
     prompt_text: str | UnsetType | None = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class StoredChatMessage(Struct, frozen=True):
@@ -227,6 +233,7 @@ class TextCompletion(Struct, frozen=True):
     service_tier: Literal["default"] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class CompletionChunkChoice(Struct, frozen=True):
@@ -252,6 +259,7 @@ class TextCompletionChunk(Struct, frozen=True):
     service_tier: Literal["default"] | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+    metrics: VllmRequestMetrics | UnsetType = UNSET
 
 
 class GenerateLogprobs(Struct, frozen=True):

@@ -57,7 +57,7 @@ class UsageRow(Struct, frozen=True):
     output: int
 
 
-class _Result(Struct):
+class UsageResult(Struct):
     """A group's sum. The fields of completions only are absent in the usage of embeddings."""
 
     object: str
@@ -75,15 +75,15 @@ class _Result(Struct):
     service_tier: UnsetType | None = UNSET
 
 
-class _Bucket(Struct):
+class UsageBucket(Struct):
     start_time: int
     end_time: int
-    results: list[_Result]
+    results: list[UsageResult]
     object: str = "bucket"
 
 
-class _Page(Struct):
-    data: list[_Bucket]
+class UsagePage(Struct):
+    data: list[UsageBucket]
     has_more: bool
     next_page: str | None
     object: str = "page"
@@ -145,13 +145,13 @@ def _read_number(name: str, value: str) -> int:
 def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> bytes:
     """Render a page. rows: of its time. kind: `completions` or `embeddings`."""
     buckets = [
-        _Bucket(
+        UsageBucket(
             start, start + query.width, _sum_groups(query, [row for row in rows if _is_in(row, start, query)], kind)
         )
         for start in range(query.start, query.page_end, query.width)
     ]
     has_more = query.page_end < query.end
-    return msgspec.json.encode(_Page(buckets, has_more, f"page_{query.page_end}" if has_more else None))
+    return msgspec.json.encode(UsagePage(buckets, has_more, f"page_{query.page_end}" if has_more else None))
 
 
 def _is_in(row: UsageRow, start: int, query: UsageQuery) -> bool:
@@ -163,14 +163,14 @@ def _is_in(row: UsageRow, start: int, query: UsageQuery) -> bool:
     )
 
 
-def _sum_groups(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> list[_Result]:
-    groups: dict[tuple[object, ...], _Result] = {}
+def _sum_groups(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> list[UsageResult]:
+    groups: dict[tuple[object, ...], UsageResult] = {}
     for row in rows:
         values: dict[str, object] = {"api_key_id": row.api_key_id, "model": row.model, "batch": row.is_batch}
         group = tuple(values[name] for name in query.group_by)
         result = groups.get(group)
         if result is None:
-            result = groups[group] = _Result(f"organization.usage.{kind}.result")
+            result = groups[group] = UsageResult(f"organization.usage.{kind}.result")
             if kind == "completions":
                 result.output_tokens = result.input_cached_tokens = 0
                 result.input_audio_tokens = result.output_audio_tokens = 0

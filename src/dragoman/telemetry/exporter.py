@@ -31,7 +31,11 @@ CONTENT_TYPE = "application/x-protobuf"
 
 
 class OtlpSettings(Struct, frozen=True):
-    """endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended. headers: may contain credentials."""
+    """Where to send to, and as what.
+
+    endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended.
+    headers: may contain credentials.
+    """
 
     endpoint: str
     headers: Mapping[str, str] = {}

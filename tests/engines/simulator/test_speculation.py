@@ -132,10 +132,12 @@ async def test_several_tokens_of_a_step_stream_as_one_after_the_other() -> None:
         question = {"seed": 3, "max_tokens": 30, "messages": [{"role": "user", "content": "Hi."}], "logprobs": True}
         whole = (await sim.post("/v1/chat/completions", question)).json()
         streamed = (await sim.post("/v1/chat/completions", question | {"stream": True})).text
-    chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
-    deltas = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    chunks: list[Any] = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    deltas: list[Any] = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
     assert "".join(delta["delta"].get("content") or "" for delta in deltas) == whole["choices"][0]["message"]["content"]
-    scores = [entry for delta in deltas for entry in (delta.get("logprobs") or {}).get("content") or ()]
+    scores: list[Any] = []
+    for delta in deltas:
+        scores += (delta.get("logprobs") or {"content": []})["content"]
     assert scores == whole["choices"][0]["logprobs"]["content"]
 
 

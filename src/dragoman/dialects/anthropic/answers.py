@@ -45,7 +45,7 @@ class MessagesUsage(Struct, frozen=True):
     """Token counts. Cached prompt tokens are counted apart from `input_tokens`; null is unknown."""
 
     input_tokens: int
-    cache_creation_input_tokens: int
+    cache_creation_input_tokens: int | None
     cache_read_input_tokens: int | None
     output_tokens: int
     output_tokens_details: ThinkingTokenDetails | UnsetType = UNSET

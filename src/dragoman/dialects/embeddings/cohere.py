@@ -113,47 +113,49 @@ def _read_inputs(inputs: list[CohereInput]) -> list[str]:
     return texts
 
 
-class _Vectors(Struct, frozen=True):
-    float: list[tuple[float, ...]] | UnsetType = UNSET
+class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
+    """The vectors by type. A field `float` would hide the type from annotations."""
+
+    floats: list[tuple[float, ...]] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET
     ubinary: list[list[int]] | UnsetType = UNSET
     base64: list[str] | UnsetType = UNSET
 
 
-class _ApiVersion(Struct, frozen=True):
+class CohereApiVersion(Struct, frozen=True):
     version: str = "2"
 
 
-class _BilledUnits(Struct, frozen=True):
+class CohereBilledUnits(Struct, frozen=True):
     input_tokens: int
 
 
-class _Meta(Struct, frozen=True):
-    api_version: _ApiVersion
-    billed_units: _BilledUnits
+class CohereMeta(Struct, frozen=True):
+    api_version: CohereApiVersion
+    billed_units: CohereBilledUnits
 
 
-class _Body(Struct, frozen=True):
+class CohereEmbedAnswer(Struct, frozen=True):
     id: str
-    embeddings: _Vectors
+    embeddings: CohereVectors
     texts: list[str]
-    meta: _Meta
+    meta: CohereMeta
     response_type: str = "embeddings_by_type"
 
 
 def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbedCall) -> bytes:
     vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
-    by_type = _Vectors(
-        float=vectors if "float" in call.types else UNSET,
+    by_type = CohereVectors(
+        floats=vectors if "float" in call.types else UNSET,
         binary=[_pack_signs(vector, 128) for vector in vectors] if "binary" in call.types else UNSET,
         ubinary=[_pack_signs(vector, 0) for vector in vectors] if "ubinary" in call.types else UNSET,
         base64=[base64.b64encode(vector).decode() for vector in embeddings.vectors]
         if "base64" in call.types
         else UNSET,
     )
-    meta = _Meta(_ApiVersion(), _BilledUnits(embeddings.prompt_tokens))
+    meta = CohereMeta(CohereApiVersion(), CohereBilledUnits(embeddings.prompt_tokens))
     texts = [replace_surrogates(text) for text in call.texts.inputs if isinstance(text, str)]
-    return msgspec.json.encode(_Body(header.id, by_type, texts, meta))
+    return msgspec.json.encode(CohereEmbedAnswer(header.id, by_type, texts, meta))
 
 
 def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:

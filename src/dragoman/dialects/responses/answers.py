@@ -111,7 +111,61 @@ class CompactionItem(Struct, frozen=True, tag_field="type", tag="compaction"):
     encrypted_content: str
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem | CompactionItem
+class ShellCallItem(Struct, frozen=True, tag_field="type", tag="shell_call"):
+    """A call of OpenAI's shell tool, which the client runs."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    action: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class LocalShellCallItem(Struct, frozen=True, tag_field="type", tag="local_shell_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    action: dict[str, Any]
+
+
+class ApplyPatchCallItem(Struct, frozen=True, tag_field="type", tag="apply_patch_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    operation: dict[str, Any]
+
+
+class ComputerCallItem(Struct, frozen=True, tag_field="type", tag="computer_call"):
+    """A call of OpenAI's computer tool. action: of its preview; otherwise `actions`."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    pending_safety_checks: list[dict[str, Any]]
+    actions: list[dict[str, Any]] | UnsetType = UNSET
+    action: dict[str, Any] | UnsetType = UNSET
+
+
+class ToolSearchCallItem(Struct, frozen=True, tag_field="type", tag="tool_search_call"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    execution: Literal["client"]
+    arguments: dict[str, Any]
+
+
+OutputItem = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | CompactionItem
+    | ShellCallItem
+    | LocalShellCallItem
+    | ApplyPatchCallItem
+    | ComputerCallItem
+    | ToolSearchCallItem
+)
 
 
 class InputTokenDetails(Struct, frozen=True):
@@ -379,6 +433,26 @@ class CustomInputDone(_ItemEvent, frozen=True, tag_field="type", tag="response.c
     input: str
 
 
+class _CommandEvent(Struct, frozen=True):
+    """Which command of a shell call."""
+
+    sequence_number: int
+    output_index: int
+    command_index: int
+
+
+class ShellCommandAdded(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.added"):
+    command: str
+
+
+class ShellCommandDelta(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.delta"):
+    delta: str
+
+
+class ShellCommandDone(_CommandEvent, frozen=True, tag_field="type", tag="response.shell_call_command.done"):
+    command: str
+
+
 class Compacting(_ItemEvent, frozen=True, tag_field="type", tag="response.compaction.compacting"):
     """The summary is being written."""
 
@@ -387,6 +461,7 @@ RESPONSE_EVENTS = (
     ResponseCreated, ResponseQueued, ResponseInProgress, ResponseCompleted, ResponseIncomplete, ResponseFailed,
     ResponseError, OutputItemAdded, OutputItemDone, ContentPartAdded, ContentPartDone, OutputTextDelta, OutputTextDone,
     RefusalTextDelta, RefusalTextDone, ReasoningTextDelta, ReasoningTextDone, SummaryPartAdded, SummaryPartDone,
-    SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone, Compacting,
+    SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone,
+    ShellCommandAdded, ShellCommandDelta, ShellCommandDone, Compacting,
 )  # fmt: skip
 """All events of a stream, and of a WebSocket."""

@@ -18,7 +18,11 @@ class TokenizeAnswer(Struct, frozen=True):
 
 
 class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
-    """token_strs, control_tokens: if requested; vLLM has neither. control_tokens: the ids among them, ascending."""
+    """A decoded text.
+
+    token_strs, control_tokens: if requested; vLLM has neither.
+    control_tokens: the ids among them, ascending.
+    """
 
     prompt: str
     token_strs: Sequence[str] | None = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
-from random import Random
 from typing import Literal, get_args
 
 from msgspec import Struct
 
 from .engine_core import EngineCore
+from .keyed_rng import KeyedRandom
 from .sequence import SimulatedSequence
 
 Routing = Literal[
@@ -81,7 +81,7 @@ class ReplicaRouter:
             raise ValueError("the delay of the router's state must not be negative")
         self.policy = policy
         self.state_delay = state_delay
-        self._random = Random(seed)
+        self._random = KeyedRandom(seed)
         self._count = 0
         self._history: dict[int, deque[tuple[float, ReplicaState]]] = {}
         self._with_tokens = policy == "least-tokens"
@@ -101,7 +101,8 @@ class ReplicaRouter:
             return replicas[(self._count - 1) % len(replicas)]
         candidates = replicas
         if self.policy == "power-of-two" and len(replicas) > 1:
-            candidates = self._random.sample(replicas, 2)
+            first, second = self._random.randbelow(len(replicas)), self._random.randbelow(len(replicas) - 1)
+            candidates = [replicas[first], replicas[second + (second >= first)]]
         if self.policy == "session-affinity":
             return max(candidates, key=lambda replica: _hash_pair(session or sequence.id, replica))
         states = {replica: self._read(replica, cores, now) for replica in candidates}

@@ -81,7 +81,8 @@ class DraftAcceptance:
 
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
-        self._rates, self._seed = tuple(rates) or DEFAULT_RATES, seed
+        self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
+        self._seed = seed
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
         """A `CountSampled`."""
@@ -93,8 +94,8 @@ class DraftAcceptance:
 
     def _compute_rate(self, position: int) -> float:
         """Beyond the last rate, a draft is accepted after the one before it as often as the last one was."""
-        rates = self._rates
-        if position < len(rates):
+        rates, most = self._rates, len(self._rates) - 1
+        if position <= most:
             return rates[position]
-        last = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] else rates[-1]
-        return rates[-1] * last ** (position - len(rates) + 1)
+        last = rates[most] / rates[most - 1] if most and rates[most - 1] else rates[most]
+        return rates[most] * last ** (position - most)

@@ -77,7 +77,11 @@ async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """time_scale: 10 is ten times as fast. model: None is every simulated one."""
+    """A change of the speed of simulated time.
+
+    time_scale: 10 is ten times as fast.
+    model: None is every simulated one.
+    """
 
     time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
     model: str | None = None

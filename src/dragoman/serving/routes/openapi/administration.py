@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import VersionObject
+from ....dialects.usage import UsagePage
 from ...port_faults import PortCommand
+from ...request_log import RequestLogLine
 from ..admin import AbortBody, AbortResult, AdapterLoad, AdapterUnload, PauseState, SleepResult, SleepState
 from ..listener import PortStates
-from ..live_state import RecentRequestList, SimulatedModelList, SimulationChange
+from ..live_state import SimulatedModel, SimulationChange
 from ..model_admin import ModelEvent, ModelRequest, ModelStateList
 from ..sglang import (
     TRANSFER_PATHS,
@@ -34,7 +36,7 @@ from ..weights import (
     WeightUpdate,
     WeightUpdated,
 )
-from .operations import BINARY, EVENTS, MODEL, TEXT, Answer, Catalogue, Operation, Query, answer
+from .operations import BINARY, EVENTS, MODEL, TEXT, ApiAnswer, Catalogue, Operation, Query, answer
 
 
 class NotReady(Struct, frozen=True):
@@ -68,20 +70,38 @@ class Success(Struct, frozen=True):
     success: Literal[True]
 
 
-_EMPTY = Answer(media=None, description="Empty.")
+class RequestSummary(RequestLogLine, kw_only=True):
+    """A line of the request log. warnings: which parts of the request had no effect."""
+
+    warnings: list[str]
+
+
+class RequestSummaries(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[RequestSummary]
+
+
+class SimulatedModels(Struct, frozen=True):
+    object: Literal["list"]
+    data: list[SimulatedModel]
+
+
+_ADMIN = "Administration"
+_WEIGHTS = "Weights"
+_EMPTY = ApiAnswer(media=None, description="Empty.")
 _HEALTH = Operation(
     "Server",
     "Say whether the server is ready",
     (
-        Answer(media=None, description="Every engine is ready. The body is empty."),
-        Answer((NotReady,), status=503, description="An engine is not ready, or the server shuts down."),
+        ApiAnswer(media=None, description="Every engine is ready. The body is empty."),
+        ApiAnswer((NotReady,), status=503, description="An engine is not ready, or the server shuts down."),
     ),
 )
 _MODE = Query("mode", Literal["abort", "wait", "keep"], "What becomes of running requests; by default they end.")
 _FLUSH = Operation(
     "SGLang and TGI",
     "Clear the prefix cache",
-    (Answer(media=TEXT), Answer(media=TEXT, status=400, description="A part of the cache is in use.")),
+    (ApiAnswer(media=TEXT), ApiAnswer(media=TEXT, status=400, description="A part of the cache is in use.")),
 )
 _MODEL_INFO = Operation("SGLang and TGI", "Show the model, as in SGLang", (answer(SglangModelInfo),), query=(MODEL,))
 _FAULTS = (answer(list[dict[str, Any]]),)
@@ -90,27 +110,61 @@ _SET_FAULTS = Operation(
 )
 _PORTS = (answer(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
-_SIMULATION = (answer(SimulatedModelList),)
-_CHANGE_SIMULATION = Operation("Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,))
+_SIMULATION = (answer(SimulatedModels),)
+_USAGE = (
+    *(
+        Query(name, Annotated[int, Meta(ge=0)], text)
+        for name, text in (("start_time", "Unix seconds; required."), ("end_time", "Unix seconds."))
+    ),
+    Query("limit", Annotated[int, Meta(ge=1, le=168)], "The most buckets of a page."),
+    Query("bucket_width", Literal["1h", "1d"], "The length of a bucket."),
+    Query("group_by", Literal["api_key_id", "model", "batch"], "A sum for each of its values.", is_list=True),
+    Query("api_key_ids", str, "Only these keys.", is_list=True),
+    Query("models", str, "Only these models.", is_list=True),
+    Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
+    Query("page", str, "`next_page` of the page before."),
+)
 _LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
-_ADMIN = "Administration"
-_WEIGHTS = "Weights"
 
 ADMINISTRATION: Catalogue = {
     ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
     **{
-        ("GET", path): Operation("Server", summary, (Answer(media=media),), is_cached=True)
+        ("GET", path): Operation("Server", summary, (ApiAnswer(media=media),), is_cached=True)
         for path, summary, media in (
             ("/docs", "Show the API in a browser", "text/html"),
             ("/docs/viewer.js", "Read the page's program", "text/javascript"),
             ("/docs/viewer.css", "Read the page's style", "text/css"),
+            ("/ui", "Show the page of this server", "text/html"),
         )
+    },
+    ("GET", "/ui/"): Operation("Server", "Go to the page", (ApiAnswer(media=None, status=307),), is_cached=True),
+    ("GET", "/ui/{file}"): Operation(
+        "Server",
+        "Read a file of the page",
+        tuple(ApiAnswer(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
+        is_cached=True,
+    ),
+    **{
+        ("GET", f"/v1/organization/usage/{kind}"): Operation(
+            _ADMIN, f"Show the usage of {kind} by key, model and time", (answer(UsagePage),), query=_USAGE
+        )
+        for kind in ("completions", "embeddings")
+    },
+    ("GET", "/dragoman/requests"): Operation(
+        _ADMIN, "List the last requests without their content (--ui)", (answer(RequestSummaries),)
+    ),
+    ("GET", "/dragoman/simulator"): Operation("Simulation", "Show the simulated models", _SIMULATION),
+    **{
+        (method, "/dragoman/simulator"): Operation(
+            "Simulation", "Change the speed of simulated time", _SIMULATION, (SimulationChange,)
+        )
+        for method in ("PUT", "POST")
     },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
     ("GET", "/version"): Operation("Server", "Show the version", (answer(VersionObject),)),
-    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (Answer(media=TEXT),)),
+    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiAnswer(media=TEXT),)),
     ("GET", "/load"): Operation("Server", "Count waiting and running requests", (answer(ServerLoad),)),
     ("GET", "/get_world_size"): Operation("Server", "Show the number of processes", (answer(WorldSize),)),
     ("GET", "/server_info"): Operation(
@@ -151,9 +205,9 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "Abort all requests", (answer(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
     ),
     ("POST", "/collective_rpc"): Operation(_ADMIN, "Refused: methods cannot be called by name", ()),
-    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (Answer(media=TEXT),), (AdapterLoad,)),
+    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (ApiAnswer(media=TEXT),), (AdapterLoad,)),
     ("POST", "/v1/unload_lora_adapter"): Operation(
-        _ADMIN, "Unload an adapter", (Answer(media=TEXT),), (AdapterUnload,)
+        _ADMIN, "Unload an adapter", (ApiAnswer(media=TEXT),), (AdapterUnload,)
     ),
     ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
     ("GET", "/models/sse"): Operation(
@@ -165,21 +219,13 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/dragoman/reply"): Operation(
         "Simulation",
         "Set the reply to the next request",
-        (Answer(media=None, status=204, description="The reply is in the queue."),),
+        (ApiAnswer(media=None, status=204, description="The reply is in the queue."),),
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",
     ),
     ("GET", "/dragoman/faults"): Operation("Simulation", "List the injected faults", _FAULTS, query=(MODEL,)),
     ("PUT", "/dragoman/faults"): _SET_FAULTS,
     ("POST", "/dragoman/faults"): _SET_FAULTS,
-    ("GET", "/dragoman/simulator"): Operation("Simulation", "Show replicas, blocks and step times", _SIMULATION),
-    ("PUT", "/dragoman/simulator"): _CHANGE_SIMULATION,
-    ("POST", "/dragoman/simulator"): _CHANGE_SIMULATION,
-    ("GET", "/dragoman/requests"): Operation(
-        _ADMIN, "List the last requests without their content", (answer(RecentRequestList),)
-    ),
-    ("GET", "/ui"): Operation("Server", "Show the web page", (Answer(media="text/html"),)),
-    ("GET", "/ui/{file}"): Operation("Server", "Read a file of the web page", (Answer(media="text/javascript"),)),
     ("GET", "/dragoman/listener"): Operation("Simulation", "List the ports with their states", _PORTS),
     ("PUT", "/dragoman/listener"): _SET_PORTS,
     ("POST", "/dragoman/listener"): _SET_PORTS,

@@ -20,7 +20,7 @@ from ...envelopes import ErrorEnvelope
 from .administration import ADMINISTRATION
 from .generation import GENERATION
 from .ollama import OLLAMA
-from .operations import BINARY, EVENTS, FORM, JSON, Answer, Body, Catalogue, Form, Operation, Query
+from .operations import BINARY, EVENTS, FORM, JSON, ApiAnswer, Body, Catalogue, Form, Operation, Query
 from .schemas import Json, Schemas, any_of
 from .stored import STORED
 
@@ -127,6 +127,12 @@ def to_path_template(path: str) -> str:
     return _PLACEHOLDER.sub(r"{\1}", path)
 
 
+def _name_operation(method: str, path: str) -> str:
+    """A slash at the end distinguishes a path from the one without it."""
+    tail = "_slash" if path.endswith("/") and path != "/" else ""
+    return re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(path)}").strip("_") + tail
+
+
 def _build_schemas(operations: Iterable[Operation]) -> Schemas:
     bodies: list[Body] = []
     requests: list[object] = []
@@ -163,7 +169,7 @@ class _DocumentBuilder:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
         described: Json = {
-            "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_"),
+            "operationId": _name_operation(method, route.path),
             "tags": [operation.tag],
             "summary": operation.summary,
             "parameters": parameters,
@@ -226,7 +232,7 @@ class _DocumentBuilder:
         reference = {"$ref": f"#/components/responses/{name}"}
         return {**responses, "4XX": reference, "5XX": reference}
 
-    def _describe_content(self, answer: Answer) -> Json:
+    def _describe_content(self, answer: ApiAnswer) -> Json:
         if answer.media == BINARY:
             return {"schema": _BINARY_STRING}
         if not answer.types:

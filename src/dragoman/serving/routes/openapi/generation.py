@@ -11,6 +11,7 @@ from ....dialects.chat.parameters import CHAT
 from ....dialects.chat.wire import ChatBody, ChatPromptFields
 from ....dialects.completions.parameters import COMPLETIONS
 from ....dialects.completions.wire import CompletionsBody
+from ....dialects.embeddings.cohere import COHERE_EMBED, CohereEmbedAnswer, CohereEmbedBody
 from ....dialects.embeddings.parameters import EMBEDDINGS
 from ....dialects.embeddings.wire import EmbeddingsBody
 from ....dialects.embeddings.writer import EmbeddingsAnswer
@@ -46,7 +47,7 @@ from ....dialects.tokenize.reader import DetokenizeBody, TokenizeFields, Tokeniz
 from ....dialects.tokenize.writer import DetokenizeAnswer, TokenizeAnswer
 from ....prompts.template import TokenizerInfo
 from ... import envelopes
-from .operations import EVENTS, MODEL, TEXT, Answer, Body, Catalogue, Operation, answer
+from .operations import EVENTS, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -67,6 +68,7 @@ COUNT_REQUEST = Body(
     "CountTokensRequest", (MessagesPromptFields,), COUNT_TOKENS, inner={"thread": THREAD}, example={"messages": HELLO}
 )
 EMBEDDING_REQUEST = Body("EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"})
+COHERE_REQUEST = Body("CohereEmbedRequest", (CohereEmbedBody,), COHERE_EMBED, example={"texts": ["Hello"]})
 RERANK_REQUEST = Body(
     "RerankRequest", (RerankBody,), RERANK, example={"query": "capital of Japan", "documents": ["Tokyo", "Rome"]}
 )
@@ -161,6 +163,12 @@ GENERATION: Catalogue = {
     ("POST", "/v1/embeddings"): Operation(
         "Embeddings", "Embed texts", (answer(EmbeddingsAnswer),), (EMBEDDING_REQUEST,)
     ),
+    **{
+        ("POST", path): Operation(
+            "Embeddings", "Embed texts, as in Cohere's API", (answer(CohereEmbedAnswer),), (COHERE_REQUEST,)
+        )
+        for path in ("/v2/embed", "/cohere/v2/embed")
+    },
     ("POST", "/pooling"): Operation("Embeddings", "Refused: token embeddings are not supported", ()),
     **{("POST", path): _RERANK for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
     **{("POST", path): _SCORE for path in ("/score", "/v1/score")},
@@ -210,7 +218,11 @@ GENERATION: Catalogue = {
     ("POST", "/generate_stream"): Operation(
         "SGLang and TGI", "Stream text in the format of TGI or LightLLM", (_TGI_EVENTS,), (TGI_REQUEST,), generates=True
     ),
-    ("GET", "/"): Operation("SGLang and TGI", "Say which server this is", (Answer(media=TEXT),)),
+    ("GET", "/"): Operation(
+        "SGLang and TGI",
+        "Say which server this is",
+        (ApiAnswer(media=TEXT), ApiAnswer(media=None, status=307, description="A browser is sent to the page.")),
+    ),
     ("POST", "/"): Operation(
         "SGLang and TGI",
         "Generate text in the format of TGI or LightLLM",

@@ -51,7 +51,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """A response, or an event of one.
 
     types: the type of the JSON value; one of them if there are several. Empty for what is not JSON.
@@ -87,7 +87,7 @@ class Operation:
 
     tag: str
     summary: str
-    answers: tuple[Answer, ...]
+    answers: tuple[ApiAnswer, ...]
     bodies: tuple[Body | type[Struct] | Form, ...] = ()
     is_body_optional: bool = False
     accepts_binary: bool = False
@@ -130,5 +130,5 @@ class DeletedObjectAnswer(Struct, frozen=True):
     deleted: bool
 
 
-def answer(*types: object, media: str = JSON) -> Answer:
-    return Answer(types, media)
+def answer(*types: object, media: str = JSON) -> ApiAnswer:
+    return ApiAnswer(types, media)

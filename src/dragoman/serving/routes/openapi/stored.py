@@ -28,7 +28,7 @@ from .operations import (
     EVENTS,
     PAGE,
     STORED_LINES,
-    Answer,
+    ApiAnswer,
     Catalogue,
     DeletedObjectAnswer,
     Form,
@@ -155,7 +155,7 @@ STORED: Catalogue = {
     ("DELETE", "/v1/files/{file}"): Operation(
         "Files", "Delete a file", (answer(DeletedObjectAnswer, DeletedAnthropicFile),)
     ),
-    ("GET", "/v1/files/{file}/content"): Operation("Files", "Download a file", (Answer(media=BINARY),)),
+    ("GET", "/v1/files/{file}/content"): Operation("Files", "Download a file", (ApiAnswer(media=BINARY),)),
     ("GET", "/v1/batches"): Operation("Batches", "List batches", _PAGE, query=PAGE),
     ("POST", "/v1/batches"): Operation("Batches", "Create a batch", (answer(BatchObject),), (BatchBody,)),
     ("GET", "/v1/batches/{batch}"): Operation("Batches", "Retrieve a batch", (answer(BatchObject),)),

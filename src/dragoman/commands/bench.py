@@ -1,0 +1,214 @@
+"""`dragoman bench`: measures a server under a load, or compares two measured loads.
+
+Knows options, files and the terminal; `drive` sends the load, `stream_meter` reads the answers, `bench_report` has the
+figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from .options import build_command, print_warning, read_file
+from .progress import show_progress
+from .workload import WORKLOAD_PANEL, WorkloadOptions, load_workload, read_slo
+
+if TYPE_CHECKING:
+    from ..engines.simulator.report import Slo
+    from .bench_report import BenchReport, Run
+
+LOAD_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Load", "Server", "Output"
+DIALECT_NAMES = ("completions", "chat", "responses", "messages", "ollama")
+HELP = """Measure a server under a load: time to the first token, time between tokens, latency, goodput.
+
+URL is the server's, TRACE the load as for `simulate`: a file, poisson (the default), bursts or sessions. Its requests
+are sent at their times, or with --concurrency by that many clients, one after the other. With --compare, the arguments
+are two logs of `bench`, or of a tool that `calibrate` reads.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(WorkloadOptions):
+    """Options of `dragoman bench`; None is unset."""
+
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="URL [TRACE]", help="The server, and the load.", show_default=False)
+    ]
+    compare: Annotated[bool, typer.Option("--compare", help="Compare two logs: --compare BEFORE AFTER.")] = False
+    num_prompts: Annotated[
+        int,
+        typer.Option(help="Number of requests (or conversations) to generate.", rich_help_panel=WORKLOAD_PANEL, min=1),
+    ] = 100
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            help="A closed loop of this many clients; the trace's times do not count.",
+            rich_help_panel=LOAD_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    warmup: Annotated[
+        int, typer.Option(help="Requests before those that are measured.", rich_help_panel=LOAD_PANEL, min=0)
+    ] = 1
+
+    dialect: Annotated[
+        str, typer.Option(help=f"The API: {', '.join(DIALECT_NAMES)}.", rich_help_panel=SERVER_PANEL)
+    ] = "completions"
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model name; by default the first one.", rich_help_panel=SERVER_PANEL, show_default=False),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OPENAI_API_KEY",
+            help="API key of the server.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
+            show_envvar=True,
+        ),
+    ] = None
+    extra_body: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON",
+            help="JSON fields to merge into every request; null removes a field.",
+            rich_help_panel=SERVER_PANEL,
+        ),
+    ] = "{}"
+
+    slo: Annotated[
+        list[str],
+        typer.Option(
+            "--slo",
+            "--goodput",
+            metavar="NAME:MS",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
+        ),
+    ] = field(default_factory=list[str])
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
+    save_detailed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write each request as JSON Lines: a log for `calibrate` and --compare, a trace for `simulate` and "
+            "`plan`.",
+            rich_help_panel=OUTPUT_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`).",
+            rich_help_panel=OUTPUT_PANEL,
+            show_default=False,
+        ),
+    ] = None
+
+
+class _BenchFile(msgspec.Struct):
+    """What --json prints."""
+
+    server: str
+    model: str
+    dialect: str
+    loop: str
+    report: BenchReport
+
+
+def _run_bench(options: BenchOptions) -> None:
+    if options.plots is not None:
+        from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
+
+        check_plot_path(options.plots)
+    slo = read_slo(options.slo)
+    if options.compare:
+        _compare(options, slo)
+        return
+    if len(options.arguments) > 2:
+        raise ValueError(f"expected URL and TRACE, got {len(options.arguments)} arguments")
+    if options.dialect not in DIALECT_NAMES:
+        raise ValueError(f"--dialect: {options.dialect!r} is none of {', '.join(DIALECT_NAMES)}")
+    _measure(options, options.arguments[0], slo)
+
+
+def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
+    from ..engines.simulator.logs.log import build_log  # noqa: PLC0415
+    from .bench_report import Run, build_bench_report, encode_log  # noqa: PLC0415
+    from .drive import Target, drive_server  # noqa: PLC0415
+
+    workload = load_workload(options.arguments[1] if len(options.arguments) > 1 else "poisson", options)
+    target = Target(url, options.model, options.api_key, options.extra_body, options.dialect)
+    with show_progress("requests completed", len(workload)) as tick:
+        result = asyncio.run(
+            drive_server(target, workload, tick, concurrency=options.concurrency, warm_up=options.warmup)
+        )
+    if result.errors:
+        print_warning(f"{len(result.errors)} requests failed; the first error: {result.errors[0]}")
+    measured = {measurement.timing.id: measurement for measurement in result.measurements}
+    # In order of arrival, from 0.
+    timings = build_log(url, [measurement.timing for measurement in result.measurements]).timings
+    gaps = [measured[timing.id].gaps for timing in timings]
+    counted_by = result.measurements[0].counted_by
+    run = Run(url, timings, tuple(gap for own in gaps for gap in own), len(result.errors), counted_by)
+    if options.save_detailed is not None:
+        Path(options.save_detailed).write_bytes(encode_log(timings, gaps, counted_by))
+    if options.plots is not None:
+        _draw(options.plots, [run], slo)
+    report = build_bench_report(run, slo)
+    loop = "open" if options.concurrency is None else f"closed, {options.concurrency} clients"
+    if options.json:
+        file = _BenchFile(url, result.model, options.dialect, loop, report)
+        typer.echo(msgspec.json.format(msgspec.json.encode(file), indent=2))
+    else:
+        _print_report(f"server           {url} ({result.model}), {options.dialect}, {loop} loop", report)
+
+
+def _print_report(heading: str, report: BenchReport) -> None:
+    from .bench_report import build_bench_table, render_bench_report  # noqa: PLC0415
+
+    if not sys.stdout.isatty():
+        typer.echo(f"{heading}\n{render_bench_report(report)}", nl=False)
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    lines, table = build_bench_table(report)
+    console = Console(highlight=False)
+    console.print("\n".join([heading, *lines]), markup=False)
+    console.print(table)
+
+
+def _compare(options: BenchOptions, slo: Slo | None) -> None:
+    from .bench_report import build_bench_report, read_run, render_comparison  # noqa: PLC0415
+
+    if len(options.arguments) != 2:
+        raise ValueError("--compare takes exactly two logs: --compare BEFORE AFTER")
+    before, after = (read_run(Path(name).name, read_file(name)) for name in options.arguments)
+    reports = [build_bench_report(run, slo) for run in (before, after)]
+    if options.plots is not None:
+        _draw(options.plots, [before, after], slo)
+    if options.json:
+        pair = {"before": reports[0], "after": reports[1]}
+        typer.echo(msgspec.json.format(msgspec.json.encode(pair), indent=2))
+    else:
+        typer.echo(render_comparison((before.name, reports[0]), (after.name, reports[1])), nl=False)
+
+
+def _draw(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
+    from .plots import draw_benchmark  # noqa: PLC0415
+
+    draw_benchmark(path, runs, slo)
+
+
+bench = build_command(BenchOptions, _run_bench, about=HELP)
