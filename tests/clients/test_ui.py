@@ -200,7 +200,7 @@ def test_an_answer_is_stopped(page: Page, servers: Servers):
 
 def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     address = servers.start("scripted --directives")
-    set_up(page, address)
+    set_up(page, address, logprobs=False)
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
     assert ask(page, f"[[say {json.dumps(evil)}]]").strip() in (evil, json.dumps(evil))
     assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
