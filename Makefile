@@ -56,8 +56,10 @@ test-long: $(VENV)/.test
 # The lock constrains the installation: packages that conflict with it are not installed.
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
-	@$(PIP) install --constraint $(VENV)/constraints.txt langchain-ollama litellm ollama openapi-python-client openapi-spec-validator schemathesis
+	@grep -E '^(torch|trl|lm-eval|langchain|langchain-openai|langchain-anthropic|pydantic-ai-slim)[=[]' requirements/clients.txt \
+		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
+	@grep -E '^(langchain-ollama|litellm|ollama|openapi-.*|schemathesis)=' requirements/clients.txt \
+		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 
@@ -68,7 +70,7 @@ test-vllm: $(VENV)/vllm/.made
 
 $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 transformers
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 transformers==5.23.0
 	@$(BIN)/python -m venv $(VENV)/vllm
 	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$($(VENV)/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])')/beneath.pth
@@ -86,7 +88,8 @@ docs: $(VENV)/.docs
 	@echo build/site/index.html
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
+	@mkdir -p build
+	$(BIN)/python benchmarks/overhead.py --json build/overhead.json --plot build/overhead.svg $(BENCH_ARGS)
 
 soak: $(VENV)/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
@@ -94,7 +97,7 @@ soak: $(VENV)/.test
 # The lock constrains the installation. Servers that tests start as separate processes are not measured.
 coverage: $(VENV)/.test
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt coverage pytest-cov
+	@$(PIP) install --constraint $(VENV)/constraints.txt coverage==7.17.3 pytest-cov==7.1.0
 	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" \
 		--cov=dragoman --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(TEST_ARGS)
 

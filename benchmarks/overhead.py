@@ -323,8 +323,12 @@ def describe_machine() -> dict[str, object]:
 
 
 def draw(results: list[Result], path: str) -> None:
-    """Draw the CPU of every row, each relative to its yardstick. Needs matplotlib (`pip install '.[plots]'`)."""
-    from matplotlib.figure import Figure
+    """Draw the CPU of every row, each relative to its yardstick; nothing without matplotlib (the extra `plots`)."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{path} is not drawn: matplotlib is not installed")
+        return
 
     rows = list(dict.fromkeys(result.row for result in results))
     figure = Figure(figsize=(8, 1 + 0.9 * len(rows)), layout="constrained")

@@ -97,6 +97,7 @@ CHAT: dict[str, Any] = {
     "max_completion_tokens": 5,
     "logprobs": True,
     "top_logprobs": Asked(2, {"logprobs": True}),
+    "logprob_token_ids": Asked([5, 6], {"logprobs": True}),
     "return_tokens_as_token_ids": Asked(True, {"logprobs": True}),
     "tools": [TOOL],
     "tool_choice": Asked("required", {"tools": [TOOL]}),
@@ -121,6 +122,7 @@ COMPLETIONS: dict[str, Any] = {
     "best_of": 3,
     "echo": True,
     "logprobs": 2,
+    "logprob_token_ids": Asked([5, 6], {"logprobs": 1}),
     "return_tokens_as_token_ids": Asked(True, {"logprobs": 1}),
 }
 RESPONSES: dict[str, Any] = {

@@ -18,6 +18,8 @@ from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from dragoman.check.catalog import AREAS, CHECKS
+from dragoman.check.registry import Check
 from dragoman.cli import create_app
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
@@ -296,6 +298,44 @@ def _found(signs: Fingerprints) -> str:
     return "yes" if signs else "no"
 
 
+def check_areas() -> Iterable[str]:
+    """The areas of `dragoman check`, with the claims on which they apply and the number of their checks."""
+    yield "| area | applies to servers with | checks | of these must |"
+    yield "| --- | --- | --- | --- |"
+    for area in AREAS:
+        common = set.intersection(*(set(check.claims) for check in area.checks))
+        must = sum(check.level == "must" for check in area.checks)
+        yield f"| `{area.name}` | {', '.join(sorted(common)) or 'as the rule says'} | {len(area.checks)} | {must} |"
+    rules = len({(check.id.partition(".")[2], check.rule) for check in CHECKS})
+    yield f"| all | | {len(CHECKS)}, of {rules} rules | {sum(check.level == 'must' for check in CHECKS)} |"
+
+
+def check_rules() -> Iterable[str]:
+    """The rules of `dragoman check`; one that holds in several areas is one row."""
+    rows: dict[tuple[str, str], list[Check]] = {}
+    for check in CHECKS:
+        rows.setdefault((check.id.partition(".")[2], check.rule), []).append(check)
+    yield "| check | areas | rule | level | source |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (name, rule), found in rows.items():
+        areas = ", ".join(check.area for check in found)
+        sources = ", ".join(f"[{i}]({source})" for i, source in enumerate(dict.fromkeys(c.source for c in found), 1))
+        level = found[0].level + (", destructive" if found[0].is_destructive else "")
+        yield f"| `{name}` | {areas} | {_cell(rule)} | {level} | {sources} |"
+
+
+def metrics() -> Iterable[str]:
+    """Every metric of `/metrics`, as its collector defines it."""
+    sys.path.append(str(DOCS.parent / "deploy"))
+    from metrics import list_metrics  # noqa: PLC0415 - the dashboard is generated from the same definitions
+
+    yield "| metric | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for metric in list_metrics():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -323,7 +363,10 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "engines": engines,
     "routes": routes,
     "settings": settings,
+    "metrics": metrics,
     "architectures": architectures,
+    "check_areas": check_areas,
+    "check_rules": check_rules,
     "cli": cli,
     "errors": errors,
     "tool_parsers": tool_parsers,

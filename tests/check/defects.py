@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
+from collections.abc import Callable
 from typing import Any
 
 from .wire import (
+    Change,
     Defect,
+    EditResponse,
     Event,
     Json,
     Request,
@@ -23,6 +27,7 @@ from .wire import (
     edit_lines,
     get_call_deltas,
     get_deltas,
+    list_objects,
     refuse,
     refuse_text,
 )
@@ -39,23 +44,23 @@ STREAM = r"^chat\.(stream|n-of|whole)"
 TOOL = r"^chat\.tool"
 
 
-def _each_delta(change: Any) -> Any:
+def _each_delta(change: Change) -> EditResponse:
     return edit_each(lambda chunk: [change(delta) for delta in get_deltas(chunk)])
 
 
-def _each_choice(change: Any) -> Any:
+def _each_choice(change: Change) -> EditResponse:
     return edit_each(lambda chunk: [change(choice) for choice in chunk.get("choices", ())])
 
 
-def _whole_choice(change: Any) -> Any:
+def _whole_choice(change: Change) -> EditResponse:
     return edit_json(lambda reply: [change(choice) for choice in reply["choices"]])
 
 
-def _usage(change: Any) -> Any:
+def _usage(change: Change) -> EditResponse:
     return edit_json(lambda reply: change(reply["usage"]))
 
 
-def _set(name: str, value: Any) -> Any:
+def _set(name: str, value: Any) -> Change:
     return lambda target: target.update({name: value})
 
 
@@ -160,11 +165,11 @@ def _number_chunks(events: list[Event]) -> list[Event]:
     return events
 
 
-def _drop_events(*kinds: str) -> Any:
+def _drop_events(*kinds: str) -> EditResponse:
     return edit_events(lambda events: [e for e in events if e[1] == "[DONE]" or e[1].get("type") not in kinds])
 
 
-def _change_events(kind: str, change: Any) -> Any:
+def _change_events(kind: str, change: Change) -> EditResponse:
     def edit(value: Json) -> None:
         if value.get("type") == kind:
             change(value)
@@ -238,7 +243,7 @@ def _set_header(name: str, value: str, *, on_stream: bool = False) -> Any:
     return edit
 
 
-def _is_null(names: tuple[str, ...]) -> Any:
+def _is_null(names: tuple[str, ...]) -> Change:
     return lambda body: any(name in body and body[name] is None for name in names)
 
 
@@ -265,17 +270,17 @@ MARKER = re.compile(r"<\|\w+\|>|</?\w+>|\[INST\]")
 
 
 def _parse_markers(body: Json) -> None:
-    for message in body.get("messages") or ():
-        if isinstance(message, dict) and isinstance(message.get("content"), str):  # pyright: ignore
+    for message in list_objects(body, "messages"):
+        if isinstance(message.get("content"), str):
             message["content"] = MARKER.sub(" a", message["content"])
 
 
-def _has_role(role: str) -> Any:
-    return lambda body: any(isinstance(m, dict) and m.get("role") == role for m in body.get("messages") or ())
+def _has_role(role: str) -> Change:
+    return lambda body: any(m.get("role") == role for m in list_objects(body, "messages"))
 
 
 def _has_parts(body: Json) -> bool:
-    return any(isinstance(m, dict) and isinstance(m.get("content"), list) for m in body.get("messages") or ())
+    return any(isinstance(m.get("content"), list) for m in list_objects(body, "messages"))
 
 
 def _fix_model(body: Json) -> None:
@@ -323,8 +328,8 @@ def _flatten_namespace(reply: Json) -> None:
             item["name"] = f"{item.pop('namespace')}__{item['name']}"
 
 
-def _has_tool(kind: str) -> Any:
-    return lambda body: any(isinstance(t, dict) and t.get("type") == kind for t in body.get("tools") or ())
+def _has_tool(kind: str) -> Change:
+    return lambda body: any(t.get("type") == kind for t in list_objects(body, "tools"))
 
 
 def _has_output_list(body: Json) -> bool:
@@ -352,8 +357,6 @@ def _float_lists(reply: Json) -> None:
     for entry in reply["data"]:
         if isinstance(entry["embedding"], str):
             data = base64.b64decode(entry["embedding"])
-            import struct
-
             entry["embedding"] = list(struct.unpack(f"<{len(data) // 4}f", data))
 
 
@@ -371,7 +374,7 @@ def _lower_counters(_: Request, response: Response) -> None:
     response.body = re.sub(rb"(vllm:generation_tokens_total\{[^\n]*) [\d.e+]+", rb"\1 7.0", response.body)
 
 
-def _call_arguments(change: Any) -> Any:
+def _call_arguments(change: Callable[[str], object]) -> EditResponse:
     def edit(choice: Json) -> None:
         for call in choice["message"].get("tool_calls", ()):
             call["function"]["arguments"] = change(call["function"]["arguments"])
@@ -413,22 +416,28 @@ def _finish_with_nothing(choice: Json) -> None:
 
 
 def _cut_logprobs(choice: Json) -> None:
-    for entry in (choice.get("logprobs") or {}).get("content") or ():
+    for entry in list_objects(choice.get("logprobs") or {}, "content"):
         entry["top_logprobs"] = entry["top_logprobs"][:1]
 
 
 def _raise_logprobs(choice: Json) -> None:
-    for entry in (choice.get("logprobs") or {}).get("content") or ():
+    for entry in list_objects(choice.get("logprobs") or {}, "content"):
         entry["logprob"] = 0.5
 
 
 def _drop_logprob(choice: Json) -> None:
-    entries = (choice.get("logprobs") or {}).get("content") or []
-    del entries[:2]
+    if choice.get("logprobs"):
+        del choice["logprobs"]["content"][:2]
 
 
 def _ignore_thread(body: Json) -> None:
     body.pop("thread", None)
+
+
+def _hide_origin(request: Request) -> Response | None:
+    request.headers["content-type"] = "application/json"
+    request.headers.pop("origin", None)
+    return None
 
 
 def _answer_deleted(request: Request) -> Response | None:
@@ -682,9 +691,7 @@ ON_CHAT: tuple[Defect, ...] = (
         "vllm#3100 and like",
         CHAT,
         r"^chat\.accepts",
-        answer=refuse(
-            lambda b: any(isinstance(m, dict) and m.get("content", 1) is None for m in b.get("messages") or ())
-        ),
+        answer=refuse(lambda b: any(m.get("content", 1) is None for m in list_objects(b, "messages"))),
     ),
     Defect(
         "explicit nulls are rejected",
@@ -1385,9 +1392,7 @@ ON_OTHERS: tuple[Defect, ...] = (
         "own finding H1",
         CHAT,
         r"^http\.simple",
-        answer=lambda r: (
-            r.headers.update({"content-type": "application/json"}) or (r.headers.pop("origin", None) and None)
-        ),
+        answer=_hide_origin,
     ),
     Defect(
         "CORS reflects every site with credentials",

@@ -15,8 +15,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from dragoman.check.catalog import CHECKS
-from dragoman.check.runner import Outcome, Report, run_checks
-from dragoman.check.session import Target
+from dragoman.check.runner import CheckOutcome, CheckReport, run_checks
+from dragoman.check.session import CheckTarget
 
 from .defects import DEFECTS
 from .reference import DefectProxy, build_reference, proxy_bytes, serve
@@ -31,14 +31,14 @@ class Finding:
     found: tuple[str, ...]
 
 
-def check_server(url: str, only: str, *, model: str, profile: str = "auto") -> Report:
+def check_server(url: str, only: str, *, model: str, profile: str = "auto") -> CheckReport:
     checks = [check for check in CHECKS if check.matches(only)]
     assert checks, f"no check matches {only}"
-    return asyncio.run(run_checks(Target(url=url, model=model, profile=profile), checks))
+    return asyncio.run(run_checks(CheckTarget(url=url, model=model, profile=profile), checks))
 
 
-def find_failures(report: Report) -> tuple[str, ...]:
-    return tuple(verdict.check.id for verdict in report.verdicts if verdict.outcome is Outcome.FAILED)
+def find_failures(report: CheckReport) -> tuple[str, ...]:
+    return tuple(verdict.check.id for verdict in report.verdicts if verdict.outcome is CheckOutcome.FAILED)
 
 
 def hunt(url: str, proxy: DefectProxy, defect: Defect) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.http.disconnect import EXTENSION
-from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.launch import Server, ShutdownConfig, build_models, build_serving_options, build_uvicorn_config
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -74,7 +74,7 @@ class DefectProxy:
             await asyncio.Event().wait()
             raise AssertionError
 
-        extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name != EXTENSION}
+        extensions: dict[str, Any] = scope.get("extensions") or {}
 
         def never(_: Callable[[], object] | None, /) -> None:
             return None
@@ -151,8 +151,9 @@ def serve(app: ASGIApp, models: Models) -> Generator[str]:
 
 def build_reference(settings: Settings | None = None) -> tuple[DefectProxy, Models]:
     """All reference engines in one server. settings: of another server."""
-    models = build_models(settings or load_settings({"models": MODELS}, {}), SystemClock())
-    return DefectProxy(create_app(models, store=MemoryStore())), models
+    settings = settings or load_settings({"models": MODELS}, {})
+    models = build_models(settings, SystemClock())
+    return DefectProxy(create_app(models, options=build_serving_options(settings), store=MemoryStore())), models
 
 
 Edit = Callable[[bytes], bytes]

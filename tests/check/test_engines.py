@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.check.runner import CheckOutcome
 from dragoman.engines import tiny
 from dragoman.settings import Settings
 from tests.engines.llamacpp.files import write_embedded
 
 from .mutation_score import check_server, find_failures
 from .reference import build_reference, serve
-
-SETTINGS = {"max_model_len": 4096, "max_num_seqs": 8}
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +46,16 @@ def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str
         reference, "^(chat|responses|state|sdk).*(tool|schema|stream|retrieve)", model="tiny", profile="openai"
     )
     assert find_failures(report) == ()
-    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome == "skipped"]
+    skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome is CheckOutcome.SKIPPED]
     assert all(reason.startswith("not claimed") for reason in skipped), skipped
-    assert report.counts["passed"] > 90
+    assert report.counts[CheckOutcome.PASSED] > 90
 
 
 @pytest.mark.long
 def test_the_embedded_model_breaks_no_rule(reference: str) -> None:
     report = check_server(reference, ".*", model="tiny")
     assert find_failures(report) == ()
-    assert report.counts["passed"] > 650
+    assert report.counts[CheckOutcome.PASSED] > 650
 
 
 @pytest.mark.long
@@ -64,9 +63,9 @@ def test_an_upstream_breaks_no_rule() -> None:
     with ExitStack() as stack:
         behind = stack.enter_context(start(Settings(model="tiny", api_profile="vllm", max_model_len=4096)))
         url = stack.enter_context(start(Settings(model=f"{behind}/v1", max_model_len=4096)))
-        report = check_server(url, QUICK)
+        report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts["passed"] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500
 
 
 @pytest.mark.torch
@@ -74,11 +73,11 @@ def test_an_upstream_breaks_no_rule() -> None:
 def test_transformers_break_no_rule() -> None:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
-    settings = Settings(model=f"transformers:{tiny.find_bundled_model()}", device="cpu", **SETTINGS)
+    settings = Settings(model=f"transformers:{tiny.find_bundled_model()}", device="cpu", max_model_len=4096)
     with start(settings) as url:
-        report = check_server(url, QUICK)
+        report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts["passed"] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500
 
 
 @pytest.mark.llamacpp
@@ -86,8 +85,10 @@ def test_transformers_break_no_rule() -> None:
 def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="needs xllamacpp")
     pytest.importorskip("gguf", reason="needs gguf")
-    settings = Settings(model=str(write_embedded(tmp_path / "tiny.gguf")), threads=1, dtype="float32", **SETTINGS)
+    settings = Settings(
+        model=str(write_embedded(tmp_path / "tiny.gguf")), threads=1, dtype="float32", max_model_len=4096
+    )
     with start(settings) as url:
-        report = check_server(url, QUICK)
+        report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
-    assert report.counts["passed"] > 500
+    assert report.counts[CheckOutcome.PASSED] > 500

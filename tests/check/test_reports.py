@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.check.registry import Area
 from dragoman.check.reports import render_badge, render_html, render_json, render_junit
-from dragoman.check.runner import Outcome, Report, Verdict
-from dragoman.check.session import Exchange, Session, Target
+from dragoman.check.runner import CheckOutcome, CheckReport, Verdict
+from dragoman.check.session import CheckTarget, Exchange, Session
 
 DATE = "2026-11-23T10:00:00Z"
 
@@ -20,20 +20,20 @@ async def nothing(_: Session) -> None:
 
 
 def build_report(
-    *outcomes: Outcome, reason: str = "it is <b>\x00", body: bytes = b"<script>alert(1)</script>"
-) -> Report:
+    *outcomes: CheckOutcome, reason: str = "it is <b>\x00", body: bytes = b"<script>alert(1)</script>"
+) -> CheckReport:
     area = Area("chat", claims=(), source="https://example.org/rule")
     for number, _ in enumerate(outcomes):
         area.add(f"rule-{number}", f"Rule {number}.", nothing)
     exchange = Exchange("POST", "/v1/chat/completions", b'{"a": 1}', 500, [("content-type", "text/html")], body)
     verdicts = tuple(
-        Verdict(check, outcome, "" if outcome is Outcome.PASSED else reason, (exchange,), 0.25)
+        Verdict(check, outcome, "" if outcome is CheckOutcome.PASSED else reason, (exchange,), 0.25)
         for check, outcome in zip(area.checks, outcomes, strict=True)
     )
-    return Report(Target(url="http://host:8000", model="m"), frozenset({"chat"}), verdicts, 7, 70)
+    return CheckReport(CheckTarget(url="http://host:8000", model="m"), frozenset({"chat"}), verdicts, 7, 70)
 
 
-ALL = build_report(Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED, Outcome.UNTRIED)
+ALL = build_report(CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.SKIPPED, CheckOutcome.UNTRIED)
 
 
 def test_json_has_verdicts_and_the_evidence_of_failures() -> None:
@@ -67,7 +67,7 @@ def test_html_escapes_what_the_server_sent_and_loads_nothing() -> None:
 
 
 def test_long_bodies_are_shortened() -> None:
-    page = render_json(build_report(Outcome.FAILED, body=b"x" * 100_000), DATE, "1.0")
+    page = render_json(build_report(CheckOutcome.FAILED, body=b"x" * 100_000), DATE, "1.0")
     assert len(page) < 10_000
     assert "(100000 bytes)" in page
 
@@ -75,12 +75,12 @@ def test_long_bodies_are_shortened() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "text"),
     [
-        ((Outcome.PASSED,), "100.0 %"),
-        ((Outcome.PASSED, Outcome.FAILED), "50.0 %"),
-        ((Outcome.SKIPPED,), "no verdict"),
+        ((CheckOutcome.PASSED,), "100.0 %"),
+        ((CheckOutcome.PASSED, CheckOutcome.FAILED), "50.0 %"),
+        ((CheckOutcome.SKIPPED,), "no verdict"),
     ],
 )
-def test_the_badge_is_svg_with_the_score(outcomes: tuple[Outcome, ...], text: str) -> None:
+def test_the_badge_is_svg_with_the_score(outcomes: tuple[CheckOutcome, ...], text: str) -> None:
     badge = ET.fromstring(render_badge(build_report(*outcomes)))
     assert badge.tag.endswith("svg")
     assert text in "".join(badge.itertext())

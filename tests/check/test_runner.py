@@ -11,8 +11,8 @@ import pytest
 from dragoman.check.catalog import CHECKS
 from dragoman.check.profiles import PROFILES
 from dragoman.check.registry import Area, Check, Skipped
-from dragoman.check.runner import Outcome, Report, run_checks
-from dragoman.check.session import Session, Target
+from dragoman.check.runner import CheckOutcome, CheckReport, run_checks
+from dragoman.check.session import CheckTarget, Session
 from dragoman.conformance.checks import Violation, require
 
 from .reference import build_reference, serve
@@ -53,22 +53,22 @@ async def generate(s: Session) -> None:
     await s.ask("/v1/chat/completions", body)
 
 
-def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> Report:
-    target = Target(url=url, model="scripted", **options)
+def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> CheckReport:
+    target = CheckTarget(url=url, model="scripted", **options)
     return asyncio.run(run_checks(target, checks, allow_destructive=destructive))
 
 
 @pytest.mark.parametrize(
     ("body", "outcome", "exit_code"),
     [
-        (hold, Outcome.PASSED, 0),
-        (fail, Outcome.FAILED, 1),
-        (skip, Outcome.SKIPPED, 0),
-        (misread, Outcome.FAILED, 1),
-        (generate, Outcome.PASSED, 0),
+        (hold, CheckOutcome.PASSED, 0),
+        (fail, CheckOutcome.FAILED, 1),
+        (skip, CheckOutcome.SKIPPED, 0),
+        (misread, CheckOutcome.FAILED, 1),
+        (generate, CheckOutcome.PASSED, 0),
     ],
 )
-def test_each_outcome_has_its_exit_code(url: str, body: Any, outcome: Outcome, exit_code: int) -> None:
+def test_each_outcome_has_its_exit_code(url: str, body: Any, outcome: CheckOutcome, exit_code: int) -> None:
     report = run(url, build(body))
     assert [verdict.outcome for verdict in report.verdicts] == [outcome]
     assert report.find_exit_code() == exit_code
@@ -88,39 +88,39 @@ def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(u
 
     check = build(refuse, claims=("chat",))
     assert run(url, check).verdicts[0].reason.startswith("the server refuses forced tools")
-    assert run(url, check, profile="openai").verdicts[0].outcome is Outcome.FAILED
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
     assert run(url, check, profile="anthropic").verdicts[0].reason == "not claimed: chat"
 
 
 def test_a_documented_difference_of_a_profile_is_no_failure(url: str) -> None:
     check = build(fail, except_for=("vllm",))
-    assert run(url, check, profile="vllm").verdicts[0].outcome is Outcome.SKIPPED
-    assert run(url, check, profile="openai").verdicts[0].outcome is Outcome.FAILED
+    assert run(url, check, profile="vllm").verdicts[0].outcome is CheckOutcome.SKIPPED
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
 
 
 def test_destructive_checks_run_only_on_demand(url: str) -> None:
     check = build(fail, is_destructive=True)
-    assert run(url, check).verdicts[0].outcome is Outcome.SKIPPED
-    assert run(url, check, destructive=True).verdicts[0].outcome is Outcome.FAILED
+    assert run(url, check).verdicts[0].outcome is CheckOutcome.SKIPPED
+    assert run(url, check, destructive=True).verdicts[0].outcome is CheckOutcome.FAILED
 
 
 def test_the_limit_of_tokens_leaves_checks_untried(url: str) -> None:
     report = run(url, build(generate), build(generate), max_tokens=99)
-    assert [verdict.outcome for verdict in report.verdicts] == [Outcome.PASSED, Outcome.UNTRIED]
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
     assert (report.find_exit_code(), report.tokens) == (3, 50)
 
 
 def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
     report = run(url, build(generate), build(generate), profile="openai", max_requests=1)
-    assert [verdict.outcome for verdict in report.verdicts] == [Outcome.PASSED, Outcome.UNTRIED]
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
     assert report.requests == 1
 
 
 def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
-    report = asyncio.run(run_checks(Target(url=url, model="sim", max_requests=40), CHECKS))
+    report = asyncio.run(run_checks(CheckTarget(url=url, model="sim", max_requests=40), CHECKS))
     assert report.requests == 40
     assert report.find_exit_code() == 3
-    assert report.counts[Outcome.FAILED] == 0
+    assert report.counts[CheckOutcome.FAILED] == 0
 
 
 def test_a_request_without_a_response_is_a_verdict() -> None:
@@ -146,10 +146,10 @@ def test_the_key_is_asked_for_and_in_no_evidence() -> None:
     proxy, models = build_reference()
     proxy.defect = Defect("a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"}))
     with serve(proxy, models) as address:
-        target = Target(url=address, model="sim", api_key="sk-secret")
+        target = CheckTarget(url=address, model="sim", api_key="sk-secret")
         checks = [check for check in CHECKS if check.matches(r"^keys\.no-key-(chat|messages)|^chat\.whole$")]
         report = asyncio.run(run_checks(target, checks))
-    assert [verdict.outcome for verdict in report.verdicts] == [Outcome.FAILED] * 3
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.FAILED] * 3
 
     from dragoman.check.reports import render_html, render_json, render_junit
 

@@ -80,10 +80,20 @@ class Defect:
         return re.search(self.paths, path) is not None and (not self.methods or method in self.methods)
 
 
+Change = Callable[[Json], object]
+"""Changes an object in place."""
+
+
+def list_objects(value: Json, name: str) -> list[Json]:
+    """The objects in the list of this name; empty if there is none."""
+    items: Any = value.get(name)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []  # pyright: ignore
+
+
 # Requests
 
 
-def change_body(change: Callable[[Json], None]) -> Answer:
+def change_body(change: Change) -> Answer:
     """Change the body of a request, if it is an object."""
 
     def answer(request: Request) -> None:
@@ -138,7 +148,7 @@ def build_json(status: int, body: object) -> Response:
 # Responses
 
 
-def edit_json(change: Callable[[Json], object]) -> EditResponse:
+def edit_json(change: Change) -> EditResponse:
     """Change the body of a whole answer that succeeded."""
 
     def edit(_: Request, response: Response) -> None:
@@ -172,7 +182,7 @@ def edit_events(change: Callable[[list[Event]], list[Event]]) -> EditResponse:
     return edit
 
 
-def edit_each(change: Callable[[Json], object]) -> EditResponse:
+def edit_each(change: Change) -> EditResponse:
     """Change each object of a stream in place."""
 
     def edit(events: list[Event]) -> list[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import httpx2
 
 from .devtools import Page, browsing
 from .running import serving
-from .test_ui import TOOLS, ask, open_view, set_up
+from .test_ui import BOTH_ANSWERED, TOOLS, ask, open_view, set_up
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 @contextmanager
-def _serve(folder: Path, arguments: str) -> Iterator[str]:
+def _serve(folder: Path, arguments: str) -> Generator[str]:
     folder.mkdir()
     with serving(f"{arguments} --store memory", folder) as address:
         yield address
@@ -59,9 +59,7 @@ def _draw_chat(page: Page, address: str) -> None:
     set_up(page, address, temperature="0")
     page.click("[role=tab]", "Wire")
     page.click("button", "Send to both")
-    page.wait(
-        "[...document.querySelectorAll('.columns .meta')].filter((m) => m.textContent.includes('total')).length === 2"
-    )
+    page.wait(BOTH_ANSWERED)
     page.evaluate("document.querySelector('.columns').scrollIntoView()")
     _save(page, "wire")
     page.click("[role=tab]", "Chat")

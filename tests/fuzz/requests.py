@@ -271,6 +271,7 @@ GETS = (
     *("/v1/messages/batches", "/v1/messages/batches/{batch}", "/v1/messages/batches/{batch}/results", "/is_sleeping"),
     *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
+    *("/dragoman/requests", "/dragoman/simulator", "/ui", "/ui/{file}"),
     *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
 )
 ENDLESS = ("/models/sse",)

@@ -28,7 +28,6 @@ PUBLIC = {
     "/metrics",
     *("/docs", "/docs/viewer.js", "/docs/viewer.css"),
     "/ui",
-    "/ui/",
     "/ui/{file}",
 }
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""

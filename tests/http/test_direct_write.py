@@ -99,6 +99,25 @@ async def test_a_client_that_does_not_read_is_not_written_to() -> None:
     assert answer.body == b"x" * written + b"yz"
 
 
+async def test_headers_do_not_wait_for_the_body() -> None:
+    read = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await body_of(receive)
+        assert not found(scope).can_write
+        await send(start())
+        await read.wait()
+        await send(piece())
+
+    async with serving(app) as wire, asyncio.timeout(10):
+        reader, writer = await wire.connect()
+        writer.write(GET)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        read.set()
+        assert await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+
+
 async def test_a_client_that_left_is_not_written_to() -> None:
     begun, left = asyncio.Event(), asyncio.Event()
     said: list[bool] = []

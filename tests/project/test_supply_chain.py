@@ -6,12 +6,14 @@ The list is small and kept by hand. The audit finds a known mistake offline; tha
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -65,3 +67,35 @@ def test_the_sbom_has_every_pinned_package_with_its_hashes():
 
 def test_the_sbom_is_the_same_each_time():
     assert write_sbom(LOCKS["serve"]) == write_sbom(LOCKS["serve"])
+
+
+def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    accepted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    found: dict[str, list[str]] = {}
+    for requirement in map(Requirement, accepted):
+        bounds = [each.version for each in requirement.specifier if each.operator == ">="]
+        assert bounds, f"{requirement} has no lower bound"
+        found |= {str(requirement): ids for bound in bounds if (ids := affecting(requirement.name, bound))}
+    assert found == {}
+
+
+def test_what_tests_install_beside_the_locks_has_exact_versions():
+    """`make test-clients` and `make test-vllm`, whose packages run code while they are installed."""
+    for name in ("clients.txt", "vllm.txt"):
+        lines = (ROOT / "requirements" / name).read_text().splitlines()
+        for line in lines:
+            if line and not line.startswith("#"):
+                (specifier,) = Requirement(line.partition(" ;")[0]).specifier
+                assert specifier.operator == "==", line
+    node = json.loads((ROOT / "tests/clients/node/package.json").read_text())
+    for package, version in {**node["dependencies"], **node["optionalDependencies"]}.items():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version), package
+    clients = {Requirement(line).name for line in (ROOT / "requirements/clients.txt").read_text().splitlines()[1:]}
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert clients - {"torch"} == {Requirement(each).name for each in groups["clients"]}
+    for line in re.findall(r"install --constraint \S+ (.*)", (ROOT / "Makefile").read_text()):
+        assert line.startswith("-r ") or all("==" in package for package in line.split()), line

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,6 +265,31 @@ async def test_tokens_of_one_iteration_are_one_write() -> None:
     ]
     client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
     assert max(piece.count(b"text_delta") for piece in client.sent) == 5
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_what_is_stored_has_every_token(direct: bool) -> None:
+    engine = Stepping()
+    app = cast(Any, build_app(engine))
+    call = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": True, "stream": True}
+    client = Client(json.dumps(call).encode(), direct, [])
+    asked = scope("/v1/chat/completions")
+    asked["extensions"] = {disconnect.EXTENSION: client.watch} | ({direct_write.EXTENSION: client} if direct else {})
+    task = asyncio.create_task(app(asked, client.receive, client.send))
+    while not engine.live:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    (name,) = engine.names
+    engine.deliver(Scheduled(name, 0))
+    for word in WORDS:
+        engine.deliver(Sampled(name, word))
+        for _ in range(6):
+            await asyncio.sleep(0)
+    engine.deliver(Ended(name, FinishReason.STOP, 0))
+    await task
+    assert (client.n_direct > 0) is direct
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as http:
+        stored = (await http.get(f"/v1/chat/completions/{name.removesuffix('-0-0')}")).json()
+    assert stored["choices"][0]["message"]["content"] == TOKENIZER.decode(WORDS)
 
 
 async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(caplog: pytest.LogCaptureFixture) -> None:

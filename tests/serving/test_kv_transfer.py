@@ -98,3 +98,27 @@ async def test_an_engine_that_does_not_is_never_given_them_in_silence(path: str)
     assert "kv_transfer_params" not in ignored.json()
     refused = await post(app(strict=True), path, kv_transfer_params=ASKED)
     assert refused.status_code == 400
+
+
+CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]
+
+
+@pytest.mark.parametrize("path", CONVERSATIONS)
+async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(path: str):
+    """A router hands them to the decode stage, which does not encode the conversation again (vLLM 0.33)."""
+    params = {**ASKED, "prompt_token_ids": [5, 6, 7]}
+    answer = (await post(app("kv_transfer_params"), path, kv_transfer_params=params)).json()
+    assert answer["kv_transfer_params"]["asked"] == ASKED
+    usage = answer["usage"]
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) == 3
+    alone = await post(app(), path, kv_transfer_params={"prompt_token_ids": [5, 6]})
+    assert "x-dragoman-warnings" not in alone.headers
+    usage = alone.json()["usage"]
+    assert usage.get("prompt_tokens", usage.get("input_tokens")) == 2
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [1.5], "5", [10**9], [True]])
+async def test_ids_that_are_none_are_refused_by_name(ids: object):
+    answer = await post(app(), "/v1/chat/completions", kv_transfer_params={"prompt_token_ids": ids})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "kv_transfer_params.prompt_token_ids"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.http import direct_write
 from dragoman.http.disconnect import EXTENSION
 from tests.engines.simulator.serving import Twin, twin
 from tests.serving.house import scope
@@ -23,11 +24,14 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection, as a server that tells of leaving has it. speaks: set when ten events have come."""
+    """One connection, as a server that tells of leaving has it. speaks: set when ten events have come.
 
-    def __init__(self, body: bytes) -> None:
-        self.speaks = asyncio.Event()
-        self._body, self._left = body, 10
+    direct: whether it takes pieces without a coroutine, as a server of our own does.
+    """
+
+    def __init__(self, body: bytes, direct: bool) -> None:
+        self.speaks, self.can_write = asyncio.Event(), False
+        self._body, self._direct, self._left = body, direct, 10
 
     def watch(self, _: Callable[[], object] | None, /) -> None: ...
 
@@ -35,13 +39,17 @@ class Client:
         return {"type": "http.request", "body": self._body, "more_body": False}
 
     async def send(self, message: Message) -> None:
+        self.can_write = True
+        self.write(b"")
+
+    def write(self, _: bytes) -> None:
         self._left -= 1
         if not self._left:
             self.speaks.set()
 
     async def ask(self, app: ASGIApp, path: str) -> None:
         asked = scope(path)
-        asked["extensions"] = {EXTENSION: self.watch}
+        asked["extensions"] = {EXTENSION: self.watch} | ({direct_write.EXTENSION: self} if self._direct else {})
         await app(asked, self.receive, self.send)
 
 
@@ -54,9 +62,11 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def measured(app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin) -> tuple[float, int]:
+async def measured(
+    app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin, *, direct: bool
+) -> tuple[float, int]:
     """Bytes a stream and tasks of all of them, while the engine stands still."""
-    clients = [Client(json.dumps(ask).encode()) for _ in range(streams)]
+    clients = [Client(json.dumps(ask).encode(), direct) for _ in range(streams)]
     tasks = len(asyncio.all_tasks())
     gc.collect()
     tracemalloc.start()
@@ -76,14 +86,17 @@ async def measured(app: ASGIApp, path: str, ask: dict[str, Any], streams: int, i
     return taken / streams, tasks
 
 
+@pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize(
     ("path", "ask", "most"), [("/v1/completions", COMPLETION, 6_000), ("/v1/chat/completions", CHAT, 6_800)]
 )
-async def test_a_stream_is_one_task_and_a_few_kilobytes(path: str, ask: dict[str, Any], most: int) -> None:
+async def test_a_stream_is_one_task_and_a_few_kilobytes(
+    path: str, ask: dict[str, Any], most: int, direct: bool
+) -> None:
     # Slower than it would be, so that a busy machine does not fall behind: a token that waits is memory too.
     async with twin(max_model_len=4096, time_scale=0.2) as it:
-        await measured(it.app, path, ask, 8, it)
-        least, _ = await measured(bare, path, ask, STREAMS, it)
-        taken, tasks = await measured(it.app, path, ask, STREAMS, it)
+        await measured(it.app, path, ask, 8, it, direct=direct)
+        least, _ = await measured(bare, path, ask, STREAMS, it, direct=direct)
+        taken, tasks = await measured(it.app, path, ask, STREAMS, it, direct=direct)
     assert tasks == STREAMS
     assert taken - least < most, f"{taken - least:.0f} bytes a stream"

@@ -93,3 +93,13 @@ async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
         found = await test_message_batches.results(client, batch.id)
         assert found["a"].message.model_extra["dragoman_warnings"] == [UNKNOWN]
         assert "dragoman_warnings" not in (found["b"].message.model_extra or {})
+
+
+async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_silence() -> None:
+    """A script is certain of each token."""
+    it = house(HELLO)
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
+    answer = await it.post("/v1/chat/completions", {**asked, "top_logprobs": 5})
+    assert answer.headers["x-dragoman-warnings"] == "top_logprobs: this model's engine knows only 1 for each token"
+    assert [len(token["top_logprobs"]) for token in answer.json()["choices"][0]["logprobs"]["content"]] == [1]
+    assert "x-dragoman-warnings" not in (await it.post("/v1/chat/completions", {**asked, "top_logprobs": 1})).headers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, Rejection
+from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, UnmetDemand
 
 
 class MovedClock:
@@ -135,7 +135,7 @@ def test_keys_do_not_share_counters() -> None:
     assert run_now(counters.take("b", [Demand("requests", 1)])) is None
 
 
-def run_now(work: Coroutine[None, None, Rejection | None]) -> Rejection | None:
+def run_now(work: Coroutine[None, None, UnmetDemand | None]) -> UnmetDemand | None:
     """The result of a coroutine that waits for nothing: the rules of a state machine cannot be coroutines."""
     try:
         work.send(None)

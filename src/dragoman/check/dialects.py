@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..conformance import anthropic, chat, completions, ollama, responses, shared_shapes
 from ..conformance.checks import Violation, require, require_object, require_string
@@ -25,7 +25,7 @@ REASONS = {
 
 
 @dataclass(slots=True)
-class Answer:
+class ClientAnswer:
     """What a client has at the end: of a whole answer or of a stream.
 
     calls: name and arguments of each, as JSON text. reason: `stop`, `length` or `calls`. The counts are those of usage.
@@ -52,8 +52,8 @@ class Dialect:
     path: str
     source: str
     build: Callable[[str, str, int], Json]
-    read: Callable[[Json], Answer]
-    fold: Callable[[bytes], Answer]
+    read: Callable[[Json], ClientAnswer]
+    fold: Callable[[bytes], ClientAnswer]
     judge: Callable[[bytes], object]
     judge_object: Callable[[Json], object]
     check_error: Callable[[Json], object]
@@ -121,11 +121,11 @@ def _normalize(reason: object) -> str | None:
     return None if reason is None else REASONS.get(str(reason), str(reason))
 
 
-def read_chat(reply: Json, index: int = 0) -> Answer:
+def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
     choice = reply["choices"][index]
     message, usage = choice["message"], get_object(reply, "usage")
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in get_objects(message, "tool_calls")]
-    return Answer(
+    return ClientAnswer(
         message.get("content") or "",
         message.get("reasoning_content") or message.get("reasoning") or "",
         calls,
@@ -135,9 +135,9 @@ def read_chat(reply: Json, index: int = 0) -> Answer:
     )
 
 
-def fold_chat(data: bytes, index: int = 0) -> Answer:
+def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
     """As openai-python's accumulator: deltas of a call belong together by their index."""
-    answer, calls = Answer(), dict[int, list[str]]()
+    answer, calls = ClientAnswer(), dict[int, list[str]]()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
@@ -156,14 +156,14 @@ def fold_chat(data: bytes, index: int = 0) -> Answer:
     return answer
 
 
-def read_completion(reply: Json) -> Answer:
+def read_completion(reply: Json) -> ClientAnswer:
     choice, usage = reply["choices"][0], get_object(reply, "usage")
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return Answer(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
+    return ClientAnswer(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
 
 
-def fold_completion(data: bytes) -> Answer:
-    answer = Answer()
+def fold_completion(data: bytes) -> ClientAnswer:
+    answer = ClientAnswer()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
@@ -174,9 +174,9 @@ def fold_completion(data: bytes) -> Answer:
     return answer
 
 
-def read_response(reply: Json) -> Answer:
+def read_response(reply: Json) -> ClientAnswer:
     require(reply.get("status") != "failed", f"the response failed: {reply.get('error')}")
-    answer = Answer(reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"]))
+    answer = ClientAnswer(reason=_normalize(get_object(reply, "incomplete_details").get("reason") or reply["status"]))
     for item in reply["output"]:
         match item["type"]:
             case "message":
@@ -192,9 +192,9 @@ def read_response(reply: Json) -> Answer:
     return answer
 
 
-def fold_response(data: bytes) -> Answer:
+def fold_response(data: bytes) -> ClientAnswer:
     """The deltas, by item, with the last event's usage and status."""
-    answer, names, arguments = Answer(), dict[int, str](), dict[int, str]()
+    answer, names, arguments = ClientAnswer(), dict[int, str](), dict[int, str]()
     for event in parse_chunks(data):
         kind = event.get("type")
         match kind:
@@ -222,8 +222,8 @@ def fold_response(data: bytes) -> Answer:
     return answer
 
 
-def read_message(reply: Json) -> Answer:
-    answer = Answer(reason=_normalize(reply["stop_reason"]))
+def read_message(reply: Json) -> ClientAnswer:
+    answer = ClientAnswer(reason=_normalize(reply["stop_reason"]))
     for block in reply["content"]:
         match block["type"]:
             case "text":
@@ -238,9 +238,9 @@ def read_message(reply: Json) -> Answer:
     return answer
 
 
-def fold_message(data: bytes) -> Answer:
+def fold_message(data: bytes) -> ClientAnswer:
     """As anthropic-python's accumulator, which drops events without a name."""
-    answer, calls = Answer(), dict[int, list[str]]()
+    answer, calls = ClientAnswer(), dict[int, list[str]]()
     for named in parse_sse(data):
         if named.name is None:
             continue
@@ -267,10 +267,10 @@ def fold_message(data: bytes) -> Answer:
     return answer
 
 
-def read_ollama(reply: Json) -> Answer:
+def read_ollama(reply: Json) -> ClientAnswer:
     message = get_object(reply, "message")
     calls = [(call["function"]["name"], json.dumps(call["function"]["arguments"])) for call in _get_calls(message)]
-    return Answer(
+    return ClientAnswer(
         message.get("content", "") if "message" in reply else reply.get("response", ""),
         message.get("thinking") or reply.get("thinking") or "",
         calls,
@@ -284,8 +284,8 @@ def _get_calls(message: Json) -> list[Json]:
     return get_objects(message, "tool_calls")
 
 
-def fold_ollama(data: bytes) -> Answer:
-    answer = Answer()
+def fold_ollama(data: bytes) -> ClientAnswer:
+    answer = ClientAnswer()
     for line in parse_lines(data):
         _raise_error(line)
         piece = read_ollama(line)
@@ -302,12 +302,12 @@ def _raise_error(event: Json) -> None:
     require(not event.get("error"), f"the stream fails: {event.get('error')}")
 
 
-def _read_usage(answer: Answer, usage: Json | None, prompt: str, output: str) -> None:
+def _read_usage(answer: ClientAnswer, usage: Json | None, prompt: str, output: str) -> None:
     if usage:
         answer.prompt_tokens, answer.output_tokens = usage.get(prompt), usage.get(output)
 
 
-def _read_message_usage(answer: Answer, usage: Json | None) -> None:
+def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
     """Anthropic's input_tokens exclude what was read from the cache and written to it."""
     if not usage:
         return
@@ -320,6 +320,13 @@ def _read_message_usage(answer: Answer, usage: Json | None) -> None:
 def check_openai_error(body: Json) -> None:
     """OpenAI's envelope. Raises Violation."""
     shared_shapes.check_error(body.get("error"))
+
+
+def check_error_basics(body: Json) -> None:
+    """What every API's error has: a message, in `error` or, with Ollama, as `error`. Raises Violation."""
+    error: Any = body.get("error")
+    message: object = cast(Json, error).get("message") if isinstance(error, dict) else error
+    require(isinstance(message, str) and message, f"the body is no error of this API: {str(body)[:200]}")
 
 
 def check_ollama_error(body: Json) -> None:

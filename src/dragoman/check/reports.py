@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from .registry import Json
-from .runner import Outcome, Report, Verdict
+from .runner import CheckOutcome, CheckReport, Verdict
 from .session import Exchange
 
 MAX_EVIDENCE = 4000
@@ -27,7 +27,7 @@ details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } s
 """
 
 
-def build_summary(report: Report, date: str, version: str) -> Json:
+def build_summary(report: CheckReport, date: str, version: str) -> Json:
     """What all formats have in common."""
     score = report.score
     return {
@@ -44,7 +44,7 @@ def build_summary(report: Report, date: str, version: str) -> Json:
     }
 
 
-def render_json(report: Report, date: str, version: str) -> str:
+def render_json(report: CheckReport, date: str, version: str) -> str:
     secret = report.target.api_key
     checks = [_describe_verdict(verdict, secret) for verdict in report.verdicts]
     return json.dumps({**build_summary(report, date, version), "checks": checks}, indent=1, ensure_ascii=False) + "\n"
@@ -61,7 +61,7 @@ def _describe_verdict(verdict: Verdict, secret: str | None) -> Json:
         "reason": _redact(verdict.reason, secret),
         "seconds": round(verdict.seconds, 3),
     }
-    if verdict.outcome is Outcome.FAILED:
+    if verdict.outcome is CheckOutcome.FAILED:
         described["evidence"] = [
             _describe_exchange(exchange, secret) for exchange in verdict.exchanges[-MAX_EXCHANGES:]
         ]
@@ -88,23 +88,24 @@ def _redact(text: str, secret: str | None) -> str:
     return text.replace(secret, "(key)") if secret else text
 
 
-def render_junit(report: Report, date: str) -> str:
+def render_junit(report: CheckReport, date: str) -> str:
     """JUnit XML: a suite for each area. What a server should do, and does not, is a failure, too."""
     root, secret = ET.Element("testsuites", name="dragoman check"), report.target.api_key
     for area, verdicts in group_by_area(report):
-        failures = sum(verdict.outcome is Outcome.FAILED for verdict in verdicts)
-        skipped = sum(verdict.outcome in (Outcome.SKIPPED, Outcome.UNTRIED) for verdict in verdicts)
-        counts = {"tests": str(len(verdicts)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
+        failures = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
+        skipped = sum(verdict.outcome in (CheckOutcome.SKIPPED, CheckOutcome.UNTRIED) for verdict in verdicts)
         seconds = f"{sum(verdict.seconds for verdict in verdicts):.3f}"
-        suite = ET.SubElement(root, "testsuite", name=area, timestamp=date, time=seconds, **counts)
+        attributes = {"name": area, "timestamp": date, "time": seconds, "tests": str(len(verdicts)), "errors": "0"}
+        attributes |= {"failures": str(failures), "skipped": str(skipped)}
+        suite = ET.SubElement(root, "testsuite", attributes)
         for verdict in verdicts:
             name = verdict.check.id.partition(".")[2]
             case = ET.SubElement(suite, "testcase", classname=area, name=name, time=f"{verdict.seconds:.3f}")
             reason = _drop_controls(_redact(verdict.reason, secret))
-            if verdict.outcome is Outcome.FAILED:
+            if verdict.outcome is CheckOutcome.FAILED:
                 failure = ET.SubElement(case, "failure", message=f"{verdict.check.rule} ({verdict.check.level})")
                 failure.text = f"{reason}\n{verdict.check.source}"
-            elif verdict.outcome is not Outcome.PASSED:
+            elif verdict.outcome is not CheckOutcome.PASSED:
                 ET.SubElement(case, "skipped", message=reason)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -114,13 +115,13 @@ def _drop_controls(text: str) -> str:
     return "".join(character if character in "\t\n" or ord(character) >= 32 else "?" for character in text)
 
 
-def group_by_area(report: Report) -> Iterator[tuple[str, list[Verdict]]]:
+def group_by_area(report: CheckReport) -> Iterator[tuple[str, list[Verdict]]]:
     areas = dict.fromkeys(verdict.check.area for verdict in report.verdicts)
     for area in areas:
         yield area, [verdict for verdict in report.verdicts if verdict.check.area == area]
 
 
-def render_html(report: Report, date: str, version: str) -> str:
+def render_html(report: CheckReport, date: str, version: str) -> str:
     """A page that needs nothing else. Everything that came from the server is escaped."""
     summary = build_summary(report, date, version)
     title = f"Conformance of {report.target.url}"
@@ -144,9 +145,9 @@ def _format_value(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore
 
 
-def _render_area(area: str, verdicts: list[Verdict], report: Report) -> str:
-    passed = sum(verdict.outcome is Outcome.PASSED for verdict in verdicts)
-    failed = sum(verdict.outcome is Outcome.FAILED for verdict in verdicts)
+def _render_area(area: str, verdicts: list[Verdict], report: CheckReport) -> str:
+    passed = sum(verdict.outcome is CheckOutcome.PASSED for verdict in verdicts)
+    failed = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
     body = "".join(_render_verdict(verdict, report.target.api_key) for verdict in verdicts)
     return f"<h2>{html.escape(area)}: {passed} passed, {failed} failed</h2>{body}"
 
@@ -171,7 +172,7 @@ def _render_exchange(exchange: Json) -> str:
     return f"<details><summary>{summary}</summary><pre>{request}</pre><pre>{response}</pre></details>"
 
 
-def render_badge(report: Report) -> str:
+def render_badge(report: CheckReport) -> str:
     """A badge with the score, as SVG."""
     score = report.score
     text = "no verdict" if score is None else f"{score:.1f} %"

@@ -79,7 +79,7 @@ def _reject_constant(name: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CheckTarget:
     """The server and how to treat it.
 
     url: without `/v1`. profile: what kind of server it is said to be. timeout: seconds per request.
@@ -97,7 +97,7 @@ class Target:
 class Client:
     """The connections to the server, with a count of requests and of output tokens that they allow."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CheckTarget) -> None:
         self.target = target
         self.requests = self.tokens = 0
         self.cache: dict[str, tuple[object, list[Exchange]]] = {}
@@ -188,11 +188,13 @@ class Session:
         self.exchanges.append(exchange)
         start = time.perf_counter()
         try:
-            async with self.client.open(method, path, content, sent) as response:
-                exchange.status = response.status_code
-                exchange.headers = [(key.lower(), value) for key, value in response.headers.multi_items()]
-                async for piece in response.aiter_bytes():
-                    exchange.body += piece
+            try:
+                await self._receive(exchange, content, sent)
+            except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
+                # A server may close an idle connection just when it is used again (RFC 9112, 9.3.1). Once is no fault.
+                if exchange.status:
+                    raise
+                await self._receive(exchange, content, sent)
         except httpx2.TimeoutException:
             raise Violation(f"{method} {path}: no response within {self.target.timeout:g} s") from None
         except (httpx2.HTTPError, ValueError) as error:
@@ -200,6 +202,13 @@ class Session:
         finally:
             exchange.seconds = time.perf_counter() - start
         return exchange
+
+    async def _receive(self, exchange: Exchange, content: bytes | None, headers: Mapping[str, str]) -> None:
+        async with self.client.open(exchange.method, exchange.path, content, headers) as response:
+            exchange.status = response.status_code
+            exchange.headers = [(key.lower(), value) for key, value in response.headers.multi_items()]
+            async for piece in response.aiter_bytes():
+                exchange.body += piece
 
     async def post(self, path: str, body: object, **options: Any) -> Exchange:
         return await self.send("POST", path, body, **options)

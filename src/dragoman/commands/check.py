@@ -18,7 +18,7 @@ from .progress import show_progress
 
 if TYPE_CHECKING:
     from ..check.registry import Check
-    from ..check.runner import Report, Verdict
+    from ..check.runner import CheckReport, Verdict
 
 CHECK_HELP = """Check any server of the OpenAI, Anthropic or Ollama APIs against their rules.
 
@@ -105,7 +105,7 @@ def _run(options: CheckOptions) -> None:
 
     from ..check.profiles import PROFILES  # noqa: PLC0415
     from ..check.runner import run_checks  # noqa: PLC0415
-    from ..check.session import Target  # noqa: PLC0415
+    from ..check.session import CheckTarget  # noqa: PLC0415
     from ..conformance.checks import Violation  # noqa: PLC0415
 
     checks = _select_checks(options)
@@ -117,7 +117,7 @@ def _run(options: CheckOptions) -> None:
         raise ValueError(f"URL: {options.url!r} is not an address such as http://127.0.0.1:8000")
     if options.profile != "auto" and options.profile not in PROFILES:
         raise ValueError(f"--profile: {options.profile!r} is none of auto, {', '.join(PROFILES)}")
-    target = Target(
+    target = CheckTarget(
         url=options.url.rstrip("/").removesuffix("/v1"),
         api_key=_read_key(options.key_file),
         model=options.model,
@@ -163,7 +163,7 @@ def _read_key(file: str | None) -> str | None:
     return resolve_api_key(None) if file is None else Path(file).read_text(encoding="utf-8").strip() or None
 
 
-def _write_reports(report: Report, options: CheckOptions) -> None:
+def _write_reports(report: CheckReport, options: CheckOptions) -> None:
     from datetime import UTC, datetime  # noqa: PLC0415 - as above
 
     from .. import __version__  # noqa: PLC0415
@@ -181,22 +181,22 @@ def _write_reports(report: Report, options: CheckOptions) -> None:
             Path(file).write_text(render(), encoding="utf-8")
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: CheckReport) -> None:
     from rich.console import Console  # noqa: PLC0415 - as above
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     from ..check.reports import group_by_area  # noqa: PLC0415
-    from ..check.runner import Outcome  # noqa: PLC0415
+    from ..check.runner import CheckOutcome  # noqa: PLC0415
 
     console = Console(highlight=False, soft_wrap=True, no_color=bool(os.environ.get("NO_COLOR")) or None)
-    table = Table("area", *(outcome.value for outcome in Outcome), box=None)
+    table = Table("area", *(outcome.value for outcome in CheckOutcome), box=None)
     for area, verdicts in group_by_area(report):
-        counts = [sum(verdict.outcome is outcome for verdict in verdicts) for outcome in Outcome]
+        counts = [sum(verdict.outcome is outcome for verdict in verdicts) for outcome in CheckOutcome]
         table.add_row(area, *(str(count or "") for count in counts), style="red" if counts[1] else None)
     console.print(table)
     for verdict in report.verdicts:
-        if verdict.outcome is Outcome.FAILED:
+        if verdict.outcome is CheckOutcome.FAILED:
             style = "bold red" if verdict.check.level == "must" else "bold yellow"
             title = Text.assemble((f"\n{verdict.check.id}", style), f" ({verdict.check.level}) {verdict.check.rule}")
             console.print(title, Text(f"    {verdict.reason[:500]}\n    {verdict.check.source}"), sep="\n")

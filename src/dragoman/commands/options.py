@@ -159,6 +159,12 @@ class EngineOptions:
         ),
     ] = None
 
+    max_loras: Annotated[
+        int | None,
+        typer.Option(
+            help="Maximum number of LoRA adapters that run at once.", show_default=False, rich_help_panel=ENGINE_PANEL
+        ),
+    ] = None
     speculative_config: Annotated[
         str | None,
         typer.Option(

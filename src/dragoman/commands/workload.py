@@ -65,6 +65,14 @@ class WorkloadOptions:
     groups: Annotated[
         int, typer.Option(help="Number of different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)
     ] = 1
+    num_loras: Annotated[
+        int,
+        typer.Option(
+            help="Number of LoRA adapters that requests (or conversations) use in turn; 0 leaves the trace's own.",
+            rich_help_panel=WORKLOAD_PANEL,
+            min=0,
+        ),
+    ] = 0
     speedup: Annotated[
         float, typer.Option(help="Factor by which to speed up arrivals.", rich_help_panel=WORKLOAD_PANEL)
     ] = 1.0
@@ -73,7 +81,7 @@ class WorkloadOptions:
 
 def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    from ..engines.simulator.workload import scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    from ..engines.simulator.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
@@ -85,6 +93,8 @@ def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]
         raise ValueError(f"{trace}: no such file or workload{hint} Workloads: {', '.join(SYNTHETIC_KINDS)}")
     if not workload:
         raise ValueError(f"{trace}: contains no requests")
+    if options.num_loras:
+        workload = assign_loras(workload, [f"lora-{number}" for number in range(options.num_loras)])
     return scale_arrivals(workload, options.speedup)
 
 

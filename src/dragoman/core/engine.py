@@ -31,6 +31,7 @@ class Feature(StrEnum):
     TOOLS = "tools"
     LOGPROBS = "logprobs"
     PROMPT_LOGPROBS = "prompt_logprobs"
+    LOGPROB_TOKEN_IDS = "logprob_token_ids"
     REASONING_BUDGET = "reasoning_budget"
     TOKEN_IDS = "token_ids"
     IMAGES = "images"
@@ -51,6 +52,7 @@ class Capabilities(Struct, frozen=True):
 
     parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
+    max_alternatives: how many of them it can know; a request for more gets a warning. None is all.
     native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
     not run.
     """
@@ -60,6 +62,7 @@ class Capabilities(Struct, frozen=True):
     max_logprobs: int = 0
     native_tools: bool = False
     native_reasoning: bool = False
+    max_alternatives: int | None = None
 
 
 class Health(Struct, frozen=True):
@@ -69,6 +72,7 @@ class Health(Struct, frozen=True):
     reason: why it is not ready.
     waiting, running: number of requests.
     failed: it has crashed and cannot become ready again without a restart.
+    kv_cache_usage: share of the KV cache that requests hold, 0 to 1; None if there is none, or if it is not known.
     """
 
     ready: bool = True
@@ -76,6 +80,7 @@ class Health(Struct, frozen=True):
     waiting: int = 0
     running: int = 0
     failed: bool = False
+    kv_cache_usage: float | None = None
 
 
 @runtime_checkable
@@ -180,7 +185,7 @@ class TokenRequest(Struct, frozen=True):
     id: unique among running sequences.
     max_tokens: at least 1.
     stop_token_ids: sampling one of them ends the sequence (the token is delivered); masked before min_tokens.
-    logprobs, prompt_logprobs: as in GenerateRequest.
+    logprobs, prompt_logprobs, logprob_ids: as in GenerateRequest.
     matcher: belongs to this request alone.
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM).
     extras: JSON text by name.
@@ -196,6 +201,7 @@ class TokenRequest(Struct, frozen=True):
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
     prompt_logprobs: int | None = None
     matcher: Matcher | None = None
     grammar: str | None = None

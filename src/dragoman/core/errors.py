@@ -129,7 +129,10 @@ class HeadersTooLarge(RequestError):
 
 
 class RateLimited(RequestError):
-    """limit: what is limited, as OpenAI's `type` of the error names it (`requests`, `tokens`); None if unknown."""
+    """A limit is reached.
+
+    limit: what is limited, as OpenAI's `type` of the error names it (`requests`, `tokens`); None if unknown.
+    """
 
     status, code, retry_after = 429, "rate_limit_exceeded", 1.0
     limit: str | None = None

@@ -196,7 +196,7 @@ class Timings(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True, tag=True):
-    """timings: only where the server reports them."""
+    """The end of the answer. timings: only where the server reports them."""
 
     usage: Usage
     timings: Timings | None = None

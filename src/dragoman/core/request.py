@@ -222,6 +222,7 @@ class GenerateRequest(Struct, frozen=True):
     constraint_param: the client's field that holds the constraint, for errors and warnings.
     logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
     prompt_logprobs: the same for prompt tokens.
+    logprob_ids: the alternatives are these tokens beside the sampled one, however likely they are.
     return_prompt: emit PromptTokens.
     special_tokens_in_text: leave control tokens in the text (vLLM's skip_special_tokens=false).
     add_special_tokens: run the tokenizer's post-processor on the prompt; for a conversation, in addition to what its
@@ -240,6 +241,7 @@ class GenerateRequest(Struct, frozen=True):
     constraint_param: str = "response_format"
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_ids: tuple[int, ...] = ()
     return_prompt: bool = False
     special_tokens_in_text: bool = False
     add_special_tokens: bool = True

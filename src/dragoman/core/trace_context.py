@@ -13,7 +13,11 @@ _MAX_STATE = 512
 
 
 class SpanContext(Struct, frozen=True):
-    """trace_id, span_id: lower-case hexadecimal. state: the vendors' `tracestate`, passed on unchanged."""
+    """A span as other servers refer to it.
+
+    trace_id, span_id: lower-case hexadecimal.
+    state: the vendors' `tracestate`, passed on unchanged.
+    """
 
     trace_id: str
     span_id: str

@@ -25,6 +25,8 @@ AtLeastOne = Annotated[int, Meta(ge=1, le=INT32)]
 CountOrUnlimited = Annotated[int, Meta(ge=-1, le=INT32)]
 """-1 is "the rest" or "off", as in vLLM."""
 TokenId = Count
+MAX_LOGPROB_IDS = 1_024
+"""Maximum ids of `logprob_token_ids`: each costs an entry of every token."""
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
@@ -163,6 +165,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     stop: str | list[str] | None = None
     response_format: ResponseFormat | None = None
     prompt_logprobs: Logprobs | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
@@ -199,6 +202,13 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
             )
         include_usage = bool(options.include_usage)
         return include_usage, include_usage and bool(options.continuous_usage_stats)
+
+    def read_logprob_ids(self, logprobs: int | None) -> tuple[int, ...]:
+        """The tokens whose logprobs each position lists. logprobs: None for none, which is an error with ids."""
+        ids = tuple(dict.fromkeys(self.logprob_token_ids or ()))
+        if ids and logprobs is None:
+            raise RequestError("'logprob_token_ids' needs 'logprobs'.", param="logprob_token_ids", code="invalid_value")
+        return ids
 
     def read_prompt_logprobs(self) -> int | None:
         """Alternatives for each prompt token in `prompt_logprobs`; None for no logprobs."""

@@ -40,6 +40,7 @@ SHARED_HONOURED = (
     ("guided_choice", "as structured_outputs.choice"),
     ("guided_grammar", "as structured_outputs.grammar"),
     ("prompt_logprobs", "not with stream; -1 is refused"),
+    ("logprob_token_ids", "with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
     ("return_token_ids", "in both profiles"),
     ("return_tokens_as_token_ids", ""),
     ("return_weight_versions", "null if the engine does not report weight versions"),
@@ -51,7 +52,10 @@ SHARED_HONOURED = (
     ("priority", "lower runs first"),
     ("request_id", "becomes the suffix of the response id"),
     ("cache_salt", ""),
-    ("kv_transfer_params", "for engines that support it"),
+    (
+        "kv_transfer_params",
+        "for engines that support it; prompt_token_ids are used as the ids of a conversation",
+    ),
     ("vllm_xargs", "for engines that support it"),
 )
 
@@ -69,7 +73,6 @@ def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
         *reject(dialect, "watermarking", "watermarking is not supported", False),
         *reject(dialect, "spaces_between_special_tokens", "decoding follows the tokenizer", True),
         *reject(dialect, "truncation_side", "prompts are truncated on the left", "left"),
-        *reject(dialect, "logprob_token_ids", "logprobs are available only for the most likely tokens", []),
         *reject(dialect, "repetition_detection", "not supported"),
         *reject(dialect, "routed_experts_prompt_start", "routed experts are not reported", 0),
         *reject(dialect, "return_token_offsets", "offsets are not reported", False),

@@ -63,6 +63,7 @@ class HttpExchange:
         "_framing",
         "_is_complete",
         "_method",
+        "_pending_head",
         "_version",
         "_wakeup",
         "keeps_alive",
@@ -80,6 +81,7 @@ class HttpExchange:
         self._body_complete = head.body is None
         self._body_delivered = self._is_complete = False
         self._framing: Framing | None = None
+        self._pending_head = b""
         self._wakeup = Wakeup()
         self._disconnect_callback: Callable[[], object] | None = None
 
@@ -145,6 +147,7 @@ class HttpExchange:
 
     def fail(self) -> None:
         """Abort a started response, so that the client does not take it for complete."""
+        self._write_head()
         connection = self._connection
         self.disconnect()
         if connection is not None:
@@ -200,7 +203,7 @@ class HttpExchange:
             return
         framing = self._framing
         if framing is None:
-            self._start_response(connection, message)
+            self._start_response(message)
             return
         if message["type"] != "http.response.body":
             raise RuntimeError(f"Expected ASGI message 'http.response.body', but got '{message['type']}'.")
@@ -227,10 +230,18 @@ class HttpExchange:
         except RuntimeError:
             self.fail()
             raise
+        if self._pending_head:
+            data, self._pending_head = self._pending_head + data, b""
         if data:
             connection.transport.write(data)
 
-    def _start_response(self, connection: ExchangeConnection, message: Message) -> None:
+    def _write_head(self) -> None:
+        """Write the head alone: its body does not follow in the same iteration of the event loop."""
+        head, self._pending_head = self._pending_head, b""
+        if head and self._connection is not None:
+            self._connection.transport.write(head)
+
+    def _start_response(self, message: Message) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{message['type']}'.")
         response_head = build_response_head(
@@ -243,7 +254,9 @@ class HttpExchange:
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
         self._framing, self.keeps_alive = response_head.framing, response_head.keeps_alive
-        connection.transport.write(response_head.head)
+        # Nearly always the body or its first piece follows at once, and one system call writes both.
+        self._pending_head = response_head.head
+        self._context.loop.call_soon(self._write_head)
 
     def _complete(self, connection: ExchangeConnection) -> None:
         self._is_complete, self._disconnect_callback = True, None
@@ -267,7 +280,7 @@ class HttpExchange:
                 (b"content-type", b"text/plain; charset=utf-8"),
                 (b"content-length", b"%d" % len(INTERNAL_ERROR_BODY)),
             ]
-            self._start_response(connection, {"type": "http.response.start", "status": 500, "headers": headers})
-            if self._method != "HEAD":
-                connection.transport.write(INTERNAL_ERROR_BODY)
+            self._start_response({"type": "http.response.start", "status": 500, "headers": headers})
+            assert self._framing is not None
+            self._write_piece(connection, self._framing, INTERNAL_ERROR_BODY, more_body=False)
             self._complete(connection)

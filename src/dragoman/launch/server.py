@@ -427,6 +427,7 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,
         weights_dir=settings.weights_dir,
+        lora_dir=settings.lora_dir,
         max_weights_bytes=settings.max_weights_bytes,
         reasoning_verification=VerificationMode(settings.reasoning_verification),
         ui=settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui,

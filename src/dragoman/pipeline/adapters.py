@@ -35,6 +35,11 @@ class Adapters:
         self._loader = loader
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether an adapter's path is opened."""
+        return self._loader is not None
+
     def __iter__(self) -> Iterator[Adapter]:
         return iter(tuple(self._adapters.values()))
 

@@ -6,6 +6,7 @@ warning: no parameter is ignored silently.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
@@ -84,6 +85,7 @@ FREE_SIZE = 1024 * 1024
 """Texts of up to this many characters are never rejected by the cheap bound, however small the context is."""
 MAX_COUNTED = 8 * 1024 * 1024
 MAX_COUNTED_MESSAGES = 20_000
+_ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 
 
@@ -104,6 +106,9 @@ def check_request(
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
     warnings = list(_check_tool_results(request.prompt, terms))
+    alternatives = capabilities.max_alternatives
+    if alternatives is not None and (request.logprobs or 0) > alternatives:
+        warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
     ignored = sorted(requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
@@ -137,6 +142,8 @@ def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature,
         yield Feature.LOGPROBS, "logprobs"
     if request.prompt_logprobs is not None:
         yield Feature.PROMPT_LOGPROBS, "prompt_logprobs"
+    if request.logprob_ids:
+        yield Feature.LOGPROB_TOKEN_IDS, "logprob_token_ids"
     if request.extras.lora is not None:
         yield Feature.LORA, "model"
     prompt = request.prompt
@@ -159,6 +166,12 @@ def _find_media_features(messages: tuple[Message, ...]) -> Iterator[tuple[Featur
                 yield feature, f"messages[{index}].content"
 
 
+def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
+    """All parts, those of tool results included."""
+    for message in messages:
+        yield from _flatten_parts(message.parts)
+
+
 def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
     for part in parts:
         yield part
@@ -176,7 +189,8 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 def _find_parameters(request: GenerateRequest) -> Iterator[str]:
     """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     yield from request.sampling.list_set_fields()
-    yield from (name for name, _ in request.extras.list_items())
+    # Ids of the prompt alone are the pipeline's to use.
+    yield from (name for name, value in request.extras.list_items() if not _ONLY_PROMPT_IDS.fullmatch(value))
     defaults = GenerationLimits()
     for name in GenerationLimits.__struct_fields__:
         if getattr(request.limits, name) != getattr(defaults, name):

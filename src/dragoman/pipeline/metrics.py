@@ -52,6 +52,7 @@ class ModelMetrics:
                 continue
             stats, health = self._find_stats(model), model.backend.engine.health()
             stats.running, stats.waiting = health.running, health.waiting + model.queue.n_held
+            stats.kv_cache_usage = health.kv_cache_usage
             yield model, [stats]
 
 

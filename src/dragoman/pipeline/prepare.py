@@ -23,7 +23,7 @@ from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
-from .prompt_encoding import EncodedPrompt, truncate_prompt
+from .prompt_encoding import EncodedPrompt, check_ids, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .stops import StopStage
@@ -253,6 +253,7 @@ class _TokenPreparation:
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
     ) -> tuple[TokenRequest, ...]:
         request, limits = self.request, self.request.limits
+        check_ids(self.backend, request.logprob_ids, "logprob_token_ids")
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
@@ -265,6 +266,7 @@ class _TokenPreparation:
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
+            logprob_ids=request.logprob_ids,
             prompt_logprobs=request.prompt_logprobs,
             matcher=build_matcher(),
             grammar=None if grammar is None else grammar.text,
@@ -294,7 +296,11 @@ class _TokenPreparation:
     def _select_extras(self) -> tuple[tuple[str, str], ...]:
         """The extras that the engine supports; `check_request` has warned about the others."""
         supported = self.model.capabilities.parameters
-        return tuple((name, value) for name, value in self.request.extras.list_items() if name in supported)
+        return tuple(
+            (name, strip_reused_ids(value) if name == "kv_transfer_params" else value)
+            for name, value in self.request.extras.list_items()
+            if name in supported
+        )
 
     def _find_stop_ids(self) -> frozenset[int]:
         limits = self.request.limits

@@ -6,22 +6,26 @@ Large prompts are encoded in a thread, so that the event loop stays responsive.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import anyio.to_thread
 import msgspec
+from msgspec import Meta
 
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
-from ..core.message import Text, Tool
+from ..core.message import Audio, File, Image, Text, Tool
 from ..core.request import Conversation, GenerateRequest
 from ..core.vision import ImageProcessor, PreparedImage
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
-from .admission import CallTerms
+from .admission import CallTerms, iterate_parts
 from .images import extract_images
 from .models import TokenBackend
 
 T = TypeVar("T")
+
+REUSED_IDS = "prompt_token_ids"
+"""vLLM's field of `kv_transfer_params`."""
 
 MAX_INLINE_CHARS = 4096
 """Longest prompt, in characters, that is encoded on the event loop: for these a thread switch costs more."""
@@ -63,12 +67,52 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
         if not ids:
             raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
         return EncodedPrompt(tuple(ids), prompt)
+    reused_ids = read_reused_ids(request)
     rendered, images = await render_conversation(backend, prompt, terms)
+    if reused_ids is not None:
+        # Only parsers need what was rendered: whether it opens a thought.
+        check_ids(backend, reused_ids, f"kv_transfer_params.{REUSED_IDS}")
+        text = backend.tokenizer.decode(reused_ids)
+        return EncodedPrompt(reused_ids, text, rendered.tail, rendered.ignored_options)
     ids = add_special_tokens(backend, rendered.ids) if request.add_special_tokens else rendered.ids
     if prompt.preceding_ids:
         check_ids(backend, prompt.preceding_ids, "context")
         ids = _join_prompts(backend, prompt.preceding_ids, ids)
     return EncodedPrompt(ids, rendered.text, rendered.tail, rendered.ignored_options, images=images)
+
+
+def read_reused_ids(request: GenerateRequest) -> tuple[int, ...] | None:
+    """The ids of this conversation that a router forwards from the prefill stage of a disaggregated pair, if any.
+
+    As in vLLM 0.33 (`renderers/online_renderer.py`) a conversation with media is rendered instead. Raises RequestError.
+    """
+    prompt, text = request.prompt, request.extras.kv_transfer_params
+    if text is None or REUSED_IDS not in text or not isinstance(prompt, Conversation):
+        return None
+    ids = _decode_transfer(text).get(REUSED_IDS)
+    if ids is None or any(isinstance(part, Image | Audio | File) for part in iterate_parts(prompt.messages)):
+        return None
+    try:
+        reused_ids = msgspec.convert(ids, tuple[Annotated[int, Meta(ge=0)], ...])
+    except msgspec.ValidationError:
+        reused_ids = ()
+    if not reused_ids:
+        param = f"kv_transfer_params.{REUSED_IDS}"
+        raise RequestError(f"Invalid value for '{param}': expected a non-empty array of token ids.", param=param)
+    return reused_ids
+
+
+def strip_reused_ids(transfer: str) -> str:
+    """The `kv_transfer_params` for the engine, as JSON text without the ids of the prompt."""
+    if REUSED_IDS not in transfer:
+        return transfer
+    fields = _decode_transfer(transfer)
+    fields.pop(REUSED_IDS, None)
+    return msgspec.json.encode(fields).decode()
+
+
+def _decode_transfer(text: str) -> dict[str, object]:
+    return msgspec.json.decode(text, type=dict[str, object])
 
 
 def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Caller(Struct, frozen=True):
 
 
 class _NamedKey(Struct, frozen=True):
-    """expires: Unix seconds; None is never."""
+    """What a digest of the file stands for. expires: Unix seconds; None is never."""
 
     caller: Caller
     expires: float | None

@@ -166,13 +166,12 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A response that is complete at once. warnings: which parts of the request were ignored. headers: further ones."""
+    """A response that is complete at once. warnings: which parts of the request were ignored."""
 
     body: bytes
     status: int = 200
     content_type: tuple[bytes, bytes] = JSON
     warnings: tuple[str, ...] = ()
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +440,7 @@ def build_response(
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
-    response_headers = [*http.build_headers(result.content_type, result.warnings), *result.headers]
+    response_headers = http.build_headers(result.content_type, result.warnings)
     body = add_warnings(result.body, http.render_warnings(result.warnings))
     return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 

@@ -36,7 +36,7 @@ class ServingOptions(Struct, frozen=True):
     max_sockets: concurrent WebSockets.
     socket_lifetime: seconds after which a WebSocket is closed.
     batch_concurrency: concurrent requests of batches.
-    weights_dir: the directory that weight updates can read from; None disables them.
+    weights_dir, lora_dir: directories from which weights and adapters are loaded at run time; None disables that.
     tokens_as_ids: see `ReaderOptions`.
     per_request_metrics: answers with one choice contain their timings, as with vLLM's flag.
     close_at_limit: end constrained answers legally within their token limit, unless a request says otherwise.
@@ -67,6 +67,7 @@ class ServingOptions(Struct, frozen=True):
     max_sockets: int = 1024
     socket_lifetime: float = 3600.0
     weights_dir: str | None = None
+    lora_dir: str | None = None
     max_weights_bytes: int = 1024 * 1024 * 1024
     per_request_metrics: bool = False
     tokens_as_ids: bool = False

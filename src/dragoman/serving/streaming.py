@@ -289,14 +289,8 @@ class GenerationResponder(Responder):
 
     @property
     def is_ready(self) -> bool:
-        """As `BatchReceiver.is_ready`: nothing else is being sent, and the client reads fast enough."""
-        return (
-            self._direct is not None
-            and not self._is_writing
-            and self._response_start is None
-            and self._task is not None
-            and self._direct.can_write
-        )
+        """As `BatchReceiver.is_ready`: the headers have been sent, and the client reads fast enough."""
+        return self._direct is not None and self._direct.can_write
 
     def receive(self, batch: list[Event]) -> None:
         """As `BatchReceiver.receive`: the hot path of a server of our own, in which no coroutine is resumed."""

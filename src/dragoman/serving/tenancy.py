@@ -15,7 +15,7 @@ from ..core.errors import BudgetExhausted, RateLimited
 from ..dialects.rate_limits import RateLimitState
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
-from ..tenants.counters import Rejection
+from ..tenants.counters import UnmetDemand
 from .auth import Caller, Keyring
 from .clock import Clock
 from .usage import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
@@ -139,7 +139,7 @@ class Tenancy:
                     retry_after=end - now,
                 )
 
-    def _build_error(self, name: str, rejection: Rejection) -> RateLimited:
+    def _build_error(self, name: str, rejection: UnmetDemand) -> RateLimited:
         demand, state = rejection.demand, rejection.state
         self.metrics.count_rejection(name, demand.counter)
         if not demand.period:

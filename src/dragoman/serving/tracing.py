@@ -36,7 +36,7 @@ class ServerSpan(Struct, frozen=True):
 
 
 class Telemetry:
-    """exporter: None where a test takes the spans itself."""
+    """Starts and ends spans, and records metrics. exporter: None where a test takes the spans itself."""
 
     def __init__(self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None) -> None:
         self._tracer, self._metrics, self.exporter = tracer, metrics, exporter

@@ -47,7 +47,7 @@ class UsageKey(Struct, frozen=True, order=True):
 
 
 class UsageCounts(Struct):
-    """input: prompt tokens, cached ones included."""
+    """Requests and tokens. input: prompt tokens, cached ones included."""
 
     requests: int = 0
     input: int = 0

@@ -302,6 +302,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="DIR",
         ),
     ] = None
+    lora_dir: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "Directory from which administrators may load adapters at run time; by default only --lora-modules are "
+            "loaded.",
+            metavar="DIR",
+        ),
+    ] = None
     max_weights_bytes: Annotated[
         int, Option("Access", "Maximum size of uploaded weights, in bytes.", minimum=1024, allows_size_suffix=True)
     ] = 1024 * _MIB

@@ -7,14 +7,17 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import httpx2
 from msgspec import Struct
 
 from .instruments import MetricSet
 from .otlp import encode_metrics, encode_traces
 from .tracer import Span
+
+if TYPE_CHECKING:
+    import httpx2
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,11 @@ CONTENT_TYPE = "application/x-protobuf"
 
 
 class OtlpSettings(Struct, frozen=True):
-    """endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended. headers: may contain credentials."""
+    """Where to send to, and as what.
+
+    endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended.
+    headers: may contain credentials.
+    """
 
     endpoint: str
     headers: Mapping[str, str] = {}
@@ -94,6 +101,8 @@ class OtlpExporter:
 
     def _run(self) -> None:
         next_metrics = time.monotonic() + METRIC_INTERVAL
+        import httpx2  # noqa: PLC0415 - servers without telemetry do not need it
+
         with httpx2.Client(timeout=TIMEOUT, headers={**self._settings.headers, "content-type": CONTENT_TYPE}) as client:
             while True:
                 spans, has_ended = self._take_batch()
@@ -126,6 +135,8 @@ class OtlpExporter:
             self._send(client, "metrics", body)
 
     def _send(self, client: httpx2.Client, signal: str, body: bytes) -> None:
+        import httpx2  # noqa: PLC0415
+
         url = f"{self._settings.endpoint}/v1/{signal}"
         failure: str | None = None
         for delay in (*RETRIES, None):

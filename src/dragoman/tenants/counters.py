@@ -49,7 +49,7 @@ class CounterState(Struct, frozen=True):
     reset_after: int
 
 
-class Rejection(Struct, frozen=True):
+class UnmetDemand(Struct, frozen=True):
     """The demand that cannot be met now. retry_after: microseconds; 0 where only the end of a request helps."""
 
     demand: Demand
@@ -60,7 +60,7 @@ class Rejection(Struct, frozen=True):
 class Counters(Protocol):
     """Counters by key and name. Every method is atomic."""
 
-    async def take(self, key: str, demands: Sequence[Demand]) -> Rejection | None:
+    async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
         """Take all demands, or none and return the one with the longest wait."""
         ...
 
@@ -94,7 +94,7 @@ class LocalCounters:
         self._read_clock = read_clock
         self._counters: dict[tuple[str, str], _Counter] = {}
 
-    async def take(self, key: str, demands: Sequence[Demand]) -> Rejection | None:
+    async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
         now = self._now()
         counters = [self._find(key, demand, now) for demand in demands]
         rejections = [
@@ -138,9 +138,9 @@ def _build_state(counter: _Counter, demand: Demand) -> CounterState:
     return CounterState(demand.counter, demand.limit, remaining, reset_after)
 
 
-def _build_rejection(counter: _Counter, demand: Demand) -> Rejection:
+def _build_rejection(counter: _Counter, demand: Demand) -> UnmetDemand:
     retry_after = 0
     if demand.period:
         missing = min(demand.needed, demand.limit) * demand.period - _count_available(counter, demand)
         retry_after = -(-missing // demand.limit)
-    return Rejection(demand, _build_state(counter, demand), retry_after)
+    return UnmetDemand(demand, _build_state(counter, demand), retry_after)

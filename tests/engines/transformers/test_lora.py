@@ -28,6 +28,7 @@ from dragoman.engines.transformers.model import TransformersModel
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError
 
 from ..harness import GREEDY, Bench
@@ -170,12 +171,13 @@ def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, said: str, t
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
+async def serving(lora_dir: str | None = None, **settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
     """The embedded model in torch."""
     given = Settings(model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings)
     models = build_models(given, SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    options = ServingOptions(lora_dir=lora_dir)
+    transport = httpx2.ASGITransport(create_app(models, options=options))
     client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
     async with openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client) as sdk:
         yield sdk
@@ -192,7 +194,7 @@ async def said_by(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]
 async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -> None:
     base = library.AutoModelForCausalLM.from_pretrained(tiny.find_bundled_model(), dtype="float32")
     written(base, tmp_path, 1, lora_alpha=200)
-    async with serving(lora_modules=(f"sql={tmp_path}",)) as sdk:
+    async with serving(str(tmp_path), lora_modules=(f"sql={tmp_path}",)) as sdk:
         names = [model.id async for model in sdk.models.list()]
         plain, adapted = await said_by(sdk, names[0]), await said_by(sdk, "sql")
         assert (names[1:], adapted[0]) == (["sql"], "sql")
@@ -203,8 +205,9 @@ async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -
         await sdk.post("/unload_lora_adapter", body={"lora_name": "other"}, cast_to=str)
         with pytest.raises(openai.NotFoundError):
             await said_by(sdk, "other")
+        (tmp_path / "empty").mkdir()
         with pytest.raises(openai.BadRequestError, match="cannot be read") as refused:
-            await sdk.post("/load_lora_adapter", body=other | {"lora_path": "/nowhere"}, cast_to=str)
+            await sdk.post("/load_lora_adapter", body=other | {"lora_path": "empty"}, cast_to=str)
         assert refused.value.param == "lora_path"
         assert (await said_by(sdk, names[0])) == plain
 

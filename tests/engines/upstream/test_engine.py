@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 
 import httpx2
+import msgspec
 import pytest
 
 from dragoman.core.errors import (
@@ -21,9 +22,9 @@ from dragoman.core.errors import (
     RateLimited,
     RequestError,
 )
-from dragoman.core.events import Event, Finished, Started, TextDelta
+from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.core.message import Message, Role, Text
-from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
 from tests.engines.upstream.relays import engine
 
@@ -88,6 +89,23 @@ async def test_an_answer_is_passed_on_as_it_comes() -> None:
         assert it.health().running == 1
         await events.aclose()
         assert it.health().running == 0
+
+
+async def test_a_limit_of_0_fills_the_cache_of_the_upstream_and_answers_nothing() -> None:
+    """Chat upstreams reject a limit of 0. Codex's `generate: false` and Anthropic's `max_tokens: 0` have it."""
+    bodies: list[bytes] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(request.content)
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}\n\n'
+        return streaming(ROLE, HELLO, END.replace(b"data: [DONE]\n\n", usage))
+
+    async with serving(handle) as it:
+        request = msgspec.structs.replace(ASK, limits=GenerationLimits(max_tokens=0))
+        events = [event async for event in it.generate(request)]
+    assert msgspec.json.decode(bodies[0])["max_tokens"] == 1
+    assert not any(isinstance(event, TextDelta) for event in events)
+    assert events[-2:] == [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(9, 0))]
 
 
 async def test_closing_hangs_up() -> None:

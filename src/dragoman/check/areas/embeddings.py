@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import check_openai_error
+from ..dialects import check_error_basics, check_openai_error
 from ..registry import Area, Json
 from ..session import Session
 
@@ -92,6 +92,7 @@ async def base64_format(s: Session) -> None:
 
 @AREA.check("`dimensions` is honoured, or rejected by name.")
 async def dimensions(s: Session) -> None:
+    await share_list(s)
     exchange = await s.post(PATH, {"model": s.model, "input": TEXTS[0], "encoding_format": "float", "dimensions": 8})
     if exchange.status in (400, 422):
         require(b"dimension" in exchange.body or b"embed" in exchange.body, f"the error is {exchange.message()!r}")
@@ -146,9 +147,10 @@ def add_rejected() -> None:
 
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
+            await share_list(s)
             exchange = await s.post(PATH, {"model": s.model, **fields})
             require(exchange.status in (400, 404, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
-            check_openai_error(exchange.json())
+            check_error_basics(exchange.json())
 
         return run
 

@@ -230,7 +230,7 @@ async def generate(s: Session) -> None:
 
 @TOKENIZE.check("`/tokenize` counts the tokens of a text as the usage does.")
 async def count(s: Session) -> None:
-    reply = (await s.ask("/tokenize", {"model": s.model, "prompt": STORY}, feature="tokenize")).json()
+    reply = (await s.ask("/tokenize", {"model": s.model, "prompt": STORY}, feature="/tokenize of this model")).json()
     require(reply["count"] == len(reply["tokens"]), f"count {reply['count']}, {len(reply['tokens'])} tokens")
     usage = (await complete(s))["usage"]["prompt_tokens"]
     require(reply["count"] == usage, f"count {reply['count']}, usage {usage}")
@@ -240,7 +240,7 @@ async def count(s: Session) -> None:
 async def detokenize(s: Session) -> None:
     text = "A dog, 日本語 and \U0001f600."
     body = {"model": s.model, "prompt": text, "add_special_tokens": False}
-    tokens = (await s.ask("/tokenize", body, feature="tokenize")).json()["tokens"]
+    tokens = (await s.ask("/tokenize", body, feature="/tokenize of this model")).json()["tokens"]
     reply = (await s.ask("/detokenize", {"model": s.model, "tokens": tokens})).json()
     require(reply["prompt"] == text, f"{text!r} comes back as {reply['prompt']!r}")
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import MESSAGES, parse_sse, read_message
+from ..dialects import MESSAGES, check_error_basics, parse_sse, read_message
 from ..registry import Area, Json, Level
 from ..session import Session
 from .chat import TIME, WEATHER, check_call
@@ -337,7 +337,7 @@ def add_rejected() -> None:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**MESSAGES.ask(s.model, "Hello", 16), **fields})
             require(exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
-            MESSAGES.check_error(exchange.json())
+            check_error_basics(exchange.json())
 
         return run
 
@@ -376,7 +376,7 @@ async def count(s: Session, **fields: Any) -> int:
     body = {**MESSAGES.ask(s.model, STORY), **fields}
     for name in ("max_tokens", "temperature"):
         body.pop(name, None)
-    exchange = await s.ask(f"{PATH}/count_tokens", body)
+    exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
     found: object = exchange.json().get("input_tokens")
     require(isinstance(found, int), f"the answer is {exchange.body[:200]!r}")
     return int(str(found))

@@ -90,7 +90,7 @@ async def no_limit(s: Session) -> None:
 
 
 @GENERATE.check("A text is a stream unless `stream` is false.")
-async def streams_unless_told(s: Session) -> None:
+async def text_streams_by_default(s: Session) -> None:
     body = OLLAMA_GENERATE.ask(s.model, "Name a colour.", 16)
     del body["stream"]
     lines = parse_lines((await s.ask("/api/generate", body)).body)

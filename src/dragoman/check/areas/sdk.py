@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...conformance.checks import Violation, require
 from ..registry import Area, Skipped
-from ..session import Exchange, Session
-from .generation import STORY
+from ..session import REFUSALS, Exchange, Session
+from .generation import ONE_MODEL, STORY
 
 if TYPE_CHECKING:
     import anthropic
@@ -26,7 +26,7 @@ OnOpenai = Callable[[Session, "openai.AsyncOpenAI"], Awaitable[None]]
 OnAnthropic = Callable[[Session, "anthropic.AsyncAnthropic"], Awaitable[None]]
 
 
-def by_openai(rule: str, claim: str) -> Callable[[OnOpenai], None]:
+def by_openai(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnOpenai], None]:
     """Add a check by openai-python."""
 
     def register(body: OnOpenai) -> None:
@@ -34,12 +34,12 @@ def by_openai(rule: str, claim: str) -> Callable[[OnOpenai], None]:
             async with open_openai(s) as client:
                 await judge(body(s, client), s)
 
-        AREA.add(getattr(body, "__name__", "").replace("_", "-"), rule, run, claims=(claim,))
+        AREA.add(getattr(body, "__name__", "").replace("_", "-"), rule, run, claims=(claim,), except_for=except_for)
 
     return register
 
 
-def by_anthropic(rule: str, claim: str) -> Callable[[OnAnthropic], None]:
+def by_anthropic(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnAnthropic], None]:
     """Add a check by anthropic-python."""
 
     def register(body: OnAnthropic) -> None:
@@ -48,7 +48,7 @@ def by_anthropic(rule: str, claim: str) -> Callable[[OnAnthropic], None]:
                 await judge(body(s, client), s)
 
         name = getattr(body, "__name__", "").replace("_", "-")
-        AREA.add(name, rule, run, claims=(claim,), source=ANTHROPIC_SDK)
+        AREA.add(name, rule, run, claims=(claim,), source=ANTHROPIC_SDK, except_for=except_for)
 
     return register
 
@@ -60,7 +60,8 @@ async def judge(work: Awaitable[None], s: Session) -> None:
     except (Skipped, Violation):
         raise
     except Exception as error:
-        if type(error).__name__ == "BadRequestError" and s.target.profile == "auto":
+        status: object = getattr(error, "status_code", None)
+        if status == 501 or (status in REFUSALS and s.target.profile == "auto"):
             raise Skipped(f"the server refuses it: {error}") from None
         raise Violation(f"the SDK raises {type(error).__name__}: {error}") from None
 
@@ -149,7 +150,7 @@ async def models(s: Session, client: openai.AsyncOpenAI) -> None:
     require(s.model in found, f"the models are {found}")
 
 
-@by_openai("openai-python raises NotFoundError (or BadRequestError) for an unknown model.", "chat")
+@by_openai("openai-python raises NotFoundError (or BadRequestError) for an unknown model.", "chat", ONE_MODEL)
 async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
     import openai  # noqa: PLC0415 - as above
 
@@ -163,7 +164,7 @@ async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
 
 @by_openai("openai-python puts a forced tool call together from a stream.", "chat")
 async def chat_tools(s: Session, client: openai.AsyncOpenAI) -> None:
-    function = {"name": "get_time", "parameters": {"type": "object", "properties": {}}}
+    function: Any = {"name": "get_time", "parameters": {"type": "object", "properties": {}}}
     fields: Any = {
         "tools": [{"type": "function", "function": function}],
         "tool_choice": {"type": "function", "function": {"name": "get_time"}},
@@ -195,7 +196,7 @@ async def messages_count(s: Session, client: anthropic.AsyncAnthropic) -> None:
     require(reply.input_tokens > 0, f"it counts {reply.input_tokens}")
 
 
-@by_anthropic("anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.", "messages")
+@by_anthropic("anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.", "messages", ONE_MODEL)
 async def messages_error_class(_: Session, client: anthropic.AsyncAnthropic) -> None:
     import anthropic  # noqa: PLC0415 - as above
 

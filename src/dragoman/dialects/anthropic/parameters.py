@@ -78,6 +78,7 @@ _UNSUPPORTED = (
     *reject(DIALECT, "logprobs", "a message has no field for them; use /v1/chat/completions", False),
     *reject(DIALECT, "top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
     *reject(DIALECT, "prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
+    *reject(DIALECT, "logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
     *reject(DIALECT, "return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
 )
 

@@ -151,7 +151,7 @@ def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) ->
 
 
 def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
-    prompt_logprobs = body.read_prompt_logprobs()
+    prompt_logprobs, logprobs = body.read_prompt_logprobs(), _read_logprobs(body)
     constraint, constraint_param = read_constraint_fields(body)
     return GenerateRequest(
         model=resolve_model(body.model, options),
@@ -161,7 +161,8 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
         limits=body.read_limits(options, *_read_max_tokens(body)),
         constraint=constraint,
         constraint_param=constraint_param,
-        logprobs=_read_logprobs(body),
+        logprobs=logprobs,
+        logprob_ids=body.read_logprob_ids(logprobs),
         prompt_logprobs=prompt_logprobs,
         return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,
         special_tokens_in_text=body.skip_special_tokens is False,
@@ -196,7 +197,8 @@ def _build_render_options(
     include_usage, continuous_usage = body.read_usage_options()
     return ChatRenderOptions(
         profile=options.profile,
-        logprobs=_read_logprobs(body),
+        # Beside the ids there is the sampled token.
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body),
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=options.tokens_as_ids
         if body.return_tokens_as_token_ids is None

@@ -57,7 +57,10 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     prompts = read_prompts(body.prompt)
     choices = body.read_choice_count(options, len(prompts))
     logprobs = _read_logprobs(body, options)
-    prompt_logprobs = _read_prompt_logprobs(body, logprobs)
+    prompt_logprobs, logprob_ids = _read_prompt_logprobs(body, logprobs), body.read_logprob_ids(logprobs)
+    if logprob_ids and body.echo:
+        # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
+        raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
     model, best_of = resolve_model(body.model, options), _read_best_of(body, choices)
     sampling, limits, extras = (
         body.build_sampling(),
@@ -77,6 +80,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
             constraint=constraint,
             constraint_param=constraint_param,
             logprobs=logprobs,
+            logprob_ids=logprob_ids,
             prompt_logprobs=prompt_logprobs,
             return_prompt=return_prompt,
             special_tokens_in_text=body.skip_special_tokens is False,
@@ -156,7 +160,7 @@ def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> Comp
     include_usage, continuous_usage = body.read_usage_options()
     return CompletionsRenderOptions(
         profile=options.profile,
-        logprobs=_read_logprobs(body, options),
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body, options),
         prompt_logprobs=body.prompt_logprobs,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=options.tokens_as_ids

@@ -86,6 +86,7 @@ _UNSUPPORTED = (
     *reject(DIALECT, "reasoning_effort", "use reasoning.effort"),
     *reject(DIALECT, "logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
     *reject(DIALECT, "prompt_logprobs", _USE_CHAT),
+    *reject(DIALECT, "logprob_token_ids", _USE_CHAT, []),
     *reject(DIALECT, "return_token_ids", _USE_CHAT, False),
     *reject(DIALECT, "return_tokens_as_token_ids", _USE_CHAT, False),
     *reject(DIALECT, "enable_response_messages", "raw messages are not returned", False),

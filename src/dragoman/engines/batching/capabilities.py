@@ -11,6 +11,7 @@ _FEATURES = frozenset(
         Feature.TOOLS,
         Feature.LOGPROBS,
         Feature.PROMPT_LOGPROBS,
+        Feature.LOGPROB_TOKEN_IDS,
         Feature.REASONING_BUDGET,
         Feature.TOKEN_IDS,
     }

@@ -195,7 +195,7 @@ class BatchingEngine:
         if stalled_seconds > min(config.stall_after, config.step_timeout):
             has_failed, reason = stalled_seconds > config.step_timeout, f"no step completed for {stalled_seconds:.0f} s"
             return Health(ready=False, reason=reason, waiting=num_active - running, running=running, failed=has_failed)
-        return Health(waiting=num_active - running, running=running)
+        return Health(waiting=num_active - running, running=running, kv_cache_usage=worker.kv_cache_usage)
 
     def _compute_stalled_seconds(self, worker: Worker) -> float:
         """Compute the seconds since the last step ended while there was work."""

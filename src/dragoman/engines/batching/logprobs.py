@@ -19,15 +19,17 @@ def log_softmax(logits: Floats) -> Doubles:
     return wide
 
 
-def build_logprob(row: Doubles, token: int, alternatives: int) -> TokenLogprob:
+def build_logprob(row: Doubles, token: int, alternatives: int, ids: tuple[int, ...] = ()) -> TokenLogprob:
     """Build the logprob of a token with its alternatives.
 
     row: [vocab] log-probabilities. A token has the same number in `logprob` and in `top`.
+    ids: the alternatives beside the token itself; without any, they are the most likely ones.
     """
     logprob = row.item(token)
-    return TokenLogprob(
-        logprob=logprob, rank=int(np.count_nonzero(row > logprob)) + 1, top=_find_best(row, alternatives)
-    )
+    top = _find_best(row, alternatives)
+    if ids:
+        top = tuple(sorted(((id, row.item(id)) for id in {token, *ids}), key=lambda pair: (-pair[1], pair[0])))
+    return TokenLogprob(logprob=logprob, rank=int(np.count_nonzero(row > logprob)) + 1, top=top)
 
 
 def _find_best(row: Doubles, count: int) -> tuple[tuple[int, float], ...]:

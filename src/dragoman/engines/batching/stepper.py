@@ -88,6 +88,11 @@ class Stepper:
             outputs += self._sample([chunks[index].sequence for index in indices], states.compute_last_logits(indices))
         return outputs
 
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks that sequences hold."""
+        return 1 - self._pool.num_free / self._pool.size
+
     def offload(self, max_blocks: int = 1) -> bool:
         """Write at most `max_blocks` computed blocks to the store. Returns whether more could be written."""
         if self._files is None or self._runner is None:
@@ -182,7 +187,8 @@ def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[in
     if indices:
         for index, row in zip(indices, log_softmax(logits[indices]), strict=True):
             if tokens[index] != NO_TOKEN:
-                scores[index] = build_logprob(row, tokens[index], sequences[index].request.logprobs or 0)
+                request = sequences[index].request
+                scores[index] = build_logprob(row, tokens[index], request.logprobs or 0, request.logprob_ids)
     return scores
 
 

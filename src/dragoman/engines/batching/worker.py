@@ -84,6 +84,7 @@ class Worker:
         self.last_step_at = clock()
         """Monotonic time of the last step's end."""
         self.num_running = 0
+        self.kv_cache_usage = 0.0
         """Sequences running at that time."""
 
     def start(self) -> None:
@@ -196,6 +197,7 @@ class Worker:
             if output.is_last:
                 self._sequences.pop(output.key, None)
         self.num_running = self._stepper.scheduler.num_running
+        self.kv_cache_usage = self._stepper.kv_cache_usage
         self.last_step_at = self._clock()
         if outputs:
             self._post(outputs)

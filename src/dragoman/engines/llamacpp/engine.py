@@ -131,7 +131,8 @@ class LlamaCppEngine:
                 f"no message from llama.cpp for {silent_seconds:.0f} s",
                 silent_seconds > config.step_timeout,
             )
-        return Health(problem is None, problem, len(self._waiting), len(self._running), failed)
+        usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
+        return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""

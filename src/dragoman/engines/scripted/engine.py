@@ -91,7 +91,7 @@ class ScriptedEngine:
         self._sleep = sleep
         numbers = count(1)
         self._new_id = new_id or (lambda: f"call_{next(numbers)}")
-        self._capabilities = Capabilities(FEATURES, PARAMETERS, MAX_LOGPROBS, native, native)
+        self._capabilities = Capabilities(FEATURES, PARAMETERS, MAX_LOGPROBS, native, native, max_alternatives=1)
         self._delays: set[asyncio.Future[None]] = set()
         self._stopped = False
         self.requests: deque[GenerateRequest] = deque(maxlen=history_size)

@@ -7,6 +7,8 @@
               + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
               + draft_base + per_draft * drafts, if any draft is verified
+              + lora_base + per_lora_token * lora_tokens, if an adapter takes part
+              + lora_load * loaded_loras
     but never less than floor
 
 The curve is piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
@@ -30,6 +32,8 @@ class StepLoad(Struct, frozen=True, gc=False):
     prefill_pairs: for each prompt chunk of n tokens, n * (computed before + n / 2).
     sequences: that take part.
     drafts: speculative tokens that are verified.
+    lora_tokens: of sequences with an adapter.
+    loaded_loras: adapters that the device does not have yet.
     expert_tokens: mean of the tokens over the data-parallel ranks that share experts; None without such ranks.
     """
 
@@ -39,6 +43,8 @@ class StepLoad(Struct, frozen=True, gc=False):
     sequences: int = 0
     expert_tokens: float | None = None
     drafts: int = 0
+    lora_tokens: int = 0
+    loaded_loras: int = 0
 
 
 StepTime = Callable[[StepLoad], float]
@@ -52,6 +58,19 @@ class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
 
 
+_AMOUNTS = (
+    "per_context_token",
+    "per_prefill_pair",
+    "per_sequence",
+    "floor",
+    "draft_base",
+    "per_draft",
+    "lora_base",
+    "per_lora_token",
+    "lora_load",
+)
+
+
 class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients of a step's duration, in seconds.
 
@@ -62,6 +81,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_prefill_pair: attention of a prompt.
     floor: minimum duration of a step.
     draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens of the step.
+    lora_base, per_lora_token, lora_load: the products of adapters, and loading one.
     """
 
     base: float
@@ -73,11 +93,14 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_expert_token: tuple[TokenCost, ...] = ()
     draft_base: float = 0.0
     per_draft: float = 0.0
+    lora_base: float = 0.0
+    per_lora_token: float = 0.0
+    lora_load: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.base < float("inf"):
             raise ValueError("base must be more than 0 seconds: no step is free")
-        for name in ("per_context_token", "per_prefill_pair", "per_sequence", "floor", "draft_base", "per_draft"):
+        for name in _AMOUNTS:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must not be negative")
         for name, curve in (("per_token", self.per_token), ("per_expert_token", self.per_expert_token)):
@@ -98,6 +121,8 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
         total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:
             total += self.draft_base + self.per_draft * load.drafts
+        if load.lora_tokens:
+            total += self.lora_base + self.per_lora_token * load.lora_tokens + self.lora_load * load.loaded_loras
         if self.per_expert_token:
             total += integrate_curve(
                 self.per_expert_token, load.tokens if load.expert_tokens is None else load.expert_tokens

@@ -85,6 +85,7 @@ def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) ->
         [block_hash.encode() for block_hash in request.block_hashes],
         block_size=block_size,
         traced_block_size=request.block_size,
+        root=request.lora.encode(),
     )
     return Running(
         request.id,
@@ -93,6 +94,7 @@ def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) ->
         contents=contents,
         arrival=arrival,
         priority=request.priority,
+        lora=request.lora,
     )
 
 

@@ -253,10 +253,12 @@ class ReplyGenerator:
         begin = [] if self._is_reasoning_open(request) else self._lexicon.encode(self._reasoning_syntax.begin)
         return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
 
-    def _is_reasoning_open(self, request: TokenRequest) -> bool:
+    def _is_reasoning_open(self, request: TokenRequest, tail: str | None = None) -> bool:
+        """tail: the text of the prompt's last tokens, where the caller knows it."""
         if self._reasoning_syntax is None:
             return False
-        tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
+        if tail is None:
+            tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
         return tail.rfind(self._reasoning_syntax.begin) > tail.rfind(self._reasoning_syntax.end)
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
@@ -264,9 +266,9 @@ class ReplyGenerator:
         origin = request.origin
         if self._reasoning_syntax is None or origin is None or not isinstance(origin.prompt, Conversation):
             return False
-        if self._is_reasoning_open(request):
-            return True
         tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
+        if self._is_reasoning_open(request, tail):
+            return True
         if self._reasoning_syntax.begin in tail:
             return False  # opened and closed by the template
         reasoning = origin.prompt.reasoning

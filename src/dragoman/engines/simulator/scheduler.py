@@ -10,7 +10,7 @@ scheduled, so the next step is scheduled without knowing them (asynchronous sche
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -54,6 +54,8 @@ class SchedulerOutput:
     drafts: speculative tokens that a decoding sequence verifies in this step, where there are any.
     padded: of these, sequences that have no drafts yet, whose step is filled up so that all decodes are alike.
     counts: tokens of each sequence; with speculative decoding only.
+    has_loras: whether sequences may have adapters.
+    loaded_loras: adapters that the device does not have yet.
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no part in the step.
@@ -67,7 +69,9 @@ class SchedulerOutput:
         "decodes",
         "drafts",
         "fetching",
+        "has_loras",
         "last_chunks",
+        "loaded_loras",
         "num_chunk_tokens",
         "num_draft_tokens",
         "padded",
@@ -89,6 +93,8 @@ class SchedulerOutput:
         self.num_draft_tokens = 0
         self.padded: set[SimulatedSequence] = set()
         self.counts: dict[SimulatedSequence, int] = {}
+        self.has_loras = False
+        self.loaded_loras = 0
 
     @property
     def num_tokens(self) -> int:
@@ -103,7 +109,13 @@ class SchedulerOutput:
             prefill_pairs=sum([chunk.pairs for chunk in self.chunks]),
             sequences=len(self.decodes) + len(self.chunks),
             drafts=self.num_draft_tokens,
+            lora_tokens=self._count_lora_tokens() if self.has_loras else 0,
+            loaded_loras=self.loaded_loras,
         )
+
+    def _count_lora_tokens(self) -> int:
+        decodes = sum(1 + self.drafts.get(sequence, 0) for sequence in self.decodes if sequence.lora)
+        return decodes + sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.lora)
 
 
 class SchedulerStats(Struct):
@@ -146,6 +158,8 @@ class SimulatedScheduler:
         self._max_chunk = config.max_num_batched_tokens
         """Most prompt tokens of one sequence in this step."""
         self._has_loras = False
+        self._resident_loras: OrderedDict[str, None] = OrderedDict()
+        """Adapters on the device, the one that was used last at the end."""
         self._max_length = config.max_model_len or config.kv_tokens
         self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
         self._unconfirmed: list[SimulatedSequence] = []
@@ -276,14 +290,29 @@ class SimulatedScheduler:
         if self.config.long_prefill_token_threshold:
             self._max_chunk = self._compute_max_chunk()
         if self.config.num_speculative_tokens:
-            return self._schedule_with_drafts(step)
-        is_mixed = self._schedule_running(step)
-        if not step.preempted:
-            self._admit(step)
-        if is_mixed:
-            samplers = {*step.decodes, *step.last_chunks}
-            step.samplers = [sequence for sequence in self._running if sequence in samplers]
+            self._schedule_with_drafts(step)
+        else:
+            is_mixed = self._schedule_running(step)
+            if not step.preempted:
+                self._admit(step)
+            if is_mixed:
+                samplers = {*step.decodes, *step.last_chunks}
+                step.samplers = [sequence for sequence in self._running if sequence in samplers]
+        if self._has_loras:
+            self._load_loras(step)
         return step
+
+    def _load_loras(self, step: SchedulerOutput) -> None:
+        """Load the adapters of a step in place of those that were not used for longest, as vLLM's LRU cache does."""
+        step.has_loras = True
+        resident = self._resident_loras
+        wanted = [*step.decodes, *(chunk.sequence for chunk in step.chunks)]
+        for lora in dict.fromkeys(sequence.lora for sequence in wanted if sequence.lora):
+            step.loaded_loras += lora not in resident
+            resident[lora] = None
+            resident.move_to_end(lora)
+        while len(resident) > self.config.max_loras:
+            resident.popitem(last=False)
 
     def update(
         self, step: SchedulerOutput, count_sampled: CountSampled | None = None
@@ -353,7 +382,7 @@ class SimulatedScheduler:
                 step.block_fillers.append(sequence)
         return is_mixed
 
-    def _schedule_with_drafts(self, step: SchedulerOutput) -> SchedulerOutput:
+    def _schedule_with_drafts(self, step: SchedulerOutput) -> None:
         """Schedule a step in which decoding sequences verify drafts. Slower than without, and rarer."""
         has_prefill = self._schedule_running_with_drafts(step)
         if not step.preempted:
@@ -367,7 +396,6 @@ class SimulatedScheduler:
             if self.config.async_scheduling:
                 sequence.num_drafts = self.config.num_speculative_tokens
         step.samplers = [sequence for sequence in self._running if sequence in samplers]
-        return step
 
     def _schedule_running_with_drafts(self, step: SchedulerOutput) -> bool:
         """Schedule running sequences. Returns True if one of them was still computing its prompt."""

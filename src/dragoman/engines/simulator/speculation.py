@@ -94,8 +94,8 @@ class DraftAcceptance:
 
     def _compute_rate(self, position: int) -> float:
         """Beyond the last rate, a draft is accepted after the one before it as often as the last one was."""
-        rates = self._rates
-        if position < len(rates):
+        rates, most = self._rates, len(self._rates) - 1
+        if position <= most:
             return rates[position]
-        last = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] else rates[-1]
-        return rates[-1] * last ** (position - len(rates) + 1)
+        last = rates[most] / rates[most - 1] if most and rates[most - 1] else rates[most]
+        return rates[most] * last ** (position - most)

@@ -33,6 +33,7 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     turn of a conversation is not sent before the one before it is answered).
     block_hashes: chained hashes of the full blocks of `block_size` tokens, of the prompt and, where a later request
     continues this one, on over the output: two requests share a prefix exactly as far as these agree.
+    lora: name of its adapter; requests of different ones share no prefix.
     """
 
     id: str
@@ -43,6 +44,7 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     block_size: Count = 16
     priority: int = 0
     after: str | None = None
+    lora: str = ""
 
 
 class WorkloadError(ValueError):
@@ -92,6 +94,21 @@ def check_workload(requests: Sequence[WorkloadRequest]) -> None:
         if request.after is not None and request.after not in ids:
             raise WorkloadError(f"request {request.id!r}: no request before it has the id {request.after!r}")
         ids.add(request.id)
+
+
+def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> list[WorkloadRequest]:
+    """Give the requests these adapters in turn; all turns of a conversation have the same one."""
+    loras: dict[str, str] = {}
+    result: list[WorkloadRequest] = []
+    count = 0
+    for request in requests:
+        if request.after is None:
+            loras[request.id] = names[count % len(names)]
+            count += 1
+        else:
+            loras[request.id] = loras[request.after]
+        result.append(msgspec.structs.replace(request, lora=loras[request.id]))
+    return result
 
 
 def scale_arrivals(requests: Iterable[WorkloadRequest], factor: float) -> list[WorkloadRequest]:

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from ...core.engine import Capabilities, Health
 from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited
-from ...core.events import Event
-from ...core.request import GenerateRequest
+from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
+from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
@@ -126,6 +126,21 @@ class UpstreamEngine:
         return Health(running=running)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        if request.limits.max_tokens == 0 and isinstance(request.prompt, Conversation):
+            # Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped.
+            limits = msgspec.structs.replace(request.limits, max_tokens=1)
+            async with aclosing(self.generate(msgspec.structs.replace(request, limits=limits))) as events:
+                async for event in events:
+                    match event:
+                        case Started() | PromptTokens():
+                            yield event
+                        case ChoiceFinished(choice):
+                            yield ChoiceFinished(choice, FinishReason.LENGTH)
+                        case Finished(usage):
+                            yield Finished(msgspec.structs.replace(usage, completion=0, reasoning=None))
+                        case _:
+                            pass
+            return
         config = self._config
         upstream_request = encode_request(request, config.kind, config.model, config.defaults)
         prefix, prompt_text = build_prefix(request.prompt), None

@@ -70,7 +70,7 @@ class ChunkChoice(Struct, frozen=True):
 
 
 class Details(Struct, frozen=True):
-    """cache_write_tokens: OpenAI's name; vLLM 0.33 has `created_cache_tokens`."""
+    """Parts of a token count. cache_write_tokens: OpenAI's name; vLLM 0.33 has `created_cache_tokens`."""
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None

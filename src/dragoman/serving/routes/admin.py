@@ -11,7 +11,7 @@ from ...core.control import EngineControl, PauseMode, Scriptable
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...pipeline.adapters import Adapter
 from ...pipeline.models import ServedModel
-from ..admin_body import decode_body
+from ..admin_body import decode_body, resolve_path_below
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
@@ -205,7 +205,10 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
         base = next((model for model in loaded if model.adapters is not None), loaded[0])
     else:
         base = models.find_loaded(request.base_model_name)
-    await models.load_adapter(base, Adapter(request.lora_name, request.lora_path), replace=request.load_inplace)
+    path = request.lora_path
+    if base.adapters is not None and base.adapters.reads_files:
+        path = str(resolve_path_below(http.service.options.lora_dir, path, "--lora-dir", "lora_path"))
+    await models.load_adapter(base, Adapter(request.lora_name, path), replace=request.load_inplace)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
 

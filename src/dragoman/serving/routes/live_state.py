@@ -14,6 +14,7 @@ from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
+from ..request_log import RequestLogLine
 from ..streaming import Responder
 
 MAX_WARNINGS = 8
@@ -29,23 +30,40 @@ def build_routes() -> Sequence[Route]:
     )
 
 
+class RecentRequestItem(RequestLogLine, kw_only=True):
+    """A line of the request log, and what was ignored of the request. It is running if it has neither `latency_s` nor
+    `error`."""
+
+    warnings: list[str]
+
+
+class RecentRequestList(Struct, frozen=True):
+    object: str
+    data: list[RecentRequestItem]
+
+
 async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
     """List the last requests, the newest first: the fields of a line of the request log, and `warnings`."""
     recent_requests = http.service.generation.recent_requests
     if recent_requests is None:
         raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
     data = [
-        {
+        RecentRequestItem(
             **msgspec.structs.asdict(request.line),
-            "warnings": [warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
-        }
+            warnings=[warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
+        )
         for request in recent_requests.iterate_newest_first()
     ]
-    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+    return JsonResponse(msgspec.json.encode(RecentRequestList("list", data)))
 
 
 class SimulatedModel(SimulationState, frozen=True, kw_only=True):
     model: str
+
+
+class SimulatedModelList(Struct, frozen=True):
+    object: str
+    data: list[SimulatedModel]
 
 
 async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
@@ -55,7 +73,7 @@ async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
         for model in http.service.models
         if model.simulation is not None
     ]
-    return JsonResponse(msgspec.json.encode({"object": "list", "data": data}))
+    return JsonResponse(msgspec.json.encode(SimulatedModelList("list", data)))
 
 
 class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,10 +5,11 @@ Only renders; the counting happens elsewhere.
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -19,8 +20,10 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from ... import __version__
 from ...core.metrics import EngineStats, Histogram
 from ...pipeline.metrics import ModelMetrics
+from ...pipeline.models import ServedModel
 from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
@@ -114,7 +117,11 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
 class EngineCollector(Collector):
     """Collects the engines' counters at scrape time. now: clock, Unix seconds."""
 
-    def __init__(self, meters: ModelMetrics, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        meters: Iterable[tuple[ServedModel, Sequence[EngineStats]]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._meters, self._now = meters, now
 
     def collect(self) -> Iterator[Metric]:
@@ -288,6 +295,17 @@ class KeyCollector(Collector):
         yield running
 
 
+class BuildCollector(Collector):
+    """The version, as the labels of a metric whose value is 1."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "dragoman_build_info", "The server's version; the value is 1.", labels=("version", "python_version")
+        )
+        family.add_metric((__version__, platform.python_version()), 1.0)
+        yield family
+
+
 _KEY_COUNTERS: tuple[tuple[str, str, Callable[[KeyUsage], int]], ...] = (
     ("requests", "Requests of a key that reached an engine.", lambda usage: usage.requests),
     ("prompt_tokens", "Prompt tokens of a key.", lambda usage: usage.prompt_tokens),
@@ -307,6 +325,9 @@ def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics, key_m
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))
     registry.register(KeyCollector(key_metrics))
+    registry.register(BuildCollector())
+    # CPU, memory and file descriptors of this process, on Linux.
+    ProcessCollector(registry=registry)
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ...core.control import Trainable, Weights, WeightsInMemory, WeightsOnDisk
-from ...core.errors import BodyTooLarge, Conflict, NotFound, PermissionDenied, RequestError, Unsupported
-from ..admin_body import check_version, decode_body
+from ...core.errors import BodyTooLarge, Conflict, NotFound, RequestError, Unsupported
+from ..admin_body import check_version, decode_body, resolve_path_below
 from ..auth import Access
 from ..body import read_body
 from ..endpoint import HttpRequest, JsonResponse, Route
@@ -114,21 +113,8 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
 
 
 def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
-    """Raises PermissionDenied: the path is not below --weights-dir, or that is not set; RequestError: the path does not
-    exist.
-    """
-    root = http.service.options.weights_dir
-    if root is None:
-        raise PermissionDenied("Weights are loaded from disk only under --weights-dir, which is not set.", param=param)
-    if "\0" in path:
-        raise RequestError("A path cannot contain NUL.", param=param)
-    # Resolved first, so that neither `..` nor a link leads out of the directory.
-    location = (Path(root) / path).resolve()
-    if not location.is_relative_to(Path(root).resolve()):
-        raise PermissionDenied("This path is not under --weights-dir.", param=param)
-    if not location.exists():
-        raise RequestError("This path does not exist.", param=param, code="not_found")
-    return WeightsOnDisk(str(location))
+    """Raises as `resolve_path_below`."""
+    return WeightsOnDisk(str(resolve_path_below(http.service.options.weights_dir, path, "--weights-dir", param)))
 
 
 class TransferInit(Struct, frozen=True):

@@ -1,0 +1,87 @@
+"""The metrics of `/metrics`, as its own collectors define them, for `docs/generate.py` and `deploy/generate.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, LoraState
+from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
+from dragoman.serving.tenancy import KeyMetrics
+
+PROCESS = (
+    ("process_cpu_seconds", "counter", "CPU time of the process, in seconds."),
+    ("process_open_fds", "gauge", "Open file descriptors."),
+    ("process_max_fds", "gauge", "Maximum number of open file descriptors."),
+    ("process_resident_memory_bytes", "gauge", "Resident memory."),
+    ("process_virtual_memory_bytes", "gauge", "Virtual memory."),
+    ("process_start_time_seconds", "gauge", "Start of the process, Unix seconds."),
+)
+"""Those of prometheus_client's ProcessCollector, which exist on Linux only."""
+
+
+class MetricDefinition(NamedTuple):
+    """name: as in queries, with `_total` of a counter, and without `_bucket` of a histogram."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+    group: str
+
+
+def list_metrics() -> list[MetricDefinition]:
+    """All metrics that a server can have; which ones it has depends on its engines."""
+    http, keys = HttpMetrics(), KeyMetrics()
+    http.record("POST", "/v1/chat/completions", 200, 1.0, 1, 1)
+    keys.find_usage("k", "m")
+    keys.count_rejection("k", "requests")
+    keys.running["k"] = 0
+    meters: Any = [(_Model(), [build_full_stats()])]
+    groups: tuple[tuple[str, Collector], ...] = (
+        ("Engine", EngineCollector(meters)),
+        ("HTTP", HttpCollector(http)),
+        ("API keys", KeyCollector(keys)),
+        ("Process", BuildCollector()),
+    )
+    found = [_define(family, group) for group, collector in groups for family in collector.collect()]
+    process = [
+        MetricDefinition(f"{name}_total" if kind == "counter" else name, kind, (), text, "Process")
+        for name, kind, text in PROCESS
+    ]
+    return [*found, *process]
+
+
+class _Model:
+    name = "model"
+
+
+def build_full_stats() -> EngineStats:
+    """Counters of an engine that observes everything."""
+    stats = EngineStats()
+    for name, value in vars(stats).items():
+        if value is None:
+            setattr(stats, name, 0)
+    stats.kv_cache_usage = 0.0
+    stats.cache, stats.lora = CacheConfig(16, 1, True), LoraState()
+    stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {"x": 0}
+    stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
+    stats.record_fault("x")
+    return stats
+
+
+def _define(family: Metric, group: str) -> MetricDefinition:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    samples = cast("list[Any]", family.samples)
+    labels = tuple(label for label in samples[0].labels if label not in ("le", "quantile"))
+    return MetricDefinition(name, family.type, labels, family.documentation, group)
+
+
+def iterate_sample_names(definition: MetricDefinition) -> Iterator[str]:
+    """Names of the samples in a scrape."""
+    suffixes = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}.get(definition.type, ("",))
+    return (definition.name + suffix for suffix in suffixes)

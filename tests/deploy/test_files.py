@@ -1,0 +1,181 @@
+"""The files in deploy/, as far as they can be checked here; docs/production.md names what cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dragoman.settings import FIELDS
+from tests.deploy.helm_subset import Chart
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm/dragoman"
+EVERYTHING: dict[str, Any] = {
+    "keysSecret": "keys",
+    "environmentSecret": "environment",
+    "autoscaling": {"enabled": True},
+    "keda": {"enabled": True},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "alerts": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "persistence": {"existingClaim": "models"},
+    "networkPolicy": {"ingressFrom": [{"podSelector": {}}]},
+    "nodeSelector": {"gpu": "true"},
+    "tolerations": [{"operator": "Exists"}],
+    "imagePullSecrets": [{"name": "registry"}],
+    "podAnnotations": {"a": "b"},
+}
+KINDS = {
+    "configmap.yaml": ("v1", "ConfigMap"),
+    "dashboard.yaml": ("v1", "ConfigMap"),
+    "deployment.yaml": ("apps/v1", "Deployment"),
+    "hpa.yaml": ("autoscaling/v2", "HorizontalPodAutoscaler"),
+    "networkpolicy.yaml": ("networking.k8s.io/v1", "NetworkPolicy"),
+    "pdb.yaml": ("policy/v1", "PodDisruptionBudget"),
+    "prometheusrule.yaml": ("monitoring.coreos.com/v1", "PrometheusRule"),
+    "scaledobject.yaml": ("keda.sh/v1alpha1", "ScaledObject"),
+    "service.yaml": ("v1", "Service"),
+    "servicemonitor.yaml": ("monitoring.coreos.com/v1", "ServiceMonitor"),
+}
+VARIABLES = {field.variable for field in FIELDS}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_template_renders_with_everything_switched_on(name: str) -> None:
+    (document,) = Chart(CHART, EVERYTHING).render(name)
+    assert (document["apiVersion"], document["kind"]) == KINDS[name]
+    assert document["metadata"]["name"].startswith("test-dragoman")
+    labels = document["metadata"]["labels"]
+    assert labels["app.kubernetes.io/instance"] == "test"
+
+
+def test_every_template_is_listed() -> None:
+    assert {file.name for file in (CHART / "templates").glob("*.yaml")} == set(KINDS)
+
+
+def test_by_default_optional_resources_are_absent() -> None:
+    rendered = {name for name in KINDS if Chart(CHART, {}).render(name)}
+    assert rendered == {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "service.yaml"}
+
+
+@pytest.mark.parametrize("overrides", [{}, EVERYTHING])
+def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
+    chart = Chart(CHART, overrides)
+    (deployment,) = chart.render("deployment.yaml")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1800
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (settings,) = chart.render("configmap.yaml")
+    read = yaml.safe_load(settings["data"]["dragoman.yaml"])
+    assert {name.replace("-", "_") for name in read} <= {field.name for field in FIELDS}
+    assert read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
+    assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
+
+
+def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
+    chart = Chart(CHART, EVERYTHING)
+    (deployment,), (hpa,), (scaled) = (
+        chart.render("deployment.yaml"),
+        chart.render("hpa.yaml"),
+        chart.render("scaledobject.yaml"),
+    )
+    assert "replicas" not in deployment["spec"]
+    for scaler in (hpa, *scaled):
+        assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "vllm:num_requests_waiting"
+    assert "vllm:num_requests_waiting{" in scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for name, path in (("service.yaml", ("selector",)), ("pdb.yaml", ("selector", "matchLabels"))):
+        selector = chart.render(name)[0]["spec"]
+        for part in path:
+            selector = selector[part]
+        assert selector.items() <= labels.items()
+    assert json.loads(chart.render("dashboard.yaml")[0]["data"]["dragoman.json"])["uid"] == "dragoman"
+    assert chart.render("prometheusrule.yaml")[0]["spec"]["groups"][0]["name"] == "dragoman"
+
+
+def test_compose_mounts_files_that_exist_and_sets_known_variables() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+    services = compose["services"]
+    assert set(services) == {"dragoman", "postgres", "prometheus", "grafana"}
+    named = set(compose["volumes"])
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            if source not in named and not source.startswith("$"):
+                assert (DEPLOY / "compose" / source).is_file(), source
+    server = services["dragoman"]
+    assert server["read_only"] is True
+    assert server["cap_drop"] == ["ALL"]
+    variables = {name for name in server["environment"] if name.startswith("DRAGOMAN")}
+    assert variables <= VARIABLES
+    scrape = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())["scrape_configs"][0]
+    # The alerts select this job.
+    assert scrape["job_name"] == "dragoman"
+
+
+def test_the_image_runs_as_a_number_and_installs_by_hashes() -> None:
+    text = (DEPLOY / "docker/Dockerfile").read_text()
+    final = text[text.rindex("FROM ") :]
+    assert re.search(r"^USER \d+:\d+$", final, re.MULTILINE)
+    assert "--require-hashes" in text
+    assert {name for name in re.findall(r"DRAGOMAN_\w+", text)} <= VARIABLES
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    ignored = (DEPLOY / "docker/Dockerfile.dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignored if line.startswith("!")]
+    assert all(any(name.startswith(each) for each in allowed) for line in copied for name in line.split())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
+    program = tmp_path / "dragoman"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for name in ("dragoman.service", "dragoman.socket"):
+        text = (DEPLOY / "systemd" / name).read_text()
+        (tmp_path / name).write_text(text.replace("/opt/dragoman/bin/dragoman", str(program)))
+    units = [str(tmp_path / name) for name in ("dragoman.service", "dragoman.socket")]
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+    rated = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", units[0]],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    # In tenths: 0 is the least exposed, 100 the most.
+    assert rated.returncode == 0, rated.stdout[-500:] + rated.stderr
+
+
+def test_envoy_passes_streams_and_websockets() -> None:
+    resources = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]
+    (filter_,) = resources["listeners"][0]["filter_chains"][0]["filters"]
+    manager = filter_["typed_config"]
+    (host,) = manager["route_config"]["virtual_hosts"]
+    route = host["routes"][-1]["route"]
+    clusters = {cluster["name"]: cluster for cluster in resources["clusters"]}
+    assert (route["timeout"], manager["request_timeout"]) == ("0s", "0s")
+    assert manager["upgrade_configs"] == [{"upgrade_type": "websocket"}]
+    assert clusters[route["cluster"]]["health_checks"][0]["http_health_check"]["path"] == "/readyz"

@@ -1,0 +1,97 @@
+"""The dashboard and the alert rules are what the metrics' definitions give, and ask for metrics that servers have."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from dragoman.launch import build_models, build_serving_options
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman.tenants import KeyHash, Tenant, hash_key
+from tests.serving.responses.house import lifespan
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FUNCTIONS = frozenset(
+    {"histogram_quantile", "sum", "by", "rate", "increase", "max", "and", "deriv", "changes"}
+    | {"label_values", "model_name", "up"}
+)
+"""Words of PromQL; `up` is Prometheus' own metric."""
+
+
+async def scrape(**settings: Any) -> str:
+    """What a server says after some requests of a named key, one of which is rejected."""
+    tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
+    read = Settings(served_model_name=("m",), **settings)
+    app = create_app(build_models(read, SystemClock()), options=build_serving_options(read), tenants=tenants)
+    transport = httpx2.ASGITransport(app)
+    headers = {"authorization": "Bearer a"}
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
+    ):
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+        statuses = [(await client.post("/v1/chat/completions", json=body)).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        return (await client.get("/metrics")).text
+
+
+async def list_scraped_names(faults: Path) -> set[str]:
+    texts = [await scrape(model="sim", time_scale=1000.0, sim_faults=str(faults)), await scrape(model="tiny")]
+    return {match[1] for text in texts for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)}
+
+
+def list_queries() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
+    alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    return queries + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+
+
+def find_metrics(query: str) -> set[str]:
+    without_labels = re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", " ", query)
+    return set(re.findall(r"[a-zA-Z_:][\w:]*", without_labels)) - FUNCTIONS
+
+
+def test_the_generated_files_are_fresh() -> None:
+    told = subprocess.run(
+        [sys.executable, str(DEPLOY / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr + "run `python deploy/generate.py`"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="metrics of the process exist on Linux only")
+async def test_every_metric_that_is_asked_for_is_scraped(tmp_path: Path) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text('[{"request": 1, "hang": 0.001}]')
+    scraped = await list_scraped_names(faults)
+    queries = list_queries()
+    assert len(queries) > 60
+    assert {name for query in queries for name in find_metrics(query)} <= scraped
+
+
+def test_every_panel_has_a_place_and_every_alert_a_severity() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
+    places = [tuple(panel["gridPos"][axis] for axis in "xy") for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
+    alerts = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())
+    for rule in alerts["groups"][0]["rules"]:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+async def test_the_embedded_model_reports_its_kv_cache() -> None:
+    assert re.search(
+        r'^vllm:kv_cache_usage_perc\{engine="0",model_name="m"\} 0\.\d+$', await scrape(model="tiny"), re.M
+    )
