@@ -137,7 +137,6 @@ ADMINISTRATION: Catalogue = {
             ("/ui", "Show the page of this server", "text/html"),
         )
     },
-    ("GET", "/ui/"): Operation("Server", "Go to the page", (ApiAnswer(media=None, status=307),), is_cached=True),
     ("GET", "/ui/{file}"): Operation(
         "Server",
         "Read a file of the page",
