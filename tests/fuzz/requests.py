@@ -273,6 +273,7 @@ GETS = (
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/dragoman/requests", "/dragoman/simulator", "/ui", "/ui/{file}"),
     *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
+    *("/v1/organization/usage/completions", "/v1/organization/usage/embeddings"),
 )
 ENDLESS = ("/models/sse",)
 """Streams that end when the client leaves."""

@@ -162,8 +162,9 @@ def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
 
 
 class VllmRequestMetrics(Struct, frozen=True):
-    """vLLM 0.33's PerRequestMetrics (`entrypoints/generate/base/protocol.py`); null is unknown."""
+    """vLLM's metrics of a request, in milliseconds; null is unknown."""
 
+    # As PerRequestMetrics in entrypoints/generate/base/protocol.py of vLLM 0.33.
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
     queue_time_ms: float
