@@ -8,7 +8,7 @@ from dragoman.cli import create_app
 
 
 def call(*arguments: str) -> Result:
-    app = create_app(lambda _settings, _say: 0, {})
+    app = create_app(lambda _settings, _say, _reload: 0, {})
     return CliRunner().invoke(app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
