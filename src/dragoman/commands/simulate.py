@@ -209,9 +209,12 @@ def _run_simulation(options: SimulateOptions) -> None:
     from ..engines.simulator.report import build_report  # noqa: PLC0415
 
     with show_progress("requests", len(workload)) as on_progress:
-        replay = fleet.serve(workload, tick=on_progress)
-    result = build_report(replay, slo)
-    _save_outputs(options, fleet, workload, replay, slo)
+        if options.save_detailed is None and options.plots is None:
+            result = fleet.build_report(workload, slo, tick=on_progress)
+        else:
+            replay = fleet.serve(workload, tick=on_progress)
+            result = build_report(replay, slo)
+            _save_outputs(options, fleet, workload, replay, slo)
     typer.echo(_format_json(fleet, result) if options.json else _format_text(fleet, result), nl=False)
 
 
