@@ -19,7 +19,7 @@ INPUTS, OUTPUTS = "lognormal:1020,0.5,8192", "lognormal:129,1.0,2048"
 
 
 def write_burstgpt(path: Path, requests: int, rate: float) -> None:
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     generator = np.random.default_rng(0)
     arrivals = np.cumsum(generator.exponential(1 / rate, requests))
