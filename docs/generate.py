@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from dragoman.check.catalog import AREAS, CHECKS
 from dragoman.check.registry import Check
 from dragoman.cli import create_app
+from dragoman.commands.vllm_flags import list_explained_flags
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
@@ -310,6 +311,14 @@ def check_areas() -> Iterable[str]:
     yield f"| all | | {len(CHECKS)}, of {rules} rules | {sum(check.level == 'must' for check in CHECKS)} |"
 
 
+def vllm_flags() -> Iterable[str]:
+    """vLLM's flags that the simulator does not have, and the reason that its error states."""
+    yield "| flags of vLLM | why not, and what to use instead |"
+    yield "| --- | --- |"
+    for flags, reason in list_explained_flags():
+        yield f"| {flags} | {reason} |"
+
+
 def check_rules() -> Iterable[str]:
     """The rules of `dragoman check`; one that holds in several areas is one row."""
     rows: dict[tuple[str, str], list[Check]] = {}
@@ -366,6 +375,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "metrics": metrics,
     "architectures": architectures,
     "check_areas": check_areas,
+    "vllm_flags": vllm_flags,
     "check_rules": check_rules,
     "cli": cli,
     "errors": errors,

@@ -28,6 +28,7 @@ from .commands.record import record, replay
 from .commands.run import run as run_prompt
 from .commands.serve import run_server
 from .commands.simulate import simulate
+from .commands.vllm_flags import find_vllm_flag
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
@@ -63,6 +64,20 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
+class SimulatorCommand(Command):
+    """A command with vLLM's flags, which explains those that it does not have."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
+        """Fail for a flag of vLLM's that is no option, with the reason."""
+        known = frozenset(flag for option in self.params for flag in (*option.opts, *option.secondary_opts))
+        is_simulator = self.name != "serve" or any(argument.partition(":")[0] == "sim" for argument in args)
+        found = find_vllm_flag(args, known) if is_simulator else None
+        if found is not None:
+            flag, reason = found
+            ctx.fail(f"{flag} of vLLM is not an option of `dragoman {self.name}`: {reason}.")
+        return super().parse_args(ctx, args)
+
+
 class LaunchCommand(Command):
     """A command that passes what follows `--` on to a program."""
 
@@ -83,10 +98,10 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
         # A traceback with the values of variables would show API keys.
         pretty_exceptions_enable=False,
         # As with vLLM, --max_model_len is --max-model-len.
-        context_settings={"token_normalize_func": _replace_underscores, "help_option_names": ["-h", "--help"]},
+        context_settings={"token_normalize_func": _normalize_option, "help_option_names": ["-h", "--help"]},
     )
     app.callback()(_show_about)
-    app.command("serve", cls=Command, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("serve", cls=SimulatorCommand, epilog=_EPILOG)(_build_serve_command(run, environment))
     app.command("pull", cls=Command)(pull)
     app.command("models", cls=Command)(list_models)
     app.command("rm", cls=Command)(remove)
@@ -94,21 +109,27 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     app.command("chat", cls=Command)(chat)
     app.command("launch", cls=LaunchCommand)(launch)
     app.command("bench", cls=Command)(bench)
-    app.command("simulate", cls=Command)(simulate)
-    app.command("calibrate", cls=Command)(calibrate)
+    app.command("simulate", cls=SimulatorCommand)(simulate)
+    app.command("calibrate", cls=SimulatorCommand)(calibrate)
     app.command("check", cls=Command)(check)
     app.command("record", cls=Command)(record)
     app.command("replay", cls=Command)(replay)
     app.command("profiles", cls=Command)(profiles)
-    app.command("profile", cls=Command)(profile)
-    app.command("plan", cls=Command)(plan)
+    app.command("profile", cls=SimulatorCommand)(profile)
+    app.command("plan", cls=SimulatorCommand)(plan)
     app.add_typer(build_keys_app(), name="keys")
     app.command("version", cls=Command)(_version)
     return app
 
 
-def _replace_underscores(name: str) -> str:
-    return name.replace("_", "-")
+_ALIASES = {f"disable-{name}": f"no-enable-{name}" for name in ("prefix-caching", "chunked-prefill", "expert-parallel")}
+"""vLLM 0.33's names of negated flags; it accepts the others too."""
+
+
+def _normalize_option(name: str) -> str:
+    """name: without the dashes before it."""
+    name = name.replace("_", "-")
+    return _ALIASES.get(name, name)
 
 
 def _version() -> None:

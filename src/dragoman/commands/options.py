@@ -136,6 +136,31 @@ class EngineOptions:
             rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
+    long_prefill_token_threshold_adaptive: Annotated[
+        bool | None,
+        typer.Option(
+            "--long-prefill-token-threshold-adaptive",
+            help="Raise that limit to a fair share of the tokens of a step.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None
+    max_num_active_seqs: Annotated[
+        int | None,
+        typer.Option(
+            help="Maximum number of sequences that run at once, up to --max-num-seqs.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None
+    watermark: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the KV cache that stays free when a request is admitted.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = None
     scheduling_policy: Annotated[
         str | None,
         typer.Option(help="Scheduling policy: fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL),

@@ -68,6 +68,10 @@ class ProfileOptions(EngineOptions):
             rich_help_panel=PARALLEL_PANEL,
         ),
     ] = False
+    gpu_memory_utilization: Annotated[
+        float,
+        typer.Option(help="Share of a device's memory for weights, activations and KV cache.", min=0.01, max=1.0),
+    ] = 0.9
     name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = None
     out: Annotated[
         str | None,
@@ -83,7 +87,14 @@ def _predict(options: ProfileOptions) -> None:
     parallelism = Parallelism(options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel)
     gpu = find_gpu(options.gpu)
     name = options.name or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
-    profile = predict_profile(gpu, shape, parallelism, name=name, settings=options.overrides())
+    profile = predict_profile(
+        gpu,
+        shape,
+        parallelism,
+        name=name,
+        settings=options.overrides(),
+        memory_utilization=options.gpu_memory_utilization,
+    )
     text = dumps(profile)
     if options.out is None:
         typer.echo(text, nl=False)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.simulator.report import build_report
 from ..engines.simulator.workload import scale_arrivals
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ def _build_rate_panel(fleet: Fleet, workload: Sequence[WorkloadRequest], objecti
     """The first objective's metric over arrival rates around the workload's own."""
 
     def draw(axes: Axes) -> None:
-        reports = [build_report(fleet.serve(scale_arrivals(workload, factor))) for factor in RATE_FACTORS]
+        reports = [fleet.build_report(scale_arrivals(workload, factor)) for factor in RATE_FACTORS]
         rates = [report.request_rate for report in reports]
         axes.plot(rates, [1000 * objectives[0].read(report) for report in reports], marker="o", color=SIMULATED)
         axes.axhline(objectives[0].limit * 1000, color=LIMIT, linestyle="--", label="SLO")

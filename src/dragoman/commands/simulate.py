@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..engines.simulator.autoscaling import AutoscalerConfig
     from ..engines.simulator.disaggregated_replay import DisaggregationConfig
     from ..engines.simulator.fleet import Fleet, ReplicaGroup
-    from ..engines.simulator.profile import SimulatorProfile
+    from ..engines.simulator.profile import Hardware, SimulatorProfile
     from ..engines.simulator.replay import ReplayResult
     from ..engines.simulator.report import Report, Slo
     from ..engines.simulator.timing import Timing
@@ -134,6 +134,36 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = 480.0
 
+    enable_lora: Annotated[
+        bool, typer.Option("--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL)
+    ] = False
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Devices that share every layer; the profile's, whose times depend on it.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Data-parallel ranks of a replica; any number if they share no experts, else the profile's.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    enable_expert_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-expert-parallel/--no-enable-expert-parallel",
+            help="Whether the ranks share their experts; as in the profile, whose times depend on it.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+        ),
+    ] = None
     acceptance_rates: Annotated[
         str | None,
         typer.Option(
@@ -209,9 +239,12 @@ def _run_simulation(options: SimulateOptions) -> None:
     from ..engines.simulator.report import build_report  # noqa: PLC0415
 
     with show_progress("requests", len(workload)) as on_progress:
-        replay = fleet.serve(workload, tick=on_progress)
-    result = build_report(replay, slo)
-    _save_outputs(options, fleet, workload, replay, slo)
+        if options.save_detailed is None and options.plots is None:
+            result = fleet.build_report(workload, slo, tick=on_progress)
+        else:
+            replay = fleet.serve(workload, tick=on_progress)
+            result = build_report(replay, slo)
+            _save_outputs(options, fleet, workload, replay, slo)
     typer.echo(_format_json(fleet, result) if options.json else _format_text(fleet, result), nl=False)
 
 
@@ -291,7 +324,9 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engines.simulator.speculation import parse_acceptance_rates  # noqa: PLC0415
 
     profile = load(options.profile)
-    profile = msgspec.structs.replace(profile, engine=options.merge_into(profile.engine))
+    profile = msgspec.structs.replace(
+        profile, engine=options.merge_into(profile.engine), hardware=_merge_parallelism(options, profile)
+    )
     if options.acceptance_rates is not None:
         rates = parse_acceptance_rates(options.acceptance_rates)
         profile = msgspec.structs.replace(profile, acceptance_rates=rates)
@@ -312,6 +347,21 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
         )
     except msgspec.ValidationError as error:
         raise ValueError(f"--routing, --autoscale, --kv-links, --kv-protocol: {error}") from None
+
+
+def _merge_parallelism(options: SimulateOptions, profile: SimulatorProfile) -> Hardware:
+    """The profile's hardware with another number of independent ranks. Raises ValueError for what its times exclude."""
+    hardware = profile.hardware
+    advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
+    if options.tensor_parallel_size not in (None, hardware.tensor_parallel):
+        raise ValueError(f"--tensor-parallel-size {options.tensor_parallel_size}: {advice}")
+    if options.enable_expert_parallel not in (None, hardware.lock_step):
+        flag = "--enable-expert-parallel" if options.enable_expert_parallel else "--no-enable-expert-parallel"
+        raise ValueError(f"{flag}: {advice}")
+    ranks = options.data_parallel_size or hardware.data_parallel
+    if hardware.lock_step and ranks != hardware.data_parallel:
+        raise ValueError(f"--data-parallel-size {ranks}: {advice}")
+    return msgspec.structs.replace(hardware, data_parallel=ranks)
 
 
 def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:

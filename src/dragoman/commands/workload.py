@@ -79,7 +79,7 @@ class WorkloadOptions:
     seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=WORKLOAD_PANEL, min=0)] = 0
 
 
-def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
     from ..engines.simulator.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
@@ -98,7 +98,7 @@ def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]
     return scale_arrivals(workload, options.speedup)
 
 
-def _read_trace(path: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
     from ..engines.simulator.traces import TraceOptions, read_trace  # noqa: PLC0415
@@ -110,7 +110,7 @@ def _read_trace(path: str, options: WorkloadOptions) -> list[WorkloadRequest]:
     return trace.requests
 
 
-def _generate_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
     from ..engines.simulator.synthetic import (  # noqa: PLC0415

@@ -40,7 +40,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
         "kv_events_config kv_transfer_config seed"
     ),
     ("sim",): (
-        "max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
+        "enable_lora max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
         "speculative_config sim_acceptance_rates "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "

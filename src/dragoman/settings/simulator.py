@@ -37,6 +37,9 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     num_gpu_blocks_override: Annotated[
         int | None, Option("Simulator", "Number of KV cache blocks, instead of the profile's.", minimum=2)
     ] = None
+    enable_lora: Annotated[
+        bool, Option("Simulator", "Accept LoRA adapters, which are always on: those of --lora-modules.")
+    ] = False
     max_loras: Annotated[
         int | None,
         Option("Simulator", "Maximum number of LoRA adapters that run at once; 1 by default.", minimum=1),

@@ -148,6 +148,7 @@ def test_what_cannot_be_done_here_is_refused(asked: dict[str, Any], role: Any) -
         '{"kv_ip": "a.example"}',
         '{"kv_ip": "0.0.0.0"}',
         '{"kv_port": 70000}',
+        '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}',
         '{"kv_connector_extra_config": {"lease_seconds": 0}}',
     ],
 )

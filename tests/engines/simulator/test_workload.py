@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
 
 
 def test_the_same_seed_gives_the_same_workload() -> None:
-    def made(seed: int) -> list[WorkloadRequest]:
+    def made(seed: int) -> Sequence[WorkloadRequest]:
         lengths = LogNormalLength(300, 0.8, maximum=2000)
         return generate_poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
 

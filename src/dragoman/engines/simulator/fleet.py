@@ -13,13 +13,14 @@ from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
 from .latency import StepTime, add_noise
 from .lock_step import replay_in_lock_step
+from .plain_replay import PlainReplay, is_plain
 from .profile import SimulatorProfile
 from .replay import ReplayResult, replay
 from .report import Report, Slo, build_report
 from .routing import ReplicaRouter, Routing
 from .scheduler import SimulatedScheduler
 from .speculation import DraftAcceptance
-from .workload import WorkloadRequest
+from .workload import RequestTable, WorkloadRequest
 
 
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +106,24 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         routers = (self._build_router(), self._build_router())
         return replay_disaggregated(workload, cores, self.split, routers=routers, frontend_seconds=frontend, tick=tick)
 
+    def build_report(
+        self,
+        workload: Sequence[WorkloadRequest],
+        slo: Slo | None = None,
+        *,
+        tick: Callable[[int], None] | None = None,
+    ) -> Report:
+        """The report of `serve`, without a log of every step and in less time where that is possible: for independent
+        requests and replicas. Raises RequestError for what can never run."""
+        is_divided = self.replicas * self.profile.hardware.data_parallel == 1 or self.routing == "round-robin"
+        is_fixed = not self.others and self.split is None and self.autoscaler is None
+        table = RequestTable.convert(workload) if is_divided and is_fixed and is_plain(self.profile) else None
+        if table is None:
+            return build_report(self.serve(workload, tick=tick), slo)
+        plain = PlainReplay(table, self.profile, self.replicas * self.profile.hardware.data_parallel)
+        plain.run(tick)
+        return plain.build_report(slo)
+
     def _build_router(self) -> ReplicaRouter:
         return ReplicaRouter(self.routing, state_delay=self.state_delay, seed=self.seed)
 
@@ -185,7 +204,7 @@ def sweep(
 
 def _run_trial(fleet: Fleet, replicas: int, workload: Sequence[WorkloadRequest], slo: Slo) -> Trial:
     candidate = msgspec.structs.replace(fleet, replicas=replicas)
-    result = build_report(candidate.serve(workload), slo)
+    result = candidate.build_report(workload, slo)
     return Trial(replicas, (result.good or 0) / result.requests, result)
 
 

@@ -52,6 +52,11 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         extra = self.kv_connector_extra_config
+        if self.kv_connector not in (None, "NixlConnector"):
+            raise ValueError(
+                f"kv_connector {self.kv_connector!r} is not simulated: transfers are those of NixlConnector, and no "
+                "second tier of the KV cache is (OffloadingConnector, LMCacheConnectorV1, SharedStorageConnector)"
+            )
         for address in (self.kv_ip, *extra.peers):
             ip_address(address)  # a name would have to be looked up for each report
         if not 0 <= self.kv_port < 1 << 16:

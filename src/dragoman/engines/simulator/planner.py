@@ -20,7 +20,7 @@ from .disaggregated_replay import DisaggregationConfig
 from .disaggregation import TransferCost
 from .fleet import Fleet
 from .profile import ProfileError, SimulatorProfile
-from .report import Report, Spread, build_report
+from .report import Report, Spread
 from .roofline import Gpu, ModelShape, Parallelism, predict_profile
 from .routing import Routing
 from .workload import WorkloadRequest
@@ -250,7 +250,7 @@ def _search(
 
     def is_enough(units: int) -> bool:
         if units not in reports:
-            reports[units] = build_report(candidate.build_fleet(units, routing).serve(workload))
+            reports[units] = candidate.build_fleet(units, routing).build_report(workload)
         return all(objective.is_met(reports[units]) for objective in objectives)
 
     most = max_devices // candidate.devices_per_unit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from .least_squares import Vector
 from .replay import ReplayResult, StepLog
 from .timing import Timing
 
@@ -72,6 +72,77 @@ class Report(Struct, frozen=True):
     kv_transfer: Spread | None = None
 
 
+class ReportColumns(Struct, frozen=True):
+    """What a report is made of: a row for each answered request, and integrals over the time of all steps.
+
+    gaps: inter-token latencies.
+    kv_seconds, running_seconds, waiting_seconds: shares of the cache in use, running and waiting requests; summed over
+        the replicas.
+    kv_max: over all replicas.
+    transfers: seconds of each; None for aggregated serving.
+    """
+
+    arrivals: Vector
+    first_tokens: Vector
+    last_tokens: Vector
+    inputs: Vector
+    outputs: Vector
+    gaps: Spread
+    kv_seconds: float
+    running_seconds: float
+    waiting_seconds: float
+    kv_max: float
+    preemptions: int
+    replicas: int
+    replicas_mean: float
+    replicas_max: int
+    cached_tokens: int = 0
+    transfers: Vector | None = None
+
+    def build_report(self, slo: Slo | None) -> Report:
+        """Build the report; at least one request must have been answered."""
+        count = len(self.arrivals)
+        if not count:
+            raise ValueError("no request was answered")
+        duration = float(self.last_tokens.max() - self.arrivals.min())
+        ttft, latency = self.first_tokens - self.arrivals, self.last_tokens - self.arrivals
+        has_tpot = self.outputs > 1
+        tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
+        good = None if slo is None else self._count_good(slo, ttft, latency)
+        return Report(
+            requests=count,
+            duration=duration,
+            ttft=summarize(ttft),
+            tpot=summarize(tpot),
+            itl=self.gaps,
+            latency=summarize(latency),
+            request_rate=count / duration,
+            input_token_rate=float(self.inputs.sum()) / duration,
+            output_token_rate=float(self.outputs.sum()) / duration,
+            good=good,
+            goodput=None if good is None else good / duration,
+            kv_usage_mean=self.kv_seconds / duration / self.replicas,
+            kv_usage_max=self.kv_max,
+            running_mean=self.running_seconds / duration,
+            waiting_mean=self.waiting_seconds / duration,
+            preemptions=self.preemptions,
+            cache_hits=self.cached_tokens / float(self.inputs.sum()),
+            replicas_mean=self.replicas_mean,
+            replicas_max=self.replicas_max,
+            kv_transfer=None if self.transfers is None else summarize(self.transfers),
+        )
+
+    def _count_good(self, slo: Slo, ttft: Vector, latency: Vector) -> int:
+        """As `Slo.is_met`, of all requests."""
+        tpot = (self.last_tokens - self.first_tokens) / np.maximum(self.outputs - 1, 1)
+        tpot[self.outputs < 2] = 0.0
+        is_good = np.ones(len(ttft), dtype=bool)
+        for limit, values in ((slo.ttft, ttft), (slo.tpot, tpot), (slo.latency, latency)):
+            if limit is not None:
+                is_good &= values <= limit
+        return int(is_good.sum())
+
+
 def summarize(values: Iterable[float]) -> Spread:
     """Percentiles with linear interpolation, as numpy and vLLM's benchmark take them."""
     array = np.fromiter(values, dtype=np.float64)
@@ -83,50 +154,40 @@ def summarize(values: Iterable[float]) -> Spread:
 
 def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
     """Build the report of a run; at least one request must have been answered."""
-    timings = result.timings
-    if not timings:
-        raise ValueError("no request was answered")
-    duration = max(timing.last_token_s for timing in timings) - min(timing.arrival_s for timing in timings)
-    inputs = sum(timing.input_tokens for timing in timings)
-    good = None if slo is None else sum(slo.is_met(timing) for timing in timings)
-    usage_max = max((max(log.kv_usage, default=0.0) for log in result.steps), default=0.0)
-    return Report(
-        requests=len(timings),
-        duration=duration,
-        ttft=summarize(timing.ttft for timing in timings),
-        tpot=summarize(timing.tpot for timing in timings if timing.tpot is not None),
-        itl=summarize(result.gaps),
-        latency=summarize(timing.latency for timing in timings),
-        request_rate=len(timings) / duration,
-        input_token_rate=inputs / duration,
-        output_token_rate=sum(timing.output_tokens for timing in timings) / duration,
-        good=good,
-        goodput=None if good is None else good / duration,
-        kv_usage_mean=_average_over_time(result.steps, [log.kv_usage for log in result.steps], duration, mean=True),
-        kv_usage_max=usage_max,
-        running_mean=_average_over_time(result.steps, [log.running for log in result.steps], duration),
-        waiting_mean=_average_over_time(result.steps, [log.waiting for log in result.steps], duration),
+    timings, steps = result.timings, result.steps
+
+    def read(column: Callable[[Timing], float]) -> Vector:
+        return np.fromiter((column(timing) for timing in timings), dtype=np.float64, count=len(timings))
+
+    is_disaggregated = any(timing.prefill_replica is not None for timing in timings)
+    duration = max((timing.last_token_s for timing in timings), default=0.0)
+    duration -= min((timing.arrival_s for timing in timings), default=0.0)
+    return ReportColumns(
+        arrivals=read(lambda timing: timing.arrival_s),
+        first_tokens=read(lambda timing: timing.first_token_s),
+        last_tokens=read(lambda timing: timing.last_token_s),
+        inputs=read(lambda timing: timing.input_tokens),
+        outputs=read(lambda timing: timing.output_tokens),
+        gaps=summarize(result.gaps),
+        kv_seconds=_integrate(steps, [log.kv_usage for log in steps]),
+        running_seconds=_integrate(steps, [log.running for log in steps]),
+        waiting_seconds=_integrate(steps, [log.waiting for log in steps]),
+        kv_max=max((max(log.kv_usage, default=0.0) for log in steps), default=0.0),
         preemptions=sum(timing.preemptions for timing in timings),
-        cache_hits=sum(timing.cached_tokens for timing in timings) / inputs,
-        replicas_mean=result.replica_seconds / duration,
-        replicas_max=max((point.replicas for point in result.replica_counts), default=len(result.steps)),
-        kv_transfer=summarize(timing.kv_transfer_s for timing in timings) if _is_disaggregated(timings) else None,
+        cached_tokens=sum(timing.cached_tokens for timing in timings),
+        replicas=len(steps),
+        replicas_mean=result.replica_seconds / duration if duration else 0.0,
+        replicas_max=max((point.replicas for point in result.replica_counts), default=len(steps)),
+        transfers=read(lambda timing: timing.kv_transfer_s) if is_disaggregated else None,
+    ).build_report(slo)
+
+
+def _integrate(steps: Sequence[StepLog], columns: Sequence[Sequence[float]]) -> float:
+    """Sum columns weighted by step duration, over all replicas."""
+    return sum(
+        float((np.array(log.ends) - np.array(log.begins)) @ np.array(column))
+        for log, column in zip(steps, columns, strict=True)
     )
-
-
-def _is_disaggregated(timings: Sequence[Timing]) -> bool:
-    return any(timing.prefill_replica is not None for timing in timings)
-
-
-def _average_over_time(
-    steps: Sequence[StepLog], columns: Sequence[Sequence[float]], duration: float, *, mean: bool = False
-) -> float:
-    """Average columns weighted by step duration, with 0 for idle time; summed over the replicas, or their mean."""
-    total = 0.0
-    for log, column in zip(steps, columns, strict=True):
-        lengths: NDArray[np.float64] = np.array(log.ends) - np.array(log.begins)
-        total += float(lengths @ np.array(column)) / duration
-    return total / len(steps) if mean else total
 
 
 def render_report(report: Report) -> str:

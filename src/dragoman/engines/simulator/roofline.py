@@ -283,15 +283,18 @@ def predict_profile(
     *,
     name: str,
     settings: Mapping[str, Any] | None = None,
+    memory_utilization: float = MEMORY_UTILIZATION,
 ) -> SimulatorProfile:
     """The profile that datasheets predict. settings: vLLM's, over its defaults for this device.
+
+    memory_utilization: share of a device's memory that vLLM takes.
 
     Raises: ProfileError if the model does not fit into the devices' memory, or they cannot share it so.
     """
     _check_parallelism(shape, parallelism)
     weight_bytes = compute_weight_bytes(shape, parallelism)
     kv_bytes = compute_kv_bytes(shape, parallelism)
-    free = gpu.memory * MEMORY_UTILIZATION - weight_bytes - ACTIVATION_BYTES
+    free = gpu.memory * memory_utilization - weight_bytes - ACTIVATION_BYTES
     is_large = gpu.memory >= _LARGE_MEMORY
     defaults: dict[str, Any] = {
         "max_num_seqs": 1024 if is_large else 256,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from .workload import WorkloadRequest
+from .workload import RequestTable, WorkloadRequest
 
 Generator = np.random.Generator
 
@@ -97,25 +97,27 @@ def generate_poisson(
     inputs: RequestLengths,
     outputs: RequestLengths,
     burstiness: float = 1.0,
-) -> list[WorkloadRequest]:
+) -> RequestTable:
     """Generate independent requests."""
     times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
-    return [
-        WorkloadRequest(f"r{index}", next(times), inputs.sample(generator), outputs.sample(generator))
-        for index in range(count)
-    ]
+    return RequestTable.build(
+        "r", ((index, next(times), inputs.sample(generator), outputs.sample(generator)) for index in range(count))
+    )
 
 
 def generate_bursts(
     generator: Generator, *, count: int, size: int, interval: float, inputs: RequestLengths, outputs: RequestLengths
-) -> list[WorkloadRequest]:
+) -> RequestTable:
     """Generate `size` simultaneous requests every `interval` seconds."""
     if size < 1 or not interval > 0:
         raise ValueError("size must be at least 1 and every more than 0 seconds")
-    return [
-        WorkloadRequest(f"r{index}", index // size * interval, inputs.sample(generator), outputs.sample(generator))
-        for index in range(count)
-    ]
+    return RequestTable.build(
+        "r",
+        (
+            (index, index // size * interval, inputs.sample(generator), outputs.sample(generator))
+            for index in range(count)
+        ),
+    )
 
 
 class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -22,7 +22,7 @@ from msgspec import Struct
 from .logs.detect import read_any
 from .logs.log import LogError
 from .synthetic import generate_arrivals
-from .workload import WorkloadError, WorkloadRequest, check_workload, read_workload
+from .workload import RequestTable, WorkloadError, WorkloadRequest, check_workload, read_workload
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English text with a vocabulary of 100,000 tokens or more."""
@@ -39,7 +39,7 @@ class TraceOptions(Struct, frozen=True):
 
 
 class Trace(Struct, frozen=True):
-    requests: list[WorkloadRequest]
+    requests: Sequence[WorkloadRequest]
     notes: tuple[str, ...] = ()
 
 
@@ -78,16 +78,19 @@ def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generato
 
 def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a CSV with lower-case column names, numbered as the file's lines."""
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
     try:
-        text = data.decode("utf-8-sig")
+        for number, row in enumerate(csv.DictReader(lines), start=2):
+            yield number, {(name or "").strip().lower(): (value or "").strip() for name, value in row.items()}
     except UnicodeError:
         raise WorkloadError("the file is not UTF-8 text") from None
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
-        yield number, {(name or "").strip().lower(): (value or "").strip() for name, value in row.items()}
 
 
 def _read_azure(data: bytes) -> Trace:
-    requests: list[WorkloadRequest] = []
+    return Trace(RequestTable.build("line", _parse_azure(data)).sort())
+
+
+def _parse_azure(data: bytes) -> Iterator[tuple[int, float, int, int]]:
     begin: float | None = None
     for number, row in _read_rows(data):
         try:
@@ -100,37 +103,31 @@ def _read_azure(data: bytes) -> Trace:
             ) from None
         begin = at if begin is None else begin
         if inputs > 0 and outputs > 0:
-            requests.append(WorkloadRequest(f"line{number}", at - begin, inputs, outputs))
-    return _sort(requests)
+            yield number, at - begin, inputs, outputs
 
 
 def _read_burstgpt(data: bytes) -> Trace:
-    requests: list[WorkloadRequest] = []
     failed = 0
-    begin: float | None = None
-    for number, row in _read_rows(data):
-        try:
-            at = float(row["timestamp"])
-            inputs, outputs = int(float(row["request tokens"])), int(float(row["response tokens"]))
-        except (KeyError, ValueError):
-            raise WorkloadError(
-                f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"
-            ) from None
-        if inputs < 1 or outputs < 1:
-            failed += 1
-            continue
-        begin = at if begin is None else begin
-        requests.append(WorkloadRequest(f"line{number}", at - begin, inputs, outputs))
-    notes = (f"{failed} failed requests without tokens are skipped",) if failed else ()
-    return _sort(requests, notes)
 
+    def parse() -> Iterator[tuple[int, float, int, int]]:
+        nonlocal failed
+        begin: float | None = None
+        for number, row in _read_rows(data):
+            try:
+                at = float(row["timestamp"])
+                inputs, outputs = int(float(row["request tokens"])), int(float(row["response tokens"]))
+            except (KeyError, ValueError):
+                raise WorkloadError(
+                    f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"
+                ) from None
+            if inputs < 1 or outputs < 1:
+                failed += 1
+                continue
+            begin = at if begin is None else begin
+            yield number, at - begin, inputs, outputs
 
-def _sort(requests: Iterable[WorkloadRequest], notes: tuple[str, ...] = ()) -> Trace:
-    """By arrival, from 0 on."""
-    ordered = sorted(requests, key=lambda request: request.arrival_s)
-    begin = ordered[0].arrival_s if ordered else 0.0
-    shifted = [msgspec.structs.replace(request, arrival_s=request.arrival_s - begin) for request in ordered]
-    return Trace(shifted, notes)
+    requests = RequestTable.build("line", parse()).sort()
+    return Trace(requests, (f"{failed} failed requests without tokens are skipped",) if failed else ())
 
 
 def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:

@@ -15,10 +15,12 @@ with a timestamp in milliseconds and the chained ids of every block of 512 token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, overload
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
 
 Count = Annotated[int, Meta(ge=1)]
@@ -45,6 +47,89 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     after: str | None = None
     lora: str = ""
+
+
+class RequestTable(Sequence[WorkloadRequest]):
+    """A workload in columns: requests that have only a time and lengths, in 20 bytes each, built on access.
+
+    arrivals, inputs, outputs: seconds, tokens of prompts and tokens of answers.
+    prefix, numbers: the id of a request is the prefix and its number.
+    """
+
+    def __init__(
+        self, prefix: str, numbers: array[int], arrivals: array[float], inputs: array[int], outputs: array[int]
+    ) -> None:
+        self._prefix, self._numbers = prefix, numbers
+        self.arrivals, self.inputs, self.outputs = arrivals, inputs, outputs
+
+    @classmethod
+    def build(cls, prefix: str, rows: Iterable[tuple[int, float, int, int]]) -> RequestTable:
+        """Build a table from numbers, arrivals, and tokens of prompts and answers."""
+        table = cls(prefix, array("i"), array("d"), array("i"), array("i"))
+        for number, arrival, inputs, outputs in rows:
+            table._numbers.append(number)
+            table.arrivals.append(arrival)
+            table.inputs.append(inputs)
+            table.outputs.append(outputs)
+        return table
+
+    @classmethod
+    def convert(cls, workload: Sequence[WorkloadRequest]) -> RequestTable | None:
+        """The table of a workload; None if a request has more than a time and lengths. Ids are positions."""
+        if isinstance(workload, RequestTable):
+            return workload
+        if any(
+            request.block_hashes or request.after is not None or request.lora or request.priority
+            for request in workload
+        ):
+            return None
+        return cls.build(
+            "",
+            (
+                (index, request.arrival_s, request.input_tokens, request.output_tokens)
+                for index, request in enumerate(workload)
+            ),
+        )
+
+    def sort(self) -> RequestTable:
+        """The same requests by arrival, from 0 on."""
+        arrivals = np.array(self.arrivals)
+        order = np.argsort(arrivals, kind="stable")
+        if len(order):
+            arrivals -= arrivals[order[0]]
+        numbers, inputs, outputs = (
+            array("i", np.array(column)[order].tobytes()) for column in (self._numbers, self.inputs, self.outputs)
+        )
+        return RequestTable(self._prefix, numbers, array("d", arrivals[order].tobytes()), inputs, outputs)
+
+    def scale_arrivals(self, factor: float) -> RequestTable:
+        """The same requests arriving `factor` times as fast."""
+        scaled = array("d", (np.array(self.arrivals) / factor).tobytes())
+        return RequestTable(self._prefix, self._numbers, scaled, self.inputs, self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    @overload
+    def __getitem__(self, index: int) -> WorkloadRequest: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[WorkloadRequest]: ...
+
+    def __getitem__(self, index: int | slice) -> WorkloadRequest | list[WorkloadRequest]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        id = f"{self._prefix}{self._numbers[index]}"
+        return WorkloadRequest(id, self.arrivals[index], self.inputs[index], self.outputs[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RequestTable) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __iter__(self) -> Iterator[WorkloadRequest]:
+        return (self[index] for index in range(len(self)))
 
 
 class WorkloadError(ValueError):
@@ -111,10 +196,14 @@ def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> l
     return result
 
 
-def scale_arrivals(requests: Iterable[WorkloadRequest], factor: float) -> list[WorkloadRequest]:
+def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequence[WorkloadRequest]:
     """The same requests arriving `factor` times as fast; think times between turns stay."""
     if not factor > 0:
         raise ValueError("factor must be more than 0")
+    if factor == 1:
+        return requests
+    if isinstance(requests, RequestTable):
+        return requests.scale_arrivals(factor)
     changes: dict[str, Any] = {}
     result: list[WorkloadRequest] = []
     for request in requests:

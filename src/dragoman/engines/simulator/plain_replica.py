@@ -1,0 +1,405 @@
+"""A replica that serves independent requests, in time proportional to its steps and not to the tokens of each step.
+
+It takes the decisions of `scheduler` and `engine_core` for requests without shared prefixes, and gets the same times. A
+decoding sequence is not touched by the steps that it takes part in: all of them advance by one token, so that the sum
+of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change only
+when a sequence starts or stops decoding. Blocks have no numbers: no other request can find a block, so that their
+number is enough, and in which order they would be evicted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from .block_counts import BlockCounts, CachedBlocks
+from .config import SimulatedSchedulerConfig
+from .latency import LatencyModel, MemoizedLatency
+from .weighted_sample import WeightedSample
+
+_FEWEST_STEPS_AT_ONCE = 16
+_MOST_STEPS_AT_ONCE = 1024
+
+
+class RequestTimes(Struct):
+    """Columns of times in seconds, and counts, in the order of the workload."""
+
+    scheduled: array[float]
+    first_token: array[float]
+    last_token: array[float]
+    preemptions: array[int]
+    replicas: array[int]
+
+    @classmethod
+    def allocate(cls, count: int) -> RequestTimes:
+        columns = [array("d", bytes(8 * count)) for _ in range(3)]
+        return cls(columns[0], columns[1], columns[2], array("i", bytes(4 * count)), array("i", bytes(4 * count)))
+
+
+class LoadTotals(Struct):
+    """Integrals over the time of all steps, of all replicas together.
+
+    rounds: iterations of the replicas' loops; a run of decoding steps is computed in one.
+    """
+
+    used_blocks: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    most_used_blocks: int = 0
+    steps: int = 0
+    rounds: int = 0
+
+
+class PlainSequence:
+    """A sequence in the replica.
+
+    num_tokens, num_computed_tokens: as in `SimulatedSequence`, while it waits or computes its prompt.
+    num_tokens_at_end: prompt and answer.
+    offset: while it decodes, the tokens computed after a step less the step's number.
+    last_chunk_step, last_step: in which it ends its prompt (again, after a preemption), and in which it ends.
+    last_token_at: time of its latest token, when it was preempted.
+    cached: its blocks, when it was preempted.
+    """
+
+    __slots__ = (
+        "cached",
+        "index",
+        "is_decoding",
+        "last_chunk_step",
+        "last_step",
+        "last_token_at",
+        "num_computed_tokens",
+        "num_tokens",
+        "num_tokens_at_end",
+        "offset",
+    )
+
+    def __init__(self, index: int, num_prompt_tokens: int, max_tokens: int) -> None:
+        self.index = index
+        self.num_tokens = num_prompt_tokens
+        self.num_tokens_at_end = num_prompt_tokens + max_tokens
+        self.num_computed_tokens = 0
+        self.offset = self.last_chunk_step = self.last_step = 0
+        self.last_token_at = 0.0
+        self.is_decoding = False
+        self.cached: CachedBlocks | None = None
+
+
+class _Step:
+    """What a step computes, as in `latency.StepLoad`. samplers: sequences that end their prompt in it."""
+
+    __slots__ = ("context", "pairs", "preempts", "samplers", "sequences", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.context = self.sequences = 0
+        self.pairs = 0.0
+        self.samplers: list[PlainSequence] = []
+        self.preempts = False
+
+    def add_chunk(self, sequence: PlainSequence, count: int) -> None:
+        self.tokens += count
+        self.sequences += 1
+        self.pairs += count * (sequence.num_computed_tokens + count / 2)
+
+
+class PlainReplica:
+    """One engine core. Call `advance` up to the time of an arrival, then `enqueue`.
+
+    times: where the times of its requests are written to. totals, gaps: shared by all replicas.
+    """
+
+    def __init__(
+        self,
+        config: SimulatedSchedulerConfig,
+        latency: LatencyModel,
+        times: RequestTimes,
+        totals: LoadTotals,
+        gaps: WeightedSample,
+    ) -> None:
+        self._config, self._times, self._totals, self._gaps = config, times, totals, gaps
+        self._compute_seconds = MemoizedLatency(latency)
+        self._block_size, self._budget = config.block_size, config.max_num_batched_tokens
+        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+        self._watermark = int(config.watermark * config.num_gpu_blocks)
+        self._depth = 2 if config.async_scheduling else 1
+        self._pool = BlockCounts(config.num_gpu_blocks - 1)
+        self._waiting: deque[PlainSequence] = deque()
+        self._running: dict[PlainSequence, None] = {}
+        """In the order of their admission."""
+        self._partial: PlainSequence | None = None
+        """The sequence that computes its prompt; it has taken all of a step's budget, so that it is the last one."""
+        self._wake_at = 0.0
+        self._in_flight: deque[tuple[float, float]] = deque()
+        """Begins and ends of steps."""
+        self._num_scheduled = self._num_completed = 0
+        self._last_end = 0.0
+        self._num_decoding = self._sum_offsets = 0
+        self._num_at_boundary = [0] * config.block_size
+        """Decoding sequences by the steps in which they need a block: those of this number modulo the block size."""
+        self._ending: dict[int, list[PlainSequence]] = {}
+        """Sequences by their last step."""
+        self._ending_steps: list[int] = []
+        """A heap of its keys."""
+
+    def enqueue(self, index: int, num_prompt_tokens: int, max_tokens: int, now: float) -> None:
+        if not self._in_flight and not self._waiting:
+            self._wake_at = now
+        self._waiting.append(PlainSequence(index, num_prompt_tokens, max_tokens))
+
+    def advance(self, limit: float) -> None:
+        """Run all that happens before `limit`. What arrives when a step ends is there for the next one."""
+        in_flight = self._in_flight
+        while True:
+            if not in_flight:
+                if not self._waiting or self._wake_at >= limit:
+                    return
+                self._launch(self._wake_at)
+                continue
+            begin, end = in_flight[0]
+            if end >= limit:
+                return
+            if not self._waiting and self._partial is None and self._jump(limit):
+                continue
+            in_flight.popleft()
+            self._num_completed += 1
+            self._finish_ended(end)
+            self._launch(end)
+            self._record(end - begin)
+
+    def _record(self, seconds: float) -> None:
+        """Record the load right after a step of this length."""
+        totals, used = self._totals, self._pool.size - self._pool.num_free
+        totals.used_blocks += seconds * used
+        totals.running += seconds * len(self._running)
+        totals.waiting += seconds * len(self._waiting)
+        totals.most_used_blocks = max(totals.most_used_blocks, used)
+        totals.steps += 1
+        totals.rounds += 1
+
+    def _finish_ended(self, now: float) -> None:
+        for sequence in self._ending.pop(self._num_completed, ()):
+            self._times.last_token[sequence.index] = now
+            if sequence.is_decoding:
+                self._stop_decoding(sequence)
+            if sequence in self._running:
+                del self._running[sequence]
+                self._release(sequence, sequence.num_tokens_at_end - 1, is_last_filled=True)
+            else:
+                self._waiting.remove(sequence)  # Preempted while its last token was on its way.
+
+    def _release(
+        self, sequence: PlainSequence, num_tokens: int, *, is_last_filled: bool, is_owned: bool = False
+    ) -> None:
+        """Free a sequence's blocks. is_last_filled: a block that ends with the last of these tokens is cached."""
+        size = self._block_size
+        cached = (num_tokens - (not is_last_filled)) // size if self._config.enable_prefix_caching else 0
+        sequence.cached = self._pool.release(-(-num_tokens // size), cached, is_owned=is_owned)
+
+    def _launch(self, now: float) -> None:
+        """As `EngineCore.launch`."""
+        while len(self._in_flight) < self._depth:
+            step = self._schedule(now)
+            if step.tokens:
+                self._begin(step, now)
+            elif self._in_flight or not step.preempts:
+                break
+
+    def _schedule(self, now: float) -> _Step:
+        number, step, partial = self._num_scheduled + 1, _Step(), self._partial
+        for sequence in self._ending.get(self._num_scheduled, ()):
+            if sequence.is_decoding:
+                self._stop_decoding(sequence)
+        missing, count = self._num_at_boundary[number % self._block_size], 0
+        if partial is not None:
+            known = partial.num_tokens - partial.num_computed_tokens
+            count = min(known, self._budget - self._num_decoding)
+            missing += self._count_missing(partial, count)
+        if missing <= self._pool.num_free:
+            self._pool.allocate(missing)
+        else:
+            self._preempt_sequences(number, count)
+            step.preempts, partial = True, None
+        step.tokens = step.sequences = self._num_decoding
+        step.context = self._sum_offsets + self._num_decoding * number
+        if partial is not None:
+            self._continue_prompt(partial, count, step)
+        if self._waiting and not step.preempts:
+            self._admit(step, now)
+        return step
+
+    def _begin(self, step: _Step, now: float) -> None:
+        seconds = self._compute_seconds(step.tokens, step.context, step.pairs, step.sequences)
+        begin = self._in_flight[-1][1] if self._in_flight else now
+        end = begin + seconds
+        self._in_flight.append((begin, end))
+        self._num_scheduled += 1
+        if self._num_decoding:
+            self._gaps.add(end - self._last_end, self._num_decoding)
+        self._last_end = end
+        for sequence in step.samplers:
+            self._start_decoding(sequence, end)
+
+    def _start_decoding(self, sequence: PlainSequence, now: float) -> None:
+        """The step that ends at `now` computes the rest of a prompt, and samples."""
+        if sequence.last_token_at:
+            self._gaps.add(now - sequence.last_token_at, 1)
+        else:
+            self._times.first_token[sequence.index] = now
+        step = sequence.last_chunk_step = self._num_scheduled
+        sequence.offset = sequence.num_computed_tokens - step
+        sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
+        if (ending := self._ending.get(sequence.last_step)) is not None:
+            ending.append(sequence)
+        else:
+            self._ending[sequence.last_step] = [sequence]
+            heappush(self._ending_steps, sequence.last_step)
+        if sequence.last_step > step:
+            sequence.is_decoding = True
+            self._num_decoding += 1
+            self._sum_offsets += sequence.offset
+            self._num_at_boundary[(1 - sequence.offset) % self._block_size] += 1
+
+    def _stop_decoding(self, sequence: PlainSequence) -> None:
+        sequence.is_decoding = False
+        self._num_decoding -= 1
+        self._sum_offsets -= sequence.offset
+        self._num_at_boundary[(1 - sequence.offset) % self._block_size] -= 1
+
+    def _count_missing(self, sequence: PlainSequence, count: int) -> int:
+        """Count the blocks that a chunk needs."""
+        computed, size = sequence.num_computed_tokens, self._block_size
+        return -(-(computed + count) // size) + -computed // size
+
+    def _continue_prompt(self, sequence: PlainSequence, count: int, step: _Step) -> None:
+        sequence_computed = sequence.num_computed_tokens
+        if sequence.num_tokens - sequence_computed == 1:
+            # The scheduler takes a prompt with one token left for a decoding sequence.
+            step.tokens += 1
+            step.sequences += 1
+            step.context += sequence.num_tokens
+        else:
+            step.add_chunk(sequence, count)
+        sequence.num_computed_tokens += count
+        if sequence.num_computed_tokens == sequence.num_tokens:
+            self._partial = None
+            step.samplers.append(sequence)
+
+    def _admit(self, step: _Step, now: float) -> None:
+        """As `SimulatedScheduler._admit`."""
+        config, size, pool, running, waiting = self._config, self._block_size, self._pool, self._running, self._waiting
+        while waiting and len(running) < self._max_running:
+            remaining = self._budget - step.tokens
+            if not remaining:
+                break
+            sequence = waiting[0]
+            num_cached_blocks = sequence.cached.count if sequence.cached is not None else 0
+            cached = num_cached_blocks * size
+            count = sequence.num_tokens - cached
+            if count > remaining and not config.enable_chunked_prefill:
+                break
+            count = min(count, remaining)
+            reserved = sequence.num_tokens if config.scheduler_reserve_full_isl else cached + count
+            if -(-reserved // size) + (self._watermark if running else 0) > pool.num_free:
+                break
+            waiting.popleft()
+            if sequence.cached is not None:
+                pool.acquire(sequence.cached)
+                sequence.cached = None
+            pool.allocate(-(-(cached + count) // size) - num_cached_blocks)
+            running[sequence] = None
+            sequence.num_computed_tokens = cached
+            step.add_chunk(sequence, count)
+            sequence.num_computed_tokens += count
+            times, index = self._times.scheduled, sequence.index
+            times[index] = times[index] or now
+            if sequence.num_computed_tokens == sequence.num_tokens:
+                step.samplers.append(sequence)
+            else:
+                self._partial = sequence
+
+    def _preempt_sequences(self, number: int, count: int) -> None:
+        """Schedule running sequences in order, and preempt the last ones until the blocks suffice.
+
+        number: of the step. count: tokens of the partial prompt's chunk.
+        """
+        pool = self._pool
+        for sequence in list(self._running):
+            if sequence is self._partial:
+                missing = self._count_missing(sequence, count)
+            elif sequence.is_decoding:
+                missing = int((sequence.offset + number - 1) % self._block_size == 0)
+            else:
+                continue
+            while missing > pool.num_free:
+                victim, _ = self._running.popitem()
+                self._preempt(victim, number)
+                if victim is sequence:
+                    return
+            pool.allocate(missing)
+
+    def _preempt(self, victim: PlainSequence, number: int) -> None:
+        is_filled = self._depth == 1 or victim.last_chunk_step == number - 1
+        if victim is self._partial:
+            computed, self._partial, is_filled = victim.num_computed_tokens, None, True
+        elif victim.is_decoding:
+            computed = victim.offset + number - 1
+            victim.num_tokens = computed + 1
+            victim.last_token_at = self._last_end
+            self._ending[victim.last_step].remove(victim)
+            self._stop_decoding(victim)
+        else:
+            computed = victim.num_tokens_at_end - 1
+        self._release(victim, computed, is_last_filled=is_filled, is_owned=True)
+        self._times.preemptions[victim.index] += 1
+        self._waiting.appendleft(victim)
+
+    def _jump(self, limit: float) -> bool:
+        """Run steps of decoding alone up to the next event, all at once. Returns False if there are few.
+
+        An event is an arrival, a sequence that ends, or a lack of blocks.
+        """
+        while self._ending_steps and self._ending_steps[0] not in self._ending:
+            heappop(self._ending_steps)
+        if not self._num_decoding or len(self._in_flight) < self._depth:
+            return False
+        most = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
+        begin, end = self._in_flight[-1]
+        if most < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
+            return False
+        most = min(most, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else most
+        steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + most)
+        taken = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
+        contexts = self._sum_offsets + self._num_decoding * steps
+        seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
+        known = [flight[1] for flight in self._in_flight]
+        ends = np.concatenate((known[:-1], np.cumsum(np.concatenate((known[-1:], seconds)))))
+        count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(taken, self._pool.num_free, side="right")))
+        if not count:
+            return False
+        self._skip(count, ends, taken)
+        return True
+
+    def _skip(self, count: int, ends: NDArray[np.float64], taken: NDArray[np.int64]) -> None:
+        """Complete this number of steps, and schedule as many. ends: from the first step in flight on."""
+        totals, pool, depth = self._totals, self._pool, self._depth
+        lengths = np.diff(ends[:count], prepend=self._in_flight[0][0])
+        used = pool.size - pool.num_free + taken[:count]
+        totals.used_blocks += float(lengths @ used)
+        totals.running += float(lengths.sum()) * len(self._running)
+        totals.most_used_blocks = max(totals.most_used_blocks, int(used[-1]))
+        totals.steps += count
+        totals.rounds += 1
+        self._gaps.add_many(np.diff(ends[depth - 1 : depth + count]), self._num_decoding)
+        pool.allocate(int(taken[count - 1]))
+        self._num_completed += count
+        self._num_scheduled += count
+        in_flight = [float(end) for end in ends[count - 1 : count + depth]]
+        self._in_flight.clear()
+        self._in_flight.extend(pairwise(in_flight))
+        self._last_end = in_flight[-1]
