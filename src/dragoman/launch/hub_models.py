@@ -51,6 +51,8 @@ from .local_models import check_architecture
 
 log = logging.getLogger(__name__)
 
+_HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
+"""What precedes the name in a browser's address, and in Ollama's names of models of the hub."""
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
 
 
@@ -75,8 +77,11 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
     """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
 
     Raises:
-        HubError: `hf:` or `modelscope:` precedes something else.
+        HubError: `hf:`, `modelscope:` or the hub's host precedes something else.
     """
+    host = next((host for host in _HOSTS if model.startswith(host)), None)
+    if host is not None and not Path(model).exists():
+        return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
     kind, _, rest = model.partition(":")
     if kind == "hf" and rest:
         return parse_reference(rest.removeprefix("//"), revision), None
