@@ -54,14 +54,20 @@ test-long: $(VENV)/.test
 	$(BIN)/pytest $(PARALLEL) -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 # The lock constrains the installation: packages that conflict with it are not installed.
-test-clients: $(VENV)/.check
+test-clients: $(VENV)/.check $(VENV)/openapi/.made
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@grep -E '^(torch|trl|lm-eval|langchain|langchain-openai|langchain-anthropic|pydantic-ai-slim)[=[]' requirements/clients.txt \
 		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
-	@grep -E '^(langchain-ollama|litellm|ollama|openapi-.*|schemathesis)=' requirements/clients.txt \
+	@grep -E '^(langchain-ollama|litellm|ollama|openapi-spec-validator|schemathesis)=' requirements/clients.txt \
 		| $(PIP) install --constraint $(VENV)/constraints.txt -r /dev/stdin
 	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
+
+# A separate environment, as the generator of clients needs another version of typer than the lock's.
+$(VENV)/openapi/.made: requirements/clients.txt $(VENV)/.made
+	@$(BIN)/python -m venv $(VENV)/openapi
+	@grep '^openapi-python-client=' $< | $(VENV)/openapi/bin/python -m pip --disable-pip-version-check --quiet install -r /dev/stdin
+	@touch $@
 
 # A separate environment on top of the project's, as vLLM pins other versions than the locks do. ResourceWarnings are
 # ignored because vLLM leaves sockets to the garbage collector.

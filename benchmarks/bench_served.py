@@ -1,6 +1,6 @@
 """`dragoman bench` against `serve sim`, and what the profile says of the same requests: how far measuring is off.
 
-    python benchmarks/bench_served.py [--requests 40] [--rate 1.2] [--time-scale 0.2] [--profile PROFILE]
+    python benchmarks/bench_served.py [--requests 40] [--rate 1.2] [--time-scale 0.2] [--profile PROFILE] [--pin]
 
 Client and server share the machine, whose own milliseconds weigh less the slower the simulated server is: 0.2 is five
 times as slow. Each measured request is simulated at the time at which it was sent.
@@ -9,6 +9,7 @@ times as slow. Each measured request is simulated at the time at which it was se
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,14 @@ def stretch(timing: Timing, factor: float) -> Timing:
     return Timing(timing.id, *times, timing.input_tokens, timing.output_tokens)
 
 
+def pin(process: int) -> None:
+    """Give the server's threads one core, and this process and its children another."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {first})
+    os.sched_setaffinity(0, {others[0] if others else first})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=40)
@@ -38,10 +47,13 @@ def main() -> None:
     parser.add_argument("--outputs", default="20-120")
     parser.add_argument("--time-scale", type=float, default=0.2)
     parser.add_argument("--profile", default=DEFAULT_PROFILE)
+    parser.add_argument("--pin", action="store_true", help="the server and the client on one core each (Linux)")
     args = parser.parse_args()
     scale = args.time_scale
     options = ["--profile", args.profile, "--time-scale", str(scale)]
-    with tempfile.TemporaryDirectory() as folder, server([*SIMULATOR, *options]) as (_, port):
+    with tempfile.TemporaryDirectory() as folder, server([*SIMULATOR, *options]) as (process, port):
+        if args.pin:
+            pin(process)
         log = Path(folder) / "log.jsonl"
         workload = ["--num-prompts", str(args.requests), "--request-rate", str(args.rate)]
         lengths = ["--input-len", args.inputs, "--output-len", args.outputs]

@@ -12,6 +12,8 @@ from dragoman.check.runner import CheckOutcome
 from dragoman.engines import tiny
 from dragoman.settings import Settings
 from tests.engines.llamacpp.files import write_embedded
+from tests.engines.vllm.serving import settings as vllm_settings
+from tests.engines.vllm.serving import without_accelerator
 
 from .mutation_score import check_server, find_failures
 from .reference import build_reference, serve
@@ -89,6 +91,26 @@ def test_llamacpp_breaks_no_rule(tmp_path: Path) -> None:
         model=str(write_embedded(tmp_path / "tiny.gguf")), threads=1, dtype="float32", max_model_len=4096
     )
     with start(settings) as url:
+        report = check_server(url, QUICK, model="")
+    assert find_failures(report) == ()
+    assert report.counts[CheckOutcome.PASSED] > 500
+
+
+@pytest.mark.mlx
+@pytest.mark.long
+def test_mlx_breaks_no_rule() -> None:
+    pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+    with start(Settings(model=f"mlx:{tiny.find_bundled_model()}", max_model_len=4096)) as url:
+        report = check_server(url, QUICK, model="")
+    assert find_failures(report) == ()
+    assert report.counts[CheckOutcome.PASSED] > 500
+
+
+@pytest.mark.vllm
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_vllm_breaks_no_rule() -> None:
+    with without_accelerator(), start(vllm_settings()) as url:
         report = check_server(url, QUICK, model="")
     assert find_failures(report) == ()
     assert report.counts[CheckOutcome.PASSED] > 500

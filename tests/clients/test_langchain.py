@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import blocks
+from tests.docs.house import House
+
 from .running import Said, needs, tried
 
+PAGE = Path(__file__).parents[2] / "docs" / "agents" / "langchain.md"
 SCRIPT = Path(__file__).parent / "langchain" / "says.py"
 DIALECTS = ("chat", "responses", "messages")
 
@@ -50,3 +54,16 @@ def test_an_object_follows_its_schema(said: Said, dialect: str, method: str) -> 
 def test_a_plain_prompt_and_vectors(said: Said) -> None:
     assert said["completions whole"] == said["completions streamed"] == {"text": "5 and 8"}
     assert said["embeddings"] == {"sizes": [192, 192]}
+
+
+@needs("langchain_ollama")
+def test_the_programs_of_the_page_print_what_it_says(tmp_path: Path) -> None:
+    """They have marks of their own, as the ordinary tests of the docs have no LangChain."""
+    page = PAGE.read_text(encoding="utf-8").replace("<!-- clients: ", "<!-- test: ")
+    marked = list(blocks(page.replace("<!-- clients output -->", "<!-- output -->")))
+    assert [block.kind for block in marked] == ["test", "output"] * 3
+    house = House(tmp_path)
+    try:
+        house.run(marked)
+    finally:
+        house.close()

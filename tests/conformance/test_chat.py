@@ -43,6 +43,39 @@ def test_usage_passes_where_it_was_asked_for():
     check_stream(sse(ROLE, HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
+VARIANTS = [
+    [ROLE, chat({"content": "x"}, reason="stop"), DONE],
+    [ROLE, HELLO, chat({"content": ""}, reason="stop"), DONE],
+    [ROLE, chat({**BEGIN_CALL, "content": None}), chat(ARGUMENTS), CALLED, DONE],
+    [ROLE, HELLO, STOP | {"system_fingerprint": "f"}, DONE],
+]
+
+
+@pytest.mark.parametrize("payloads", VARIANTS)
+def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[object]):
+    with pytest.raises(Violation):
+        check_stream(sse(*payloads), include_usage=False)
+    check_stream(sse(*payloads), include_usage=False, allow_variants=True)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "rule"),
+    [
+        ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
+        ([ROLE, chat({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
+        ([ROLE, chat({"role": "assistant"}, reason="stop"), DONE], "the role again"),
+        (
+            [ROLE, HELLO | {"system_fingerprint": "f"}, STOP | {"system_fingerprint": "g"}, DONE],
+            "fingerprint changed",
+        ),
+        ([ROLE, HELLO | {"id": "d"}, STOP, DONE], "id changed"),
+    ],
+)
+def test_a_variant_has_rules_too(payloads: list[object], rule: str):
+    with pytest.raises(Violation, match=rule):
+        check_stream(sse(*payloads), include_usage=False, allow_variants=True)
+
+
 def test_good_logprobs_pass():
     good = scored(token="a", logprob=-1, bytes=[97], top_logprobs=TOP)
     check_stream(sse(ROLE, good, STOP, DONE), include_usage=False)

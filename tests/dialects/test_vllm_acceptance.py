@@ -50,6 +50,7 @@ STRICTER = {
     "stop_token_ids": LATER,
     "prompt_logprobs": LATER,
     "top_logprobs": LATER,
+    "logprob_token_ids": LATER,
     "logprobs": LATER,
     "structured_outputs": LATER,
     "logit_bias": "beyond 100 vLLM cuts in silence; OpenAI refuses",

@@ -46,7 +46,11 @@ async def scrape(**settings: Any) -> str:
 
 
 async def list_scraped_names(faults: Path) -> set[str]:
-    texts = [await scrape(model="sim", time_scale=1000.0, sim_faults=str(faults)), await scrape(model="tiny")]
+    speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
+    texts = [
+        await scrape(model="sim", time_scale=1000.0, sim_faults=str(faults), speculative_config=speculation),
+        await scrape(model="tiny"),
+    ]
     return {match[1] for text in texts for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)}
 
 

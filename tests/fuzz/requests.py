@@ -272,7 +272,7 @@ GETS = (
     *("/api/tags", "/api/ps", "/api/version"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
     *("/dragoman/requests", "/dragoman/simulator", "/ui", "/ui/{file}"),
-    *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"),
+    *("/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"),
     *("/v1/organization/usage/completions", "/v1/organization/usage/embeddings"),
 )
 ENDLESS = ("/models/sse",)

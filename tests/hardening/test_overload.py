@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
+import pytest
 
 from dragoman.core.engine import Capabilities, Ended, Health, OutputCallback, Scheduled, TokenRequest
 from dragoman.core.errors import QueueFull
@@ -65,8 +66,14 @@ class House:
         return asyncio.create_task(self.client.post("/v1/completions", json={"prompt": prompt, **fields}))
 
     async def until(self, count: int) -> None:
-        while len(self.engine.live) != count:  # noqa: ASYNC110 - the engine of a test has no event for it
+        await self.reach(lambda: len(self.engine.live) == count)
+
+    async def reach(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100_000):
+            if condition():
+                return
             await asyncio.sleep(0)
+        pytest.fail(f"{len(self.engine.live)} live, {self.queue.waiting_tokens} waiting tokens")
 
 
 @asynccontextmanager
@@ -95,6 +102,7 @@ async def test_prompts_that_wait_are_bounded_by_their_tokens():
         await server.until(2)
         assert server.queue.waiting_tokens == 100
         server.engine.begin()
+        await server.reach(lambda: server.queue.waiting_tokens == 0)
         third = server.ask([5] * 100)
         await server.until(3)
         server.engine.finish()

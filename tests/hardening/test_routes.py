@@ -26,7 +26,7 @@ PUBLIC = {
     "/version",
     "/api/version",
     "/metrics",
-    *("/docs", "/docs/viewer.js", "/docs/viewer.css"),
+    *("/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"),
     "/ui",
     "/ui/{file}",
 }
@@ -86,7 +86,12 @@ async def test_what_is_no_route_tells_strangers_nothing(server: House, path: str
     assert (await call(server, path, "GET")).status_code == 401
 
 
-PAGES = {"/docs": "text/html", "/docs/viewer.js": "text/javascript", "/docs/viewer.css": "text/css"}
+PAGES = {
+    "/docs": "text/html",
+    "/docs/viewer.js": "text/javascript",
+    "/docs/viewer.css": "text/css",
+    "/docs/icon.svg": "image/svg+xml",
+}
 """Static files of the package, under a policy that allows nothing inline."""
 
 

@@ -88,7 +88,7 @@ async def measured(
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize(
-    ("path", "ask", "most"), [("/v1/completions", COMPLETION, 6_000), ("/v1/chat/completions", CHAT, 6_800)]
+    ("path", "ask", "most"), [("/v1/completions", COMPLETION, 8_000), ("/v1/chat/completions", CHAT, 9_000)]
 )
 async def test_a_stream_is_one_task_and_a_few_kilobytes(
     path: str, ask: dict[str, Any], most: int, direct: bool

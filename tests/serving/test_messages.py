@@ -94,7 +94,9 @@ async def test_counted_tokens_are_the_usage_of_the_call(embedded: httpx2.AsyncCl
     counted = await embedded.post("/v1/messages/count_tokens", json=body)
     answer = await embedded.post("/v1/messages", json={**body, "max_tokens": 1})
     usage = answer.json()["usage"]
-    assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert counted.json()["input_tokens"] == sum(
+        usage[name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    )
 
 
 EDITED: Any = {
@@ -136,7 +138,8 @@ async def test_what_is_cleared_of_a_conversation_is_told_streamed_and_whole_and_
     for count in (counted, uncut):
         assert count.context_management.original_input_tokens == uncut.input_tokens
     usage = whole.usage
-    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    cached_tokens = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    assert counted.input_tokens == usage.input_tokens + cached_tokens
 
 
 async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedded: httpx2.AsyncClient) -> None:
@@ -145,7 +148,9 @@ async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedd
     one = await embedded.post("/v1/chat/completions", json=chat)
     other = await embedded.post("/v1/messages", json=messages)
     usage = other.json()["usage"]
-    assert one.json()["usage"]["prompt_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert one.json()["usage"]["prompt_tokens"] == sum(
+        usage[name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    )
 
 
 async def test_a_call_has_an_id_of_anthropics_kind(embedded: httpx2.AsyncClient) -> None:

@@ -269,7 +269,7 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
     assert (await house().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css"])
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"])
 async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
     served = house()
     first = await served.get(path)
@@ -290,7 +290,8 @@ async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=|https?://", page.text)
     linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert {"docs/viewer.js", "docs/viewer.css"} <= set(linked) <= {"docs/viewer.js", "docs/viewer.css", "openapi.json"}
+    files = {"docs/viewer.js", "docs/viewer.css", "docs/icon.svg"}
+    assert files <= set(linked) <= {*files, "openapi.json"}
     for file in ("viewer.js", "viewer.css"):
         text = (await served.get(f"/docs/{file}")).text
         assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|eval\(|import ", text)

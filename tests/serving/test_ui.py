@@ -28,7 +28,7 @@ PROTECTED = ServingOptions(ui=True, api_keys=("user",), admin_keys=("root",))
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 ROOT = {"authorization": "Bearer root"}
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
-MAX_BYTES = 80 * 1024
+MAX_BYTES = 80_000
 PAGE = {name: content.decode() for name, (content, _) in load_page_files().items()}
 SCRIPTS = {name: text for name, text in PAGE.items() if name.endswith(".js")}
 

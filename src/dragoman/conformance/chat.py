@@ -24,9 +24,16 @@ REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
 DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call"}) | REASONING_FIELDS
 
 
-def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
-    """Check a stream, and return its chunks. include_usage: as in the request. Raises Violation."""
-    return _ChatStreamState(include_usage, (*REASONS, *extra_reasons)).check(data)
+def check_stream(
+    data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = (), allow_variants: bool = False
+) -> list[Json]:
+    """Check a stream, and return its chunks. Raises Violation.
+
+    include_usage: as in the request. allow_variants: accept what OpenAI's reference leaves open, though OpenAI's own
+    streams do not have it: null fields in a delta, content beside finish_reason, a fingerprint in some chunks only.
+    """
+    reasons = (*REASONS, *extra_reasons)
+    return _ChatStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
 
 
 class _ChoiceState:
@@ -42,8 +49,8 @@ class _ChoiceState:
 class _ChatStreamState(ChunkState):
     kind = "chat.completion.chunk"
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
-        super().__init__(include_usage, reasons)
+    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+        super().__init__(include_usage, reasons, allow_variants=allow_variants)
         self._choices: list[_ChoiceState] = []
 
     @property
@@ -53,6 +60,9 @@ class _ChatStreamState(ChunkState):
     def _check_choice(self, choice: Json) -> None:
         index, delta = require_count(choice.get("index"), "index"), require_object(choice.get("delta"), "delta")
         location, reason = f"choice {index}", choice.get("finish_reason")
+        if self._allow_variants:
+            ignored = (None, "") if reason is not None else (None,)
+            delta = {name: value for name, value in delta.items() if value not in ignored or name == "role"}
         require_key(choice, "finish_reason", location)
         shared_shapes.check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
         if index >= len(self._choices):
@@ -73,7 +83,9 @@ class _ChatStreamState(ChunkState):
         _check_calls(state, delta, location)
         if reason is not None:
             require(reason in self._reasons, f"{location}: finish_reason is {reason!r}")
-            require(not delta, f"{location}: the last delta is not empty")
+            require(self._allow_variants or not delta, f"{location}: the last delta is not empty")
+            if delta:
+                _check_delta(delta, location)
             require(reason != "tool_calls" or state.calls > 0, f"{location}: tool_calls without a call")
             state.finished = True
 

@@ -8,16 +8,17 @@ from . import shared_shapes
 from .checks import Json, require, require_count, require_objects, require_string
 from .sse import ParsedStream
 
-CONSTANT_FIELDS = ("id", "created", "model", "system_fingerprint")
+CONSTANT_FIELDS = ("id", "created", "model")
 
 
 class ChunkState(ABC):
-    """The state of a stream. kind: the `object` of its chunks."""
+    """The state of a stream. kind: the `object` of its chunks. allow_variants: as in `chat.check_stream`."""
 
     kind: str
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
-        self._include_usage, self._reasons = include_usage, reasons
+    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+        self._include_usage, self._reasons, self._allow_variants = include_usage, reasons, allow_variants
+        self._fingerprint: object = None
         self._first: Json | None = None
         self._has_usage = self._has_failed = False
 
@@ -58,6 +59,11 @@ class ChunkState(ABC):
         self._first = self._first or chunk
         for key in CONSTANT_FIELDS:
             require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
+        fingerprint = chunk.get("system_fingerprint")
+        known = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+        is_absent = self._allow_variants and None in (fingerprint, known)
+        require(is_absent or fingerprint == known, f"system_fingerprint changed to {fingerprint!r}")
+        self._fingerprint = known or fingerprint
 
     @property
     @abstractmethod

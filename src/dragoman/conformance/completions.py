@@ -23,9 +23,12 @@ REASONS = ("stop", "length", "content_filter")
 LOGPROBS_COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
-def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
-    """Check a stream, and return its chunks. include_usage: as in the request. Raises Violation."""
-    return _CompletionsStreamState(include_usage, (*REASONS, *extra_reasons)).check(data)
+def check_stream(
+    data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = (), allow_variants: bool = False
+) -> list[Json]:
+    """Check a stream, and return its chunks; the arguments are those of `chat.check_stream`. Raises Violation."""
+    reasons = (*REASONS, *extra_reasons)
+    return _CompletionsStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
 
 
 class _CompletionsStreamState(ChunkState):
@@ -33,8 +36,8 @@ class _CompletionsStreamState(ChunkState):
 
     kind = "text_completion"
 
-    def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
-        super().__init__(include_usage, reasons)
+    def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
+        super().__init__(include_usage, reasons, allow_variants=allow_variants)
         self._finished: dict[int, bool] = {}
         self._offsets: dict[int, int] = {}
 

@@ -34,6 +34,13 @@ RESPONSE_FIELDS = (
     "prompt_cache_key",
 )  # fmt: skip
 """The fields that Open Responses requires in every response object, null or not."""
+OPTIONAL_FIELDS: Json = {
+    "completed_at": None, "previous_response_id": None, "truncation": "disabled", "text": {"format": {"type": "text"}},
+    "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "reasoning": None, "usage": None,
+    "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
+    "safety_identifier": None, "prompt_cache_key": None,
+}  # fmt: skip
+"""Those of them that OpenAI's schema does not require, as they are where they are absent."""
 TERMINAL_STATUSES = ("completed", "incomplete", "failed")
 STATUSES = (*TERMINAL_STATUSES, "in_progress", "queued", "cancelled")
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
@@ -82,11 +89,15 @@ PART_KINDS = {
 }
 
 
-def check_stream(data: bytes) -> list[Json]:
-    """Check a stream, and return its events. Raises Violation."""
-    require(data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
-    events = list(parse_named_events(data[: -len(DONE_EVENT)]))
-    state = _ResponsesStreamState()
+def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
+    """Check a stream, and return its events. Raises Violation.
+
+    allow_variants: OpenAI's reference is enough. What Open Responses requires beyond it may be absent: `[DONE]`, and
+    fields that OpenAI's schema does not require.
+    """
+    require(allow_variants or data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
+    events = list(parse_named_events(data.removesuffix(DONE_EVENT)))
+    state = _ResponsesStreamState(allow_variants=allow_variants)
     for event in events:
         state.feed(event)
     require(state.has_ended, "the stream ends without a terminal event")
@@ -246,7 +257,8 @@ def _get_text(part: Json) -> object:
 class _ResponsesStreamState:
     """The state of a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_variants: bool) -> None:
+        self._allow_variants = allow_variants
         self.has_ended = False
         self._count = 0
         self._id: object = None
@@ -278,7 +290,7 @@ class _ResponsesStreamState:
         require((name == "created") == (self._id is None), f"response.{name} at event {self._count - 1}")
         self._id = self._id or response.get("id")
         require(response.get("id") == self._id, "the response's id changed")
-        check_object(response)
+        check_object(response, allow_variants=self._allow_variants)
         if name in TERMINAL_STATUSES:
             self._end(name, response)
             return
@@ -325,8 +337,11 @@ class _ResponsesStreamState:
             open_item.feed(event, name)
 
 
-def check_object(response: Json) -> None:
-    """Check a response object in any status. Raises Violation."""
+def check_object(response: Json, *, allow_variants: bool = False) -> None:
+    """Check a response object in any status; allow_variants: as in `check_stream`. Raises Violation."""
+    if allow_variants:
+        given = {key: value for key, value in response.items() if (key, value) != ("user", None)}
+        response = OPTIONAL_FIELDS | given
     for key in RESPONSE_FIELDS:
         require_key(response, key, "the response")
     require(response["object"] == "response", f"object is {response['object']!r}")

@@ -454,8 +454,8 @@ CALL_FAMILIES = (
         (("<TOOLCALL>",),),
     ),
     CallFamily(
-        ("cohere_command3",),
-        "Command R7B, Command A",
+        ("cohere_command3", "cohere_command4"),
+        "Command R7B, Command A, Command 4",
         Delimiters(section_starts=("<|START_ACTION|>",), section_end="<|END_ACTION|>", is_list=True),
         JsonObjectSyntax("tool_name", ("parameters",), number_key="tool_call_id"),
         CallTemplate("<|START_ACTION|>[\n    ", separator=",\n    ", suffix="\n]<|END_ACTION|>"),

@@ -47,6 +47,15 @@ REASONING_FAMILIES = (
         fingerprints=(("<think>", "<response>", "<|im_start|>"),),
     ),
     ReasoningFamily(
+        ("cohere_command4",),
+        "Command 4",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        stripped_suffix="",
+        answer_tags=("<|START_TEXT|>", "<|END_TEXT|>"),
+        fingerprints=(("<|START_THINKING|>", "<|START_TEXT|>"),),
+    ),
+    ReasoningFamily(
         ("cohere_command3",),
         "Command A Reasoning, Command R7B",
         "<|START_THINKING|>",
@@ -104,6 +113,7 @@ REASONING_FAMILIES = (
         "DeepSeek V3.1 to V4 (hybrid)",
         fingerprints=(("</think>", "<\uff5cAssistant\uff5c>", "thinking"),),
     ),
+    ReasoningFamily(("minimax_m3",), "MiniMax M3", "<mm:think>", "</mm:think>", fingerprints=(("<mm:think>",),)),
     ReasoningFamily(
         ("minimax_m2", "minimax"), "MiniMax M2", template_suffix="\n\n", fingerprints=(("</think>", "]~b]"),)
     ),

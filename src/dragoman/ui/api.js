@@ -17,33 +17,37 @@ export function readError(body) {
 	return typeof error === "string" ? { message: error } : { message: error.message, code: error.code || error.type };
 }
 
+const fail = (message, facts) => {
+	throw Object.assign(new Error(message), facts);
+};
+
 /** Send a request. Throws an Error with `status` (0: no response) and `code`. quiet: a 401 does not open the dialog. */
-export async function send(path, { method = "GET", body, headers, signal, quiet = false } = {}) {
+export async function send(path, { body, method = body ? "POST" : "GET", headers, signal, quiet = false } = {}) {
 	const all = { ...headers };
-	if (body !== undefined) all["content-type"] = "application/json";
+	if (body) all["content-type"] = "application/json";
 	if (readKey()) all.authorization = `Bearer ${readKey()}`;
 	let response;
 	try {
 		response = await fetch(BASE + path, { method, headers: all, body: JSON.stringify(body), signal, credentials: "omit" });
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
-		throw Object.assign(new Error("The server cannot be reached."), { status: 0 });
+		fail("The server cannot be reached.", { status: 0 });
 	}
 	if (response.ok) return response;
 	if (response.status === 401 && !quiet) askForKey();
 	const text = await response.text();
 	const problem = readError(tryParse(text)) || { message: text.slice(0, 300) || response.statusText };
-	throw Object.assign(new Error(problem.message), { status: response.status, code: problem.code });
+	fail(problem.message, { status: response.status, code: problem.code });
 }
 
 export const get = async (path, options) => (await send(path, options)).json();
-export const post = async (path, body, options) => (await send(path, { method: "POST", body, ...options })).json();
+export const post = (path, body, options) => get(path, { body, ...options });
 
 /** Send a request and pass on every event: {at, name, data, json}; `at` is in seconds, and the name ":" is a comment. */
 export async function generate(path, body, headers, signal, onevent) {
 	const started = performance.now();
 	const now = () => (performance.now() - started) / 1000;
-	const response = await send(path, { method: "POST", body, headers, signal });
+	const response = await send(path, { body, headers, signal });
 	const emit = (name, data) => onevent({ at: now(), name, data, json: tryParse(data) });
 	const type = response.headers.get("content-type") || "";
 	if (type.startsWith("application/json")) emit("", await response.text());

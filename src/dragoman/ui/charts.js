@@ -1,6 +1,6 @@
 // Prometheus' text format, and charts of it as SVG.
 
-import { h, seconds, svg } from "./dom.js";
+import { h, readProblem, seconds, svg, total, toSpans } from "./dom.js";
 
 /** The samples of a scrape by name: [{labels, value}]. */
 export function parseMetrics(text) {
@@ -13,7 +13,7 @@ export function parseMetrics(text) {
 }
 
 // Sums are over all models and engines.
-export const sum = (samples, name) => samples.get(name)?.reduce((total, { value }) => total + value, 0) ?? null;
+export const sum = (samples, name) => total(samples.get(name) || [], "value");
 
 /** [{bound, count}], the counts not cumulative. */
 export function readHistogram(samples, name) {
@@ -23,16 +23,16 @@ export function readHistogram(samples, name) {
 		totals.set(bound, (totals.get(bound) || 0) + value);
 	}
 	let before = 0;
-	return [...totals].map(([bound, total]) => {
-		const entry = { bound: Number(bound), count: total - before };
-		before = total;
+	return [...totals].map(([bound, upTo]) => {
+		const entry = { bound: Number(bound), count: upTo - before };
+		before = upTo;
 		return entry;
 	});
 }
 
 /** A quantile, interpolated within its bucket as Prometheus does. */
 export function quantile(buckets, q) {
-	let left = q * buckets.reduce((all, { count }) => all + count, 0);
+	let left = q * total(buckets, "count");
 	let low = 0;
 	for (const { bound, count } of buckets) {
 		if (count && left <= count) return bound === Infinity ? low : low + ((bound - low) * left) / count;
@@ -48,9 +48,8 @@ const draw = (title, facts, ...children) => h("figure.card", h("figcaption", h("
 	svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 16}`, role: "img", "aria-label": `${title}: ${facts.map((fact) => fact.textContent).join(", ")}` }, ...children));
 
 export function drawHistogram(title, buckets) {
-	const used = buckets.map(({ count }, at) => (count ? at : -1)).filter((at) => at >= 0);
-	const start = Math.max(0, (used[0] ?? 1) - 1);
-	const shown = buckets.slice(start, Math.max(start + 8, (used.at(-1) ?? 0) + 2));
+	const start = Math.max(0, buckets.findIndex(({ count }) => count) - 1);
+	const shown = buckets.slice(start, Math.max(start + 8, buckets.findLastIndex(({ count }) => count) + 2));
 	const most = Math.max(1, ...shown.map(({ count }) => count));
 	const width = WIDTH / shown.length;
 	const every = Math.ceil(shown.length / 8);
@@ -60,9 +59,8 @@ export function drawHistogram(title, buckets) {
 		const text = at % every ? [] : [svg("text", { x: (at + 1) * width - 2, y: HEIGHT + 13, "text-anchor": "end" }, label)];
 		return [svg("rect", { x: at * width + 1, width: width - 2, y: HEIGHT - height, height, rx: 2 }, svg("title", {}, `up to ${label}: ${count}`)), ...text];
 	});
-	const total = buckets.reduce((all, { count }) => all + count, 0);
-	const facts = [...[0.5, 0.9, 0.99].map((q) => `p${q * 100} ${seconds(quantile(buckets, q))}`), `${total} samples`];
-	return draw(title, facts.map((fact) => h("span", fact)), ...bars);
+	const facts = [...[0.5, 0.9, 0.99].map((q) => `p${q * 100} ${seconds(quantile(buckets, q))}`), `${total(buckets, "count")} samples`];
+	return draw(title, toSpans(facts), ...bars);
 }
 
 /** series: {label: values} over the same points in time, at most `size`. */
@@ -79,14 +77,15 @@ export function drawLines(title, series, format, size = 120) {
 
 export const tile = (label, value, note = "") => h("div.card.tile", h("small", label), h("strong", value), h("small", note));
 
-/** Call `update` every second while the view is shown, one call at a time. */
+/** Call `update` every second while the view is shown, one call at a time. problem: an element that says why it failed. */
 export function poll(update) {
 	let run = 0;
+	const problem = h("p.bad", { role: "status" });
 	const loop = async (mine) => {
-		if (!document.hidden) await update();
+		if (!document.hidden) problem.textContent = await readProblem(update());
 		if (mine === run) setTimeout(() => mine === run && loop(mine), 1000);
 	};
-	return { show: () => loop(++run), hide: () => run++ };
+	return { problem, show: () => loop(++run), hide: () => run++ };
 }
 
 export function drawTable(caption, heads, rows) {

@@ -1,14 +1,14 @@
 // The Chat view: a conversation whose turns can be edited and asked again, with every answer kept as a branch.
 
 import { generate, readError } from "./api.js";
-import { DIALECTS, DIALECT_NAMES, checkTools, newReply } from "./dialects.js";
-import { button, copyButton, field, h, jsonEditor, pretty, prose, quiet, seconds, select, throttle } from "./dom.js";
+import { buildBody, checkTools, DIALECTS, DIALECT_NAMES, newReply, splitDataUrl } from "./dialects.js";
+import { button, copyButton, field, form, h, jsonEditor, pretty, prose, quiet, seconds, select, showWarnings, submitButton, throttle, toSpans } from "./dom.js";
 import * as state from "./state.js";
 
 const { settings, saveSettings } = state;
 
 const EXAMPLE_TOOLS = [{ name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
-const EXAMPLE_SCHEMA = { type: "object", properties: { answer: { type: "string" } }, required: ["answer"], additionalProperties: false };
+const EXAMPLE_SCHEMA = { type: "object", properties: { answer: { type: "string" } }, required: ["answer"] };
 const SUGGESTIONS = ["What is the capital of Japan?", "What is 17 + 26?", "Hello! What can you do?"];
 
 /** Ask a dialect: fills `reply` and `wire` as events come. Errors become `reply.error`. */
@@ -16,14 +16,14 @@ export async function ask(name, conversation, options, { reply, wire, signal, on
 	const dialect = DIALECTS[name];
 	const started = performance.now();
 	try {
-		const body = JSON.parse(JSON.stringify(dialect.build(conversation, options)));
-		Object.assign(wire, { dialect: name, path: dialect.path, body, events: [] });
+		const body = buildBody(name, conversation, options);
+		Object.assign(wire, { dialect: name, body, events: [] });
 		const received = await generate(dialect.path, body, dialect.headers, signal, (event) => {
 			wire.events.push(event);
 			const error = readError(event.json);
 			if (error) reply.error = error;
 			else if (event.json) dialect.read(reply, event.json);
-			if (reply.text || reply.reasoning || reply.calls.length) wire.first ??= event.at;
+			if (reply.text || reply.reasoning || reply.calls.length) reply.first ??= event.at;
 			onchange();
 		});
 		reply.warnings = received.get("x-dragoman-warnings")?.split("; ") || [];
@@ -31,25 +31,32 @@ export async function ask(name, conversation, options, { reply, wire, signal, on
 		if (error.name === "AbortError") reply.finish = "stopped";
 		else reply.error = { message: error.message, status: error.status, code: error.code };
 	}
-	wire.seconds = (performance.now() - started) / 1000;
+	reply.seconds = (performance.now() - started) / 1000;
 }
 
 export function createChat(app) {
 	const log = h("div.log", { role: "log", "aria-live": "off", "aria-label": "Conversation", tabIndex: 0 });
 	const announcer = h("div.hidden", { role: "status" });
 	const previews = h("div.row");
-	const input = h("textarea", { rows: 3, placeholder: "Ask something", "aria-label": "Message" });
-	const file = h("input.hidden", { type: "file", accept: "image/*", multiple: true, tabIndex: -1, "aria-label": "Images" });
+	const input = h("textarea", {
+		rows: 3, placeholder: "Ask something", "aria-label": "Message",
+		onpaste: (event) => addFiles(event.clipboardData.files),
+		onkeydown: (event) => {
+			if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+			event.preventDefault();
+			composer.requestSubmit();
+		},
+	});
+	const file = h("input.hidden", { type: "file", accept: "image/*", multiple: true, tabIndex: -1, "aria-label": "Images", onchange: () => addFiles(file.files) });
 	const attach = quiet("Add images", () => file.click());
-	const sendButton = h("button.primary", { type: "submit" }, "Send");
+	const sendButton = submitButton("Send");
 	const stopButton = button("Stop", () => running?.abort(), { className: "danger", hidden: true });
-	const composer = h("form.group.composer", previews, input,
+	const composer = form("form.group.composer", sendTurn, previews, input,
 		h("div.row.spread", h("span.row", attach, file, h("small", "Enter sends, Shift+Enter adds a line, Esc stops")), h("span.row", stopButton, sendButton)));
 	let running = null;
 	let images = [];
 
-	composer.addEventListener("submit", (event) => {
-		event.preventDefault();
+	function sendTurn() {
 		const text = input.value.trim();
 		if (running || (!text && !images.length)) return;
 		const parent = state.current.path().at(-1)?.id ?? null;
@@ -57,15 +64,9 @@ export function createChat(app) {
 		input.value = "";
 		setImages([]);
 		answer(node);
-	});
-	input.addEventListener("keydown", (event) => {
-		if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-		event.preventDefault();
-		composer.requestSubmit();
-	});
+	}
+
 	document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
-	input.addEventListener("paste", (event) => addFiles(event.clipboardData.files));
-	file.addEventListener("change", () => addFiles(file.files));
 
 	function addFiles(files) {
 		for (const one of files) {
@@ -93,7 +94,7 @@ export function createChat(app) {
 		setRunning(Object.assign(new AbortController(), { node }));
 		render();
 		const live = log.lastElementChild;
-		const drawing = throttle(() => {
+		const onchange = throttle(() => {
 			// A reader who has scrolled up stays there.
 			const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
 			live.update();
@@ -101,12 +102,10 @@ export function createChat(app) {
 		});
 		try {
 			const options = state.readOptions();
-			await ask(dialect, chat.conversation(parent), options, { reply, wire, signal: running.signal, onchange: drawing.request });
+			await ask(dialect, chat.conversation(parent), options, { reply, wire, signal: running.signal, onchange });
 		} catch ({ message }) {
 			reply.error = { message };
 		}
-		drawing.cancel();
-		Object.assign(node, { seconds: wire.seconds, first: wire.first });
 		setRunning(null);
 		state.save();
 		render();
@@ -189,21 +188,20 @@ export function createChat(app) {
 		];
 		article.append(renderHead(node, `${node.model} · ${DIALECTS[node.dialect].label}`, isRunning ? [] : actions),
 			h("div.body", reasoning, isRunning ? text : prose(reply.text), calls, isRunning && h("span.cursor"),
-				reply.error && renderError(reply.error), reply.warnings.map((warning) => h("p.warning", warning)),
+				reply.error && renderError(reply.error), showWarnings(reply.warnings),
 				!isRunning && isLast && reply.calls.length > 0 && renderResultForm(node)),
-			...(isRunning ? [] : [h("div.meta", describe(node))]));
+			...(isRunning ? [] : [h("div.meta", describe(reply))]));
 		return article;
 	}
 
 	function renderResultForm(node) {
 		const areas = node.reply.calls.map((call) => [call, h("textarea.code", { rows: 2 })]);
-		const submit = (event) => {
-			event.preventDefault();
+		const submit = () => {
 			const results = areas.map(([{ id, name }, { value }]) => ({ id, name, text: value }));
 			if (!running) answer(state.current.add({ parent: node.id, role: "tool", results }));
 		};
-		return h("form.group", { onsubmit: submit }, areas.map(([call, area]) => field(`Result of ${call.name}`, area)),
-			h("div.row.end", h("button.primary", { type: "submit" }, "Send result")));
+		return form("form.group", submit, areas.map(([call, area]) => field(`Result of ${call.name}`, area)),
+			h("div.row.end", submitButton("Send result")));
 	}
 
 	const side = createSettings(app, render);
@@ -221,9 +219,9 @@ export function createChat(app) {
 /** An image without an <img>, whose data: URL the page's policy would have to allow. */
 function drawImage(url) {
 	const canvas = h("canvas", { role: "img", "aria-label": "Image" });
-	const [head, data] = url.split(",");
+	const { type, data } = splitDataUrl(url);
 	const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-	createImageBitmap(new Blob([bytes], { type: head.slice(5).split(";")[0] })).then((bitmap) => {
+	createImageBitmap(new Blob([bytes], { type })).then((bitmap) => {
 		const scale = Math.min(1, 320 / Math.max(bitmap.width, bitmap.height));
 		Object.assign(canvas, { width: Math.ceil(bitmap.width * scale), height: Math.ceil(bitmap.height * scale) });
 		canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
@@ -235,8 +233,7 @@ export function renderError({ status, code, message }) {
 	return h("div.error", { role: "alert" }, h("strong", [status ? `HTTP ${status}` : "Error", code].filter(Boolean).join(" · ")), h("div", message));
 }
 
-export function describe({ reply, seconds: total, first }) {
-	const { usage, finish } = reply;
+export function describe({ usage, finish, seconds: total, first }) {
 	const facts = [finish];
 	if (usage) {
 		facts.push(`${usage.prompt} prompt tokens${usage.cached ? `, ${usage.cached} cached` : ""}`, `${usage.completion} tokens${usage.reasoning ? `, ${usage.reasoning} of reasoning` : ""}`);
@@ -244,17 +241,17 @@ export function describe({ reply, seconds: total, first }) {
 	}
 	if (first !== undefined) facts.push(`first token ${seconds(first)}`);
 	if (total !== undefined) facts.push(`total ${seconds(total)}`);
-	return facts.filter(Boolean).map((fact) => h("span", fact));
+	return toSpans(facts);
 }
 
 function createSettings(app, render) {
 	const setting = (label, name, control) => {
-		control.value = settings[name];
+		control.value = settings[name] ?? "";
 		control.addEventListener("input", () => saveSettings({ [name]: control.value }));
 		return field(label, control);
 	};
 	const number = (label, name, placeholder, step) => setting(label, name, h("input", { type: "number", min: 0, step, placeholder }));
-	const choice = (label, name, options) => setting(label, name, select(options.map((option) => [].concat(option, option).slice(0, 2))));
+	const choice = (label, name, options) => setting(label, name, select(options));
 	const check = (label, name) => h("label.row", h("input", { type: "checkbox", checked: settings[name], onchange: (event) => saveSettings({ [name]: event.target.checked }) }), label);
 	const group = (title, ...children) => h("details", h("summary", title), h("div.group", children));
 	const editor = (label, name, example, problem) => {
@@ -269,9 +266,9 @@ function createSettings(app, render) {
 		choice("Reasoning effort", "effort", [["", "the model's default"], "none", "low", "medium", "high"]),
 		h("div.row", check("Stream", "stream"), check("Log-probabilities", "logprobs")),
 		group("Sampling",
-			h("div.pair", number("Temperature", "temperature", "default", 0.1), number("Max tokens", "maxTokens", "the rest", 1)),
-			h("div.pair", number("Top p", "topP", "default", 0.05), number("Top k", "topK", "default", 1)),
-			h("div.pair", number("Seed", "seed", "random", 1), number("Alternatives", "alternatives", "0", 1)),
+			h("div.pair", number("Temperature", "temperature", "default", 0.1), number("Max tokens", "maxTokens", "the rest", 1),
+				number("Top p", "topP", "default", 0.05), number("Top k", "topK", "default", 1),
+				number("Seed", "seed", "random", 1), number("Alternatives", "alternatives", "0", 1)),
 			setting("Stop strings, one on each line", "stop", h("textarea", { rows: 2 }))),
 		group("Tools", editor("Tools, as JSON", "tools", EXAMPLE_TOOLS, checkTools), choice("Tool choice", "toolChoice", [["", "default"], "auto", "required", "none"])),
 		group("Output schema", editor("JSON Schema of the answer", "schema", EXAMPLE_SCHEMA)));
@@ -284,6 +281,6 @@ function createSettings(app, render) {
 			chats.replaceChildren(field("Conversation", select(state.chats.map((chat) => [chat.id, chat.title]), state.current.id, change(state.openChat))),
 				h("div.row.spread", quiet("New", change(state.newChat)), quiet("Delete", change(state.deleteChat))));
 		},
-		refresh: () => model.replaceChildren(field("Model", select(state.models.map(({ id }) => [id, id]), settings.model, (name) => (saveSettings({ model: name }), app.refresh())))),
+		refresh: () => model.replaceChildren(field("Model", select(state.models.map(({ id }) => id), settings.model, (name) => (saveSettings({ model: name }), app.refresh())))),
 	};
 }

@@ -15,7 +15,6 @@ export const newReply = () => ({
 	warnings: [],
 });
 
-/** JSON leaves out what is undefined. */
 const some = (list) => (list.length ? list : undefined);
 
 /** The functions of a list of tools in the form of Chat Completions, Responses or Messages. */
@@ -34,6 +33,14 @@ export function checkTools(tools) {
 const wrapTools = (tools) => some(readTools(tools).map((tool) => ({ type: "function", function: tool })));
 const sampling = ({ temperature, topP, topK, seed }) => ({ temperature, top_p: topP, top_k: topK, seed });
 const scores = ({ logprobs, alternatives }) => (logprobs ? { logprobs, top_logprobs: alternatives } : {});
+
+export function splitDataUrl(url) {
+	const [head, data] = url.split(",");
+	return { type: head.slice(5).split(";")[0], data };
+}
+
+/** A converter of a user's turn. type: of a part of text; drawImage: a part for an image. */
+const convertUser = (type, drawImage) => ({ text, images }) => ({ role: "user", content: images?.length ? [...images.map(drawImage), { type, text }] : text });
 
 const withSystem = (system, sent) => (system ? [{ role: "system", content: system }, ...sent] : sent);
 
@@ -63,14 +70,13 @@ const chat = {
 	path: "/v1/chat/completions",
 	build({ system, messages }, options) {
 		const sent = convert(messages, {
-			user: ({ text, images }) => ({ role: "user", content: images?.length ? [{ type: "text", text }, ...images.map((url) => ({ type: "image_url", image_url: { url } }))] : text }),
+			user: convertUser("text", (url) => ({ type: "image_url", image_url: { url } })),
 			assistant: ({ text, calls }) => ({
 				role: "assistant", content: text || null, tool_calls: some(calls.map(({ id, name, input }) => ({ id, type: "function", function: { name, arguments: input } }))),
 			}),
 			tool: ({ results }) => results.map(({ id, text }) => ({ role: "tool", tool_call_id: id, content: text })),
 		});
 		return {
-			model: options.model,
 			messages: withSystem(system, sent),
 			...sampling(options),
 			max_completion_tokens: options.maxTokens,
@@ -81,7 +87,6 @@ const chat = {
 			response_format: options.schema && { type: "json_schema", json_schema: { name: "answer", schema: options.schema } },
 			...scores(options),
 			return_token_ids: options.logprobs,
-			stream: options.stream,
 			stream_options: options.stream ? { include_usage: true } : undefined,
 		};
 	},
@@ -114,7 +119,7 @@ const responses = {
 	path: "/v1/responses",
 	build({ system, messages }, options) {
 		const input = convert(messages, {
-			user: ({ text, images }) => ({ role: "user", content: images?.length ? [{ type: "input_text", text }, ...images.map((url) => ({ type: "input_image", image_url: url }))] : text }),
+			user: convertUser("input_text", (url) => ({ type: "input_image", image_url: url })),
 			assistant: ({ text, calls }) => [
 				...(text ? [{ type: "message", role: "assistant", content: [{ type: "output_text", text }] }] : []),
 				...calls.map(({ id, name, input }) => ({ type: "function_call", call_id: id, name, arguments: input })),
@@ -122,19 +127,17 @@ const responses = {
 			tool: ({ results }) => results.map(({ id, text }) => ({ type: "function_call_output", call_id: id, output: text })),
 		});
 		return {
-			model: options.model,
 			instructions: system,
 			input,
 			...sampling(options),
 			max_output_tokens: options.maxTokens,
 			stop: options.stop,
-			reasoning: options.effort ? { effort: options.effort } : undefined,
+			reasoning: options.effort && { effort: options.effort },
 			tools: some(readTools(options.tools).map((tool) => ({ type: "function", ...tool }))),
 			tool_choice: options.toolChoice,
 			text: options.schema && { format: { type: "json_schema", name: "answer", schema: options.schema } },
 			top_logprobs: scores(options).top_logprobs,
 			store: false,
-			stream: options.stream,
 		};
 	},
 	read(reply, data) {
@@ -170,31 +173,29 @@ const messages = {
 	headers: { "anthropic-version": "2023-06-01" },
 	build({ system, messages: list }, options) {
 		const readImage = (url) => {
-			const [head, data] = url.split(",");
-			return { type: "image", source: { type: "base64", media_type: head.slice(5).split(";")[0], data } };
+			const { type, data } = splitDataUrl(url);
+			return { type: "image", source: { type: "base64", media_type: type, data } };
 		};
 		const sent = convert(list, {
-			user: ({ text, images }) => ({ role: "user", content: images?.length ? [...images.map(readImage), { type: "text", text }] : text }),
+			user: convertUser("text", readImage),
 			assistant: ({ text, calls }) => ({
 				role: "assistant",
 				content: [...(text ? [{ type: "text", text }] : []), ...calls.map(({ id, name, input }) => ({ type: "tool_use", id, name, input: JSON.parse(input || "{}") }))],
 			}),
 			tool: ({ results }) => ({ role: "user", content: results.map(({ id, text }) => ({ type: "tool_result", tool_use_id: id, content: text })) }),
 		});
-		const effort = options.effort && options.effort !== "none" ? options.effort : undefined;
+		const effort = options.effort === "none" ? undefined : options.effort;
 		const format = options.schema && { type: "json_schema", schema: options.schema };
 		return {
-			model: options.model,
-			system: system,
+			system,
 			messages: sent,
 			max_tokens: options.maxTokens ?? 4096, // the API requires it
 			...sampling(options),
 			stop_sequences: options.stop,
-			thinking: options.effort ? { type: effort ? "adaptive" : "disabled" } : undefined,
+			thinking: options.effort && { type: effort ? "adaptive" : "disabled" },
 			output_config: effort || format ? { effort, format } : undefined,
 			tools: some(readTools(options.tools).map(({ parameters, ...tool }) => ({ ...tool, input_schema: parameters || { type: "object", properties: {} } }))),
-			tool_choice: options.toolChoice ? { type: options.toolChoice === "required" ? "any" : options.toolChoice } : undefined,
-			stream: options.stream,
+			tool_choice: options.toolChoice && { type: options.toolChoice === "required" ? "any" : options.toolChoice },
 		};
 	},
 	read(reply, data) {
@@ -230,21 +231,19 @@ const ollama = {
 	path: "/api/chat",
 	build({ system, messages: list }, options) {
 		const sent = convert(list, {
-			user: ({ text, images }) => ({ role: "user", content: text, images: some((images || []).map((url) => url.split(",")[1])) }),
+			user: ({ text, images }) => ({ role: "user", content: text, images: some((images || []).map((url) => splitDataUrl(url).data)) }),
 			assistant: ({ text, calls }) => ({
 				role: "assistant", content: text, tool_calls: some(calls.map(({ name, input }) => ({ function: { name, arguments: JSON.parse(input || "{}") } }))),
 			}),
 			tool: ({ results }) => results.map(({ name, text }) => ({ role: "tool", tool_name: name, content: text })),
 		});
 		return {
-			model: options.model,
 			messages: withSystem(system, sent),
-			think: options.effort ? options.effort !== "none" && options.effort : undefined,
+			think: options.effort && options.effort !== "none" && options.effort,
 			format: options.schema,
 			tools: wrapTools(options.tools),
 			options: { ...sampling(options), num_predict: options.maxTokens, stop: options.stop },
 			...scores(options),
-			stream: options.stream,
 		};
 	},
 	read(reply, data) {
@@ -263,4 +262,11 @@ const ollama = {
 };
 
 export const DIALECTS = { chat, responses, messages, ollama };
+
+/** The body of a request, as it is sent: JSON leaves out what is undefined. */
+export function buildBody(name, conversation, options) {
+	const { model, stream } = options;
+	return JSON.parse(JSON.stringify({ model, ...DIALECTS[name].build(conversation, options), stream }));
+}
+
 export const DIALECT_NAMES = Object.entries(DIALECTS).map(([name, { label }]) => [name, label]);

@@ -24,6 +24,8 @@ export function svg(tag, attributes, ...children) {
 	return element;
 }
 
+export const pre = (text = "") => h("pre", { tabIndex: 0 }, text);
+
 let lastId = 0;
 
 export function field(label, control) {
@@ -31,14 +33,26 @@ export function field(label, control) {
 	return h("div.field", h("label", { htmlFor: control.id }, label), control);
 }
 
+/** options: a name each, or [name, label]. */
 export function select(options, value, onchange) {
-	const control = h("select", options.map(([name, label]) => h("option", { value: name, selected: name === value }, label)));
-	if (onchange) control.addEventListener("change", () => onchange(control.value));
+	const control = h("select", { onchange: () => onchange?.(control.value) }, options.map((option) => {
+		const [name, label = name] = [].concat(option);
+		return h("option", { value: name, selected: name === value }, label);
+	}));
 	return control;
 }
 
 export const button = (label, onclick, props) => h("button", { type: "button", onclick, ...props }, label);
 export const quiet = (label, onclick, props) => button(label, onclick, { className: "quiet", ...props });
+
+export const submitButton = (label) => h("button.primary", { type: "submit" }, label);
+
+export const form = (selector, onsubmit, ...children) => h(selector, {
+	onsubmit: (event) => {
+		event.preventDefault();
+		onsubmit();
+	},
+}, ...children);
 
 export function copyButton(read) {
 	const control = quiet("Copy", async () => {
@@ -61,24 +75,32 @@ export function count(value) {
 	return value < 10_000 ? `${Math.round(value * 10) / 10}` : `${(value / 1000).toFixed(value < 100_000 ? 1 : 0)}k`;
 }
 
+export const readProblem = (promise) => promise.then(() => "", ({ message }) => message);
+
+export const total = (items, name) => items.reduce((all, item) => all + item[name], 0);
+
+export const showWarnings = (warnings) => warnings.map((warning) => h("p.warning", warning));
+
+export const toSpans = (facts) => facts.filter(Boolean).map((fact) => h("span", fact));
+
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** {value} or {error} of JSON that a user typed; an empty text has the value undefined. */
-export function parseJson(text) {
+/** {value, problem} of JSON that a user typed; an empty text has neither. check: the problem of a value of the wrong form. */
+export function parseJson(text, check) {
 	try {
-		return { value: text.trim() ? JSON.parse(text) : undefined };
-	} catch (error) {
-		return { error: error.message };
+		const value = text.trim() ? JSON.parse(text) : undefined;
+		return { value, problem: value === undefined ? "" : check?.(value) };
+	} catch ({ message }) {
+		return { problem: message };
 	}
 }
 
-/** A text area for JSON with its state below. check: the problem of a value of the wrong form. */
-export function jsonEditor(label, text, onchange, check = () => "") {
+/** A text area for JSON with its state below. */
+export function jsonEditor(label, text, onchange, check) {
 	const state = h("small", { role: "status" });
 	const area = h("textarea.code", { rows: 6, spellcheck: false, value: text, "aria-label": label, oninput: () => validate() });
 	const validate = () => {
-		const { value, error } = parseJson(area.value);
-		const problem = error || (value === undefined ? "" : check(value));
+		const { value, problem } = parseJson(area.value, check);
 		area.setAttribute("aria-invalid", Boolean(problem));
 		state.className = problem ? "bad" : "";
 		state.textContent = problem || (value === undefined ? "" : "Valid.");
@@ -88,14 +110,13 @@ export function jsonEditor(label, text, onchange, check = () => "") {
 	return { area, parts: [area, state], set: (next) => ((area.value = next), validate()) };
 }
 
-/** Calls `update` at most once a frame. */
+/** A function that calls `update` in the next frame, once. */
 export function throttle(update) {
 	let frame = 0;
-	const run = () => {
+	return () => (frame ||= requestAnimationFrame(() => {
 		frame = 0;
 		update();
-	};
-	return { request: () => (frame ||= requestAnimationFrame(run)), cancel: () => cancelAnimationFrame(frame) };
+	}));
 }
 
 /** Text with its fenced code blocks set apart; everything stays a text node. */
@@ -105,7 +126,7 @@ export function prose(text) {
 	for (let at = 0; at < parts.length; at += 3) {
 		const [plain, language, code] = parts.slice(at, at + 3);
 		if (plain) nodes.push(h("div.text", plain));
-		if (code !== undefined) nodes.push(h("div.fence", h("div.row.spread", h("span", language), copyButton(() => code)), h("pre", { tabIndex: 0 }, code)));
+		if (code !== undefined) nodes.push(h("div.fence", h("div.row.spread", h("span", language), copyButton(() => code)), pre(code)));
 	}
 	return nodes;
 }

@@ -2,7 +2,7 @@
 
 import { get, post, send } from "./api.js";
 import { drawHistogram, drawLines, drawTable, parseMetrics, poll, readHistogram, sum, tile } from "./charts.js";
-import { count, h, quiet, seconds } from "./dom.js";
+import { count, h, quiet, readProblem, seconds, showWarnings } from "./dom.js";
 import { loadModels } from "./state.js";
 
 const MAX_SAMPLES = 120;
@@ -22,7 +22,7 @@ export function createServer() {
 
 	function drawLoad(samples) {
 		const point = { at: performance.now() / 1000 };
-		for (const [name, metric] of Object.entries(GAUGES)) point[name] = sum(samples, metric) ?? 0;
+		for (const [name, metric] of Object.entries(GAUGES)) point[name] = sum(samples, metric);
 		const last = history.at(-1) || point;
 		const rate = (name) => Math.max(0, (point[name] - last[name]) / (point.at - last.at || 1));
 		Object.assign(point, { generatedRate: rate("generated"), promptRate: rate("prompt") });
@@ -45,11 +45,7 @@ export function createServer() {
 	}
 
 	async function change(action, model) {
-		try {
-			await post(`/models/${action}`, { model });
-		} catch (error) {
-			problem.textContent = `${model}: ${error.message}`;
-		}
+		problem.textContent = await readProblem(post(`/models/${action}`, { model }));
 		await drawModels();
 		loadModels();
 	}
@@ -80,18 +76,14 @@ export function createServer() {
 			line.latency_s === null && line.error === null ? "running" : `${line.status}`,
 			line.prompt_tokens && `${line.prompt_tokens}${line.cached_tokens ? ` (${line.cached_tokens} cached)` : ""}`,
 			`${line.output_tokens}`, seconds(line.ttft_s), seconds(line.latency_s),
-			h("div", line.error && h("span.bad", line.error), line.warnings.map((warning) => h("p.warning", warning)))])));
+			h("div", line.error && h("span.bad", line.error), showWarnings(line.warnings))])));
 	}
 
-	const { show, hide } = poll(async () => {
-		try {
-			const response = await send("/metrics", { quiet: true });
-			drawLoad(parseMetrics(await response.text()));
-			// Models and requests change less often than the load.
-			if (round++ % 2 === 0) await Promise.all([drawModels(), drawRequests()]);
-		} catch (error) {
-			problem.textContent = error.message;
-		}
+	const polling = poll(async () => {
+		const response = await send("/metrics", { quiet: true });
+		drawLoad(parseMetrics(await response.text()));
+		// Models and requests change less often than the load.
+		if (round++ % 2 === 0) await Promise.all([drawModels(), drawRequests()]);
 	});
-	return { element: h("div.view", tiles, problem, charts, models, requests), show, hide, refresh: () => (round = 0) };
+	return { ...polling, element: h("div.view", polling.problem, tiles, charts, problem, models, requests), refresh: () => (round = 0) };
 }

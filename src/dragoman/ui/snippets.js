@@ -4,7 +4,6 @@ import { DIALECTS } from "./dialects.js";
 import { pretty } from "./dom.js";
 
 export const SNIPPETS = [["curl", "curl"], ["openai", "Python, openai"], ["anthropic", "Python, anthropic"], ["ollama", "Python, ollama"], ["javascript", "JavaScript"]];
-const SDKS = { openai: "Chat Completions or Responses", anthropic: "Messages", ollama: "Ollama" };
 /** Fields that an SDK's method does not have, and takes in `extra_body`. */
 const EXTRA = { chat: ["top_k", "return_token_ids"], responses: ["top_k", "seed", "stop"], messages: ["temperature", "top_p", "top_k", "seed"], ollama: [] };
 
@@ -34,16 +33,15 @@ export function snippet(language, base, dialect, body, hasKey) {
 		anthropic: { messages: "messages.create" },
 		ollama: { ollama: "chat" },
 	}[language][dialect];
-	if (!method) return `# This SDK speaks ${SDKS[language]}: choose that API above.\n`;
+	if (!method) return `# The package ${language} speaks another API: choose that API above.\n`;
 	const key = hasKey ? 'os.environ["DRAGOMAN_API_KEY"]' : '"none"';
 	const client = {
 		openai: `OpenAI(base_url="${base}/v1", api_key=${key})`,
 		anthropic: `Anthropic(base_url="${base}", api_key=${key})`,
 		ollama: `Client(host="${base}"${hasKey ? `, headers={"authorization": "Bearer " + ${key}}` : ""})`,
 	}[language];
-	const known = Object.entries(body).filter(([name]) => !EXTRA[dialect].includes(name));
-	const extra = Object.entries(body).filter(([name]) => EXTRA[dialect].includes(name));
-	if (extra.length) known.push(["extra_body", Object.fromEntries(extra)]);
+	const { true: extra, false: known } = Object.groupBy(Object.entries(body), ([name]) => EXTRA[dialect].includes(name));
+	if (extra) known.push(["extra_body", Object.fromEntries(extra)]);
 	const fields = known.map(([name, value]) => `    ${name}=${python(value)},\n`).join("");
 	const show = body.stream ? "for event in reply:\n    print(event)\n" : "print(reply)\n";
 	return `${hasKey ? "import os\n\n" : ""}import ${language}\n\nclient = ${language}.${client}\nreply = client.${method}(\n${fields})\n${show}`;

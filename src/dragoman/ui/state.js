@@ -16,8 +16,7 @@ const load = (name) => {
 };
 
 export const settings = {
-	model: "", dialect: "chat", system: "", temperature: "", topP: "", topK: "", maxTokens: "", seed: "", stop: "",
-	effort: "", tools: "", toolChoice: "", schema: "", stream: true, logprobs: true, alternatives: "5", ...load(SETTINGS),
+	model: "", dialect: "chat", system: "", tools: "", schema: "", stream: true, logprobs: true, alternatives: "5", ...load(SETTINGS),
 };
 
 const NUMBERS = ["temperature", "topP", "topK", "maxTokens", "seed", "alternatives"];
@@ -39,15 +38,17 @@ export const hasCapability = (name) => models.find(({ id }) => id === settings.m
 
 /** The options of a request. Throws an Error with a text for the user. */
 export function readOptions() {
-	const tools = parseJson(settings.tools);
-	const schema = parseJson(settings.schema);
-	const problem = tools.error || (tools.value && checkTools(tools.value));
-	if (problem) throw new Error(`Tools: ${problem}`);
-	if (schema.error) throw new Error(`Output schema: ${schema.error}`);
+	const parse = (label, text, check) => {
+		const { value, problem } = parseJson(text, check);
+		if (problem) throw new Error(`${label}: ${problem}`);
+		return value;
+	};
+	const tools = parse("Tools", settings.tools, checkTools);
+	const schema = parse("Output schema", settings.schema);
 	const read = ([name, value]) => [name, value === "" ? undefined : NUMBERS.includes(name) ? Number(value) : value];
 	const options = Object.fromEntries(Object.entries(settings).map(read));
 	const logprobs = (settings.logprobs && hasCapability("logprobs")) || undefined;
-	return { ...options, stop: options.stop?.split("\n").filter(Boolean), tools: tools.value, schema: schema.value, logprobs };
+	return { ...options, stop: options.stop?.split("\n").filter(Boolean), tools, schema, logprobs };
 }
 
 let lastId = 0;

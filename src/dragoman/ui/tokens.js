@@ -2,8 +2,8 @@
 
 import { post } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
-import { DIALECTS, newReply } from "./dialects.js";
-import { button, h, rove } from "./dom.js";
+import { buildBody, DIALECTS, newReply } from "./dialects.js";
+import { button, h, rove, showWarnings } from "./dom.js";
 import * as state from "./state.js";
 
 const MAX_SHOWN = 6000;
@@ -14,9 +14,9 @@ const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t
 
 /** The prompt of a request, rendered again. Ollama's API has no such route: its conversation goes through another one. */
 function explain(node, conversation, options) {
-	const dialect = DIALECTS[node.dialect === "ollama" ? "chat" : node.dialect];
-	const body = { ...dialect.build(conversation, options), stream: false, stream_options: undefined };
-	return post(`${dialect.path}/explain`, body, { headers: dialect.headers });
+	const name = node.dialect === "ollama" ? "chat" : node.dialect;
+	const { path, headers } = DIALECTS[name];
+	return post(`${path}/explain`, buildBody(name, conversation, { ...options, stream: false }), { headers });
 }
 
 export function createTokens(app) {
@@ -77,7 +77,7 @@ export function createTokens(app) {
 		const { prompt: promptTokens, cached, completion } = reply.usage || {};
 		element.replaceChildren(h("div.split",
 			h("div",
-				problems.map((problem) => h("p.warning", problem)),
+				showWarnings(problems),
 				reply.error && renderError(reply.error),
 				h("p.row.legend", "Probability", LEVELS.map((bound, at) => h(`span.tok.p${at}`, bound ? `≥ ${bound * 100} %` : "< 10 %")), h("span.tok.control", "control token"), h("span.tok.cached", "from the prefix cache")),
 				heading("Prompt as rendered", `${prompt.length || promptTokens || 0} tokens${cached ? `, ${cached} from the cache` : ""}`),
@@ -86,7 +86,7 @@ export function createTokens(app) {
 				heading("Answer", `${tokens.length || completion || 0} tokens`),
 				tokens.length ? draw(tokens, "Tokens of the answer") : h("p", `${DIALECTS[node.dialect].label} returns no tokens, or the page has been loaded again since.`),
 				!isScored && state.hasCapability("logprobs") && h("p.row", button("Ask again with log-probabilities", () => rescore(node, conversation))),
-				h("div.meta", describe(node))),
+				h("div.meta", describe(reply))),
 			detail));
 	}
 
@@ -94,7 +94,6 @@ export function createTokens(app) {
 	async function rescore(node, conversation) {
 		const copy = { ...node, dialect: "chat", reply: newReply(), wire: {} };
 		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: true }, copy);
-		Object.assign(copy, { seconds: copy.wire.seconds, first: undefined });
 		app.node = copy;
 		load(copy);
 	}
@@ -103,7 +102,7 @@ export function createTokens(app) {
 }
 
 function describeToken({ text, id, part, isCached, logprob, top }, at, isControl) {
-	const rows = [["Text", JSON.stringify(text)], ["Id", id], ["Position", at], ["Part", part], ["Kind", isControl && "control token"], ["Cache", isCached && "from the prefix cache"]];
+	const rows = [["Text", JSON.stringify(text)], ["Id", id], ["Position", at], ["Part", part], ["Kind", isControl ? "control token" : isCached && "from the prefix cache"]];
 	if (logprob !== null) rows.push(["Logprob", logprob.toFixed(4)], ["Probability", percent(Math.exp(logprob))]);
 	const bars = top.map((other) => {
 		const p = Math.exp(other.logprob);

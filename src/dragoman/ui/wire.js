@@ -2,8 +2,8 @@
 
 import { BASE, readKey } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
-import { DIALECTS, DIALECT_NAMES, newReply } from "./dialects.js";
-import { button, copyButton, field, h, pretty, seconds, select, throttle } from "./dom.js";
+import { buildBody, DIALECTS, DIALECT_NAMES, newReply } from "./dialects.js";
+import { button, copyButton, field, form, h, pre, pretty, readProblem, seconds, select, submitButton, throttle } from "./dom.js";
 import { snippet, SNIPPETS } from "./snippets.js";
 import * as state from "./state.js";
 
@@ -16,25 +16,22 @@ export function createWire(app) {
 	const stop = button("Stop", () => running?.abort(), { className: "danger", hidden: true });
 	let running = null;
 	let shownNode = null;
-	const start = async (event) => {
-		event.preventDefault();
+	const askBoth = async () => {
+		const options = state.readOptions();
+		const conversation = { system: state.settings.system, messages: [{ role: "user", text: question.value }] };
+		await Promise.all(columns.map((column) => column.run(conversation, options, running.signal)));
+	};
+	const start = async () => {
 		if (running) return;
 		running = new AbortController();
 		stop.hidden = false;
-		problem.textContent = "";
-		try {
-			const options = state.readOptions();
-			const conversation = { system: state.settings.system, messages: [{ role: "user", text: question.value }] };
-			await Promise.all(columns.map((column) => column.run(conversation, options, running.signal)));
-		} catch (error) {
-			problem.textContent = error.message;
-		}
+		problem.textContent = await readProblem(askBoth());
 		running = null;
 		stop.hidden = true;
 	};
 	return {
 		element: h("div.view",
-			h("form.card", { onsubmit: start }, field("The same question to both", question), h("div.row", h("button.primary", { type: "submit" }, "Send to both"), stop), problem),
+			form("form.card", start, field("The same question to both", question), h("div.row", submitButton("Send to both"), stop), problem),
 			h("div.columns", columns.map((column) => column.element))),
 		show: () => app.node?.wire?.body && app.node !== shownNode && columns[0].open((shownNode = app.node)),
 		refresh: () => columns.forEach((column) => column.writeCode()),
@@ -49,16 +46,16 @@ function createColumn(dialect) {
 		writeCode();
 	});
 	const language = select(SNIPPETS, "curl", () => writeCode());
-	const code = h("pre", { tabIndex: 0 });
+	const code = pre();
 	const output = h("div.group");
-	const body = h("pre", { tabIndex: 0 });
+	const body = pre();
 	const answer = h("div.text");
 	const facts = h("div.meta");
 	const events = h("ol.events", { "aria-label": "Events" });
 
 	function writeCode() {
 		const example = { system: "", messages: [{ role: "user", text: "Hello" }] };
-		const sent = last?.wire.body ?? JSON.parse(JSON.stringify(DIALECTS[dialect].build(example, { model: state.settings.model, stream: true })));
+		const sent = last?.wire.body ?? buildBody(dialect, example, { model: state.settings.model, stream: true });
 		code.textContent = snippet(language.value, BASE, dialect, sent, Boolean(readKey()));
 	}
 
@@ -67,24 +64,22 @@ function createColumn(dialect) {
 		body.textContent = pretty(wire.body);
 		answer.textContent = reply.text || reply.calls.map((call) => `${call.name}(${call.input})`).join("\n");
 		for (let at = events.childElementCount; at < Math.min(wire.events.length, MAX_EVENTS); at++) events.append(drawEvent(wire.events[at], wire.events[at - 1]?.at ?? 0));
-		facts.replaceChildren(...describe({ reply, first: wire.first, seconds: wire.seconds }), h("span", `${wire.events.length} events`));
+		facts.replaceChildren(...describe(reply), h("span", `${wire.events.length} events`));
 	}
 
-		function open(entry) {
+	function open(entry) {
 		last = entry;
 		picker.value = dialect = entry.wire.dialect;
 		events.replaceChildren();
-		output.replaceChildren(h("code", `POST ${entry.wire.path}`), h("details", h("summary", "Request body"), body), entry.reply.error ? renderError(entry.reply.error) : answer, facts, events);
+		output.replaceChildren(h("code", `POST ${DIALECTS[dialect].path}`), h("details", h("summary", "Request body"), body), entry.reply.error ? renderError(entry.reply.error) : answer, facts, events);
 		draw();
 		writeCode();
 	}
 
 	async function run(conversation, options, signal) {
-		const entry = { wire: { dialect, path: DIALECTS[dialect].path, events: [] }, reply: newReply() };
+		const entry = { wire: { dialect, events: [] }, reply: newReply() };
 		open(entry);
-		const drawing = throttle(draw);
-		await ask(dialect, conversation, options, { ...entry, signal, onchange: drawing.request });
-		drawing.cancel();
+		await ask(dialect, conversation, options, { ...entry, signal, onchange: throttle(draw) });
 		open(entry);
 	}
 

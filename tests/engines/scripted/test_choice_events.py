@@ -62,12 +62,12 @@ async def test_usage_counts_the_tokens_that_ride_on_the_events():
 async def test_started_counts_the_words_of_the_prompt_and_nothing_is_cached():
     text = "user: 123456"
     first = (await events(engine(Script.of(Say("x"))), chat(user("123456"))))[0]
-    assert first == Started(len(text) // 3, 0)
+    assert first == Started(len(text) // 3, 0, written_tokens=0)
 
 
 async def test_a_script_may_report_other_counts():
     script = Script((ScriptEntry((Say("x"),), usage=UsageOverride(prompt=10, cached=8, completion=3, reasoning=1)),))
-    assert (await ask(engine(script))).usage == Usage(10, 3, 8, 1)
+    assert (await ask(engine(script))).usage == Usage(10, 3, 8, 1, written=0)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_prompt_that_leaves_no_room_is_refused(text: str):
 async def test_a_plain_prompt_is_counted_as_a_tokenizer_would():
     request = GenerateRequest("m", "<|end|>abc", return_prompt=True)
     started, prompt, *_ = await events(engine(Script.of(Say("x"))), request)
-    assert started == Started(3, 0)
+    assert started == Started(3, 0, written_tokens=0)
     assert isinstance(prompt, PromptTokens)
     assert [token.id for token in prompt.tokens][:2] == [0, 1]
 

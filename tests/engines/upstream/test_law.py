@@ -67,7 +67,7 @@ def messages(**more: Any) -> tuple[str, dict[str, Any]]:
 ASKED = {
     "chat": chat(),
     "chat of three": chat(n=3),
-    "chat with logprobs": chat(logprobs=True, top_logprobs=2),
+    "chat with logprobs": chat(logprobs=True, top_logprobs=1),
     "chat with ids": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True),
     "chat cut short": chat(max_tokens=5),
     "chat with a stop": chat(stop=["three"]),
@@ -75,7 +75,7 @@ ASKED = {
     "completions": completions(),
     "completions of two prompts": completions(prompt=["Once", "Twice"], n=2),
     "completions of ids": completions(prompt=[40, 41, 42]),
-    "completions with logprobs": completions(logprobs=2, return_token_ids=True),
+    "completions with logprobs": completions(logprobs=1, return_token_ids=True),
     "completions of ids, with ids": completions(prompt=[300, 301, 302], return_token_ids=True),
     "completions of ids, echoed": completions(prompt=[300, 301, 302], echo=True),
     "completions with an echo": completions(echo=True),

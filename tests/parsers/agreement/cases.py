@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dragoman.core.events import TextDelta, Token
 from dragoman.core.message import FunctionTool
-from dragoman.core.syntax import Parser
+from dragoman.core.syntax import Parser, ToolFormat
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 _MARK = re.compile(r"<[^<>\s=\"]+>|\[/?[A-Z_]+\]|◁/?think▷")
 _CONTROL = re.compile(r"<\|[^<>|\s]+\|?>|<\uff5c[^<>\uff5c\s]+\uff5c>|<reserved_\d+>|<[be]os>|</?s>")
 """Control tokens: the engine keeps those that are no marks of the format from the parser."""
+ONE_PARSER_FAMILIES = frozenset({"gemma4", "kimi_k3", "minimax_m2"})
+"""Families of which vLLM's parser of calls reads the reasoning too, and drops it."""
 _MORE_MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>", "</tool_response>", "<|tool_response>")
 
 
@@ -147,6 +149,35 @@ def split_tokens(text: str) -> list[str]:
 
 def read_tools(case: Case) -> tuple[Reading, ...]:
     """The readings of this package: whole, and token by token. All tools that vLLM found are declared."""
+    found, tools = _find_tool_format(case)
+
+    def build() -> Parser:
+        return registry.create_parser(None, found, context(*tools))
+
+    return _read(build, case.text, found.markers)
+
+
+def read_tools_behind_reasoning(case: Case) -> Iterator[Reading]:
+    """The readings, without their reasoning, where one parser of vLLM reads reasoning and calls and drops the former.
+
+    Its two parsers here are then compared together: where the template opened the reasoning, and where it did not.
+    """
+    if case.family not in ONE_PARSER_FAMILIES:
+        return
+    reasoning, (found, tools) = registry.find_reasoning_format(case.family, case.marks), _find_tool_format(case)
+    assert reasoning is not None
+
+    for beginning in ("", reasoning.syntax.begin):
+
+        def build(tail: str = f"assistant\n{beginning}") -> Parser:
+            return registry.create_parser(reasoning, found, context(*tools, tail=tail))
+
+        whole, _ = _read(build, case.text, (*found.markers, *reasoning.markers))
+        yield msgspec.structs.replace(whole, reasoning="")
+
+
+def _find_tool_format(case: Case) -> tuple[ToolFormat, list[FunctionTool]]:
+    """The format of a case's family, and the tools that are declared."""
     declared = {tool.name: tool.parameters for tool in case.tools}
     called = (name for reading in case.readings for name, _ in reading.calls)
     names = dict.fromkeys([*declared, *called, "a_tool_that_is_not_called"])
@@ -158,11 +189,7 @@ def read_tools(case: Case) -> tuple[Reading, ...]:
 
     found = registry.find_tool_format(case.family, case.marks)
     assert found is not None
-
-    def build() -> Parser:
-        return registry.create_parser(None, found, context(*tools))
-
-    return _read(build, case.text, found.markers)
+    return found, tools
 
 
 def read_reasoning(case: Case) -> tuple[Reading, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .cases import Case, Reading, load_cases, load_differences, read_reasoning, read_tools
+from .cases import Case, Reading, load_cases, load_differences, read_reasoning, read_tools, read_tools_behind_reasoning
 
 READERS: dict[str, Callable[[Case], tuple[Reading, ...]]] = {"tools": read_tools, "reasoning": read_reasoning}
 every_kind = pytest.mark.parametrize("kind", READERS)
@@ -18,7 +18,10 @@ def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
     different: dict[str, object] = {}
     for case in load_cases(kind):
         ours = READERS[kind](case)[0]
-        if all(ours.meaning != reading.meaning for reading in case.readings):
+        meanings = {ours.meaning}
+        if kind == "tools":
+            meanings.update(reading.meaning for reading in read_tools_behind_reasoning(case))
+        if meanings.isdisjoint(reading.meaning for reading in case.readings):
             different[case.id] = case.text, case.readings, ours
     assert {id: found for id, found in different.items() if id not in explained} == {}, "explain them or agree"
     assert explained - different.keys() == set(), "these agree now: remove them from differences.json"
@@ -31,7 +34,7 @@ def test_the_reading_does_not_depend_on_the_deltas(kind: str):
         assert whole == streamed, case
 
 
-@pytest.mark.parametrize(("kind", "number", "agreeing"), [("tools", 675, 575), ("reasoning", 220, 209)])
+@pytest.mark.parametrize(("kind", "number", "agreeing"), [("tools", 675, 580), ("reasoning", 220, 209)])
 def test_as_many_texts_agree_as_ever(kind: str, number: int, agreeing: int):
     differing = sum(len(difference.cases) for difference in load_differences() if difference.kind == kind)
     assert len(load_cases(kind)) == number

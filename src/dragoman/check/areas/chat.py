@@ -28,9 +28,12 @@ TIME: Json = {"type": "object", "properties": {}, "required": [], "additionalPro
 TOOLS: list[Json] = [
     {
         "type": "function",
-        "function": {"name": "get_weather", "description": "Weather of a city", "parameters": WEATHER},
+        "function": {"name": "get_weather", "description": "Weather of a city", "parameters": WEATHER, "strict": True},
     },
-    {"type": "function", "function": {"name": "get_time", "description": "The time now", "parameters": TIME}},
+    {
+        "type": "function",
+        "function": {"name": "get_time", "description": "The time now", "parameters": TIME, "strict": True},
+    },
 ]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
@@ -229,7 +232,7 @@ async def n(s: Session) -> None:
 
 @AREA.check("A stream with `n` interleaves its choices under their own indices, each with one end.")
 async def n_of_stream(s: Session) -> None:
-    body = {**CHAT.ask_stream(s.model, STORY, 8), "n": 2}
+    body = {**CHAT.ask_stream(s.model, STORY, 8), "temperature": 1, "n": 2}
     exchange = await s.ask(PATH, body, feature="n")
     answers = [fold_chat(exchange.body, index) for index in (0, 1)]
     require(

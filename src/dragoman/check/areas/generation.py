@@ -283,7 +283,7 @@ async def nulls(s: Session, d: Dialect) -> None:
     names = {
         "chat": ("stop", "n", "logprobs", "tools", "tool_choice", "response_format", "user", "metadata"),
         "completions": ("stop", "n", "logprobs", "suffix", "echo", "user", "best_of"),
-        "responses": ("instructions", "include", "metadata", "previous_response_id", "tools", "user", "reasoning"),
+        "responses": ("instructions", "include", "metadata", "previous_response_id", "reasoning"),
         "messages": ("stop_sequences", "system", "tools", "tool_choice", "metadata", "thinking"),
     }.get(d.name, ("format", "keep_alive", "think"))
     for name in names:

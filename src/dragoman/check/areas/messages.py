@@ -17,8 +17,8 @@ AREA = AREAS["messages"]
 PATH = MESSAGES.path
 CLAUDE_CODE_DOCS = "https://docs.anthropic.com/en/docs/claude-code/llm-gateway"
 TOOLS: list[Json] = [
-    {"name": "get_weather", "description": "Weather of a city", "input_schema": WEATHER},
-    {"name": "get_time", "description": "The time", "input_schema": TIME},
+    {"name": "get_weather", "description": "Weather of a city", "input_schema": WEATHER, "strict": True},
+    {"name": "get_time", "description": "The time", "input_schema": TIME, "strict": True},
 ]
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
 HI: Json = {"role": "user", "content": "Hi"}
@@ -417,7 +417,8 @@ def build_claude_code_request(model: str) -> Json:
     reminder = {"type": "text", "text": "<system-reminder>Be careful.</system-reminder>"}
     return {
         "model": model,
-        "max_tokens": 32000,
+        # Claude Code asks for 32,000: whether the server caps that is a rule of its own.
+        "max_tokens": 1024,
         "stream": True,
         "system": [
             {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"},

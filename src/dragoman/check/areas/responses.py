@@ -93,7 +93,6 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
         lambda r: tuple(r) >= RESPONSE_FIELDS or set(RESPONSE_FIELDS) <= set(r),
         "should",
     ),
-    ("no-null-user", "`user` is absent rather than null.", lambda r: r.get("user", 1) is not None, "should"),
 )
 
 

@@ -69,7 +69,10 @@ def _read_tei_rerank(
     """Read the form of Text Embeddings Inference, which names the documents `texts`."""
     if body.documents is not None:
         raise invalid_value("texts", "it cannot be combined with 'documents'")
-    if (body.truncation_direction or "right").lower() != "right":
+    direction = (body.truncation_direction or "right").lower()
+    if direction not in ("left", "right"):
+        raise invalid_value("truncation_direction", "expected 'right'")
+    if direction == "left":
         raise Unsupported("'truncation_direction' of left is not supported here.", param="truncation_direction")
     if body.raw_scores:
         body = msgspec.structs.replace(body, use_activation=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -45,7 +45,8 @@ class RerankBody(ScoringFields, frozen=True, kw_only=True):
     raw_scores: bool | None = None
     return_text: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+    truncation_direction: str | None = None
+    """Left or right, in capitals or not."""
 
 
 class ScoreBody(ScoringFields, frozen=True, kw_only=True):

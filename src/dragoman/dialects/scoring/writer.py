@@ -70,7 +70,7 @@ def render_rerank(
     return msgspec.json.encode(RerankAnswer(header.id, header.model, usage, results))
 
 
-class _TeiResult(Struct, frozen=True, omit_defaults=True):
+class TeiRerankResult(Struct, frozen=True, omit_defaults=True):
     index: int
     score: float
     text: str | UnsetType = UNSET
@@ -81,7 +81,7 @@ def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, to
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     return msgspec.json.encode(
         [
-            _TeiResult(index, scores.scores[index], UNSET if texts is None else replace_surrogates(texts[index]))
+            TeiRerankResult(index, scores.scores[index], UNSET if texts is None else replace_surrogates(texts[index]))
             for index in order
         ]
     )

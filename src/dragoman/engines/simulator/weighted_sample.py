@@ -71,8 +71,8 @@ class WeightedSample:
     def _round_values(self) -> None:
         """Merge values whose first digits are the same; each becomes the middle of its interval."""
         bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
-        kept, places = np.unique(bits, return_inverse=True)
+        first_bits, places = np.unique(bits, return_inverse=True)
         weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))
-        middles = (kept << _DROPPED_BITS) + (1 << (_DROPPED_BITS - 1))
+        middles = (first_bits << _DROPPED_BITS) + (1 << (_DROPPED_BITS - 1))
         self._values = array("d", middles.tobytes())
         self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())

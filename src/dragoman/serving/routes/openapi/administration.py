@@ -134,6 +134,7 @@ ADMINISTRATION: Catalogue = {
             ("/docs", "Show the API in a browser", "text/html"),
             ("/docs/viewer.js", "Read the page's program", "text/javascript"),
             ("/docs/viewer.css", "Read the page's style", "text/css"),
+            ("/docs/icon.svg", "Read the page's icon", "image/svg+xml"),
             ("/ui", "Show the page of this server", "text/html"),
         )
     },

@@ -33,7 +33,7 @@ from ....dialects.responses.parameters import RESPONSES
 from ....dialects.responses.wire import ResponsesBody
 from ....dialects.scoring.parameters import RERANK, SCORE
 from ....dialects.scoring.wire import RerankBody, ScoreBody
-from ....dialects.scoring.writer import RerankAnswer, ScoreAnswer
+from ....dialects.scoring.writer import RerankAnswer, ScoreAnswer, TeiRerankResult
 from ....dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
 from ....dialects.sglang.wire import SglangBody, SglangSamplingParams
 from ....dialects.sglang.writer import SglangAnswer
@@ -115,7 +115,10 @@ _GENERATE = Operation(
     envelopes=_SHARED_ENVELOPES,
 )
 _RERANK = Operation(
-    "Embeddings", "Order documents by their relevance to a query", (answer(RerankAnswer),), (RERANK_REQUEST,)
+    "Embeddings",
+    "Order documents by their relevance to a query",
+    (answer(RerankAnswer, list[TeiRerankResult]),),
+    (RERANK_REQUEST,),
 )
 _SCORE = Operation("Embeddings", "Score pairs of texts", (answer(ScoreAnswer),), (SCORE_REQUEST,))
 

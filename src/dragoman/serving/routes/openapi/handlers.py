@@ -20,16 +20,19 @@ from .document import describe_api
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """The page's Content-Security-Policy: no inline script or style, and nothing of another host."""
 VIEWER = Path(__file__).with_name("viewer")
+ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
 _FILES = (
-    ("/docs", "index.html", b"text/html; charset=utf-8"),
-    ("/docs/viewer.js", "viewer.js", b"text/javascript; charset=utf-8"),
-    ("/docs/viewer.css", "viewer.css", b"text/css; charset=utf-8"),
+    ("/docs", VIEWER / "index.html", b"text/html; charset=utf-8"),
+    ("/docs/viewer.js", VIEWER / "viewer.js", b"text/javascript; charset=utf-8"),
+    ("/docs/viewer.css", VIEWER / "viewer.css", b"text/css; charset=utf-8"),
+    # Without an icon browsers ask for /favicon.ico, and log that there is none.
+    ("/docs/icon.svg", ICON, b"image/svg+xml"),
 )
 
 
 def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
     """routes: all others, which the description includes."""
-    own = [Route(path, Access.PUBLIC, OPENAI, {"GET": _build_file_handler(name, type)}) for path, name, type in _FILES]
+    own = [Route(path, Access.PUBLIC, OPENAI, {"GET": _build_file_handler(file, type)}) for path, file, type in _FILES]
     description = ApiDescription()
     own.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
     description.routes = (*routes, *own)
@@ -77,8 +80,8 @@ def build_cached_response(
     return CompleteResponse(200, all_headers, body, len(body))
 
 
-def _build_file_handler(name: str, content_type: bytes) -> Handler:
-    body = (VIEWER / name).read_bytes()
+def _build_file_handler(file: Path, content_type: bytes) -> Handler:
+    body = file.read_bytes()
     headers = ((b"content-security-policy", PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
 
     async def show(http: HttpRequest) -> CompleteResponse:

@@ -1,0 +1,86 @@
+"""The viewer of the API's description at /docs in Chromium: all routes are shown without a complaint of the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from .devtools import BROWSER, Page, browsing
+from .running import serving
+
+pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
+
+LINKS = "[...document.querySelectorAll('#list a')]"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Generator[Page]:
+    """A page of an empty browser; at the end it must have complained of nothing, and asked one server only."""
+    with browsing(tmp_path) as opened:
+        opened.resize(1280, 800)
+        yield opened
+        # What the last command caused is reported by now.
+        opened.evaluate("0")
+        origins = ("about:", *(url.partition("/docs")[0] for url in opened.opened))
+        assert opened.complaints == []
+        assert [url for url in opened.requested if not url.startswith(origins)] == []
+
+
+def test_every_route_of_the_description_is_shown(page: Page, tmp_path: Path):
+    with serving("tiny --store memory", tmp_path) as address:
+        page.open(f"{address}/docs")
+        page.wait("document.querySelector('#operation h2')")
+        described = page.evaluate(
+            "fetch('openapi.json').then((response) => response.json()).then(({ paths }) =>"
+            " Object.entries(paths).flatMap(([path, methods]) => Object.keys(methods)"
+            ".filter((name) => name !== 'parameters' && !name.startsWith('x-'))"
+            ".map((method) => `${method.toUpperCase()}${path}`)))"
+        )
+        assert len(described) > 100
+        assert sorted(page.evaluate(f"{LINKS}.map((link) => link.textContent)")) == sorted(described)
+        # Each route is drawn with what it responds. An exception or a violation of the policy ends up in `complaints`.
+        for number in range(len(described)):
+            page.evaluate(f"{LINKS}[{number}].click()")
+            page.wait(f"{LINKS}[{number}].getAttribute('aria-current') === 'page'")
+            title = page.evaluate(f"{LINKS}[{number}].textContent")
+            assert page.text("#operation h2") == title
+            assert page.text("#operation pre").startswith("curl "), title
+            assert page.evaluate("document.querySelectorAll('#operation h3').length") > 0, title
+
+
+def test_a_route_is_found_by_a_field_and_its_schemas_open(page: Page, tmp_path: Path):
+    with serving("tiny --store memory", tmp_path) as address:
+        page.open(f"{address}/docs")
+        page.wait("document.querySelector('#operation h2')")
+        page.fill("#search", "chat stream_options")
+        page.wait(f"{LINKS}[0]?.textContent === 'POST/v1/chat/completions'")
+        page.evaluate(f"{LINKS}[0].click()")
+        page.wait("document.querySelector('#operation h2').textContent === 'POST/v1/chat/completions'")
+        assert "ChatRequest" in page.text("#operation details summary")
+        assert "stream_options" in page.text("#operation details table")
+        # Schemas that a field refers to open within it.
+        page.click("#operation table details summary")
+        page.wait("document.querySelector('#operation table details[open] table')")
+        page.fill("#search", "nosuchfieldanywhere")
+        page.wait("document.querySelector('#list').textContent === 'No route has these words.'")
+
+
+def test_a_protected_server_shows_its_routes_to_the_key(page: Page, tmp_path: Path):
+    with serving("tiny --store memory --api-key user --admin-api-key root", tmp_path) as address:
+        page.open(f"{address}/docs")
+        page.wait("document.querySelector('#operation .error')?.textContent.includes('needs an API key')")
+        page.fill("#key", "user")
+        page.press("Enter")
+        page.wait(f"{LINKS}.length > 10")
+        seen = page.evaluate(f"{LINKS}.length")
+        page.fill("#key", "root")
+        page.press("Enter")
+        page.wait(f"{LINKS}.length > {seen}")
+        assert "root" not in page.evaluate("JSON.stringify({...sessionStorage, ...localStorage}) + document.cookie")
+        assert "KEY" in page.text("#operation pre")
+        assert "root" not in page.text("#operation")
+    # The browser logs the 401 of the first request by itself.
+    assert [text for text in page.complaints if "(Unauthorized)" not in text] == []
+    page.complaints.clear()

@@ -1,0 +1,59 @@
+"""The diagrams of the docs are what their program draws, of the packages that there are."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import dragoman.core.engine
+import dragoman.core.events
+import dragoman.core.request
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("request", "packages", "deployment")
+
+
+@pytest.fixture(scope="module")
+def diagrams() -> Any:
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs" / "diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_files_are_what_the_program_draws(diagrams: Any) -> None:
+    drawn = dict(diagrams.draw_all())
+    assert {path.stem for path in drawn} == set(NAMES)
+    outdated = [path.name for path, text in drawn.items() if path.read_text(encoding="utf-8") != text]
+    assert outdated == [], "run: python docs/diagrams.py"
+
+
+def test_every_package_is_in_the_diagram_once(diagrams: Any) -> None:
+    packages = {path.parent.name for path in (ROOT / "src" / "dragoman").glob("*/__init__.py")}
+    drawn = [name for layer in diagrams.read_layers() for name in layer] + [name for name, _ in diagrams.ASIDE]
+    assert sorted(drawn) == sorted({*packages, "cli", "ui"})
+
+
+def test_what_passes_between_packages_has_its_name_in_the_code(diagrams: Any) -> None:
+    names = {name for pair in diagrams.BETWEEN for name in pair} - {"ASGI messages", "bytes", "bytes of the body"}
+    known = {*vars(dragoman.core.engine), *vars(dragoman.core.request), *vars(dragoman.core.events)}
+    assert names <= known, names - known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_diagram_loads_nothing_and_is_described(name: str) -> None:
+    text = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.get("role") == "img"
+    assert root.get("aria-label")
+    assert not re.search(r"href|url\(|@import|<script|\bon\w+=", text)
+    assert "prefers-color-scheme: dark" in text
+    used = [path for path in (ROOT / "docs").rglob("*.md") if f"images/{name}.svg" in path.read_text(encoding="utf-8")]
+    assert used, "no page shows it"
