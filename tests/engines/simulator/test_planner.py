@@ -56,6 +56,7 @@ def brute_force(candidates: list[FleetOption], workload: list[WorkloadRequest], 
     return min(costs)
 
 
+@pytest.mark.long
 def test_the_answer_is_that_of_trying_everything(
     candidates: list[FleetOption], workload: list[WorkloadRequest]
 ) -> None:
