@@ -91,7 +91,7 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed, the choice has an empty engine, and the reason says what to install. So has a LoRA
+    Where no engine is installed that supports it, the choice has an empty engine, and the reason says what to do. So has a LoRA
     adapter, which is served with its base model.
     """
     repository = open_repository(reference)
@@ -109,8 +109,7 @@ def prepare_model(settings: Settings, reference: ModelReference, engine: str | N
 
     Raises:
         HubError: there is no such model, or nothing of it can be loaded.
-        ValueError: the engine is not installed.
-        EngineError: the engine does not support the model.
+        ValueError: the engine is not installed, or does not support the model.
     """
     cached = find_cached_repository(reference)
     if cached is not None:
@@ -205,7 +204,13 @@ def _plan_safetensors(
         for file in repository.files:
             if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
                 repository.read(file.path)
-    check_architecture(choice.engine, repository.directory)
+    trusted = settings.trust_remote_code
+    try:
+        check_architecture(choice.engine, repository.directory, reference.repository, trust_remote_code=trusted)
+    except EngineError as error:
+        choice = EngineChoice("", str(error))
+    if choice.engine and not any(file.path == "tokenizer.json" for file in files):
+        raise HubError(f"{reference.repository} has no tokenizer.json; choose a repository that has one")
     return plan, choice
 
 

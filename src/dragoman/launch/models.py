@@ -338,7 +338,8 @@ def check(settings: Settings) -> None:
     check_model(settings.model)
     kind, path = parse_model(settings.model)
     if find_reference(settings.model) is None and find_model_name(kind, path) is not None:
-        check_local_model(kind, path, is_fallback=path == settings.model)
+        is_fallback = path == settings.model
+        check_local_model(kind, path, is_fallback=is_fallback, trust_remote_code=settings.trust_remote_code)
 
 
 def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
