@@ -91,8 +91,8 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed that supports it, the choice has an empty engine, and the reason says what to do. So has a LoRA
-    adapter, which is served with its base model.
+    Where no engine is installed that supports it, the choice has an empty engine, and the reason says what to do. So
+    has a LoRA adapter, which is served with its base model.
     """
     repository = open_repository(reference)
     if not is_adapter(repository.files):
