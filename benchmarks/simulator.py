@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from dragoman.engines.simulator.profile import (
 )
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
-from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman.engines.simulator.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
 from dragoman.engines.simulator.synthetic import SessionOptions, UniformLength, generate_poisson, generate_sessions
 from dragoman.engines.simulator.timing import Timing
@@ -62,7 +63,9 @@ def speed() -> None:
     _replayed("512 streams decoding", many, wide, profile.latency.compute_seconds)
 
 
-def _replayed(name: str, workload: list[WorkloadRequest], engine: SimulatedSchedulerConfig, seconds: StepTime) -> None:
+def _replayed(
+    name: str, workload: Sequence[WorkloadRequest], engine: SimulatedSchedulerConfig, seconds: StepTime
+) -> None:
     began = time.process_time()
     replayed = replay(workload, [EngineCore(SimulatedScheduler(engine), seconds)], frontend_seconds=0.001)
     took = time.process_time() - began
@@ -75,7 +78,7 @@ def _replayed(name: str, workload: list[WorkloadRequest], engine: SimulatedSched
     )
 
 
-def _scheduler_alone(workload: list[WorkloadRequest], engine: SimulatedSchedulerConfig) -> float:
+def _scheduler_alone(workload: Sequence[WorkloadRequest], engine: SimulatedSchedulerConfig) -> float:
     """Microseconds of schedule and update for each sequence in a step, of the same workload."""
     taken = 0.0
 
@@ -87,10 +90,12 @@ def _scheduler_alone(workload: list[WorkloadRequest], engine: SimulatedScheduler
             taken += time.thread_time() - began
             return step
 
-        def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
+        def update(
+            self, step: SchedulerOutput, count_sampled: CountSampled | None = None
+        ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
             nonlocal taken
             began = time.thread_time()
-            told = super().update(step)
+            told = super().update(step, count_sampled)
             taken += time.thread_time() - began
             return told
 

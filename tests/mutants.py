@@ -898,6 +898,20 @@ MUTANTS = (
         (f"{UPSTREAM}/test_engine.py",),
     ),
     Mutant(
+        "a body that the connection cuts off counts as whole",
+        "http_client/connection.py",
+        "if response is not None and self._framing is BodyFraming.CLOSE and exc is None:",
+        "if response is not None and exc is None:",
+        ("tests/http_client/test_responses.py",),
+    ),
+    Mutant(
+        "what follows a response is taken for the next one",
+        "http_client/connection.py",
+        "        if not is_exact:\n",
+        "        if False:\n",
+        ("tests/http_client/test_responses.py",),
+    ),
+    Mutant(
         "interleaved calls are said in the order in which their pieces come",
         "engines/upstream/tool_calls.py",
         "if len(self._queue) == 1 or not head.is_complete:",

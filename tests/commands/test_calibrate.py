@@ -109,10 +109,10 @@ def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None
 
 
 def test_a_live_server_is_driven_and_its_own_counts_are_kept() -> None:
-    workload = generate_poisson(
+    first = generate_poisson(
         np.random.default_rng(0), count=6, rate=200.0, inputs=FixedLength(9), outputs=FixedLength(4)
     )
-    workload.append(WorkloadRequest("next", 0.01, 5, 3, after="r0"))
+    workload = [*first, WorkloadRequest("next", 0.01, 5, 3, after="r0")]
     done: list[int] = []
     with served(create_app(build_models(Settings(), SystemClock()))) as url:
         log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)

@@ -20,8 +20,8 @@ BUILT: dict[str, dict[str, Any]] = {
     "upstream": {"upstream_kind": "openai", "upstream_model": "m", "model": "http://127.0.0.1:9/v1"},
 }
 """Engines that are built without a library or a model of their own, and what makes them look at every setting."""
-ELSEWHERE = {"instances", "dtype", "device", "threads"}
-"""Heeded before an engine is built, or a part of the name of what is kept in files."""
+ELSEWHERE = {"instances", "dtype", "device", "threads", "close_at_limit", "enable_lora"}
+"""Read before an engine is built or of every model, a part of the name of what is kept in files, or always on."""
 
 
 def read_by(engine: str) -> set[str]:

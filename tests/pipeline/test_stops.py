@@ -167,3 +167,11 @@ def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int
     assert [token.id for event in out for token in get_answer_tokens(event)] == ids
     assert isinstance(out[-1], ChoiceFinished)
     assert out[-1].stop == matched
+
+
+def test_text_without_tokens_is_stopped_too() -> None:
+    """An upstream may report none. `min_tokens` is 0, so no stop string comes too early."""
+    stage = StopStage(0, ("three",), includes_stop=False, min_tokens=0)
+    *texts, end = said(stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")])
+    assert text(texts) == "One "
+    assert end == ChoiceFinished(0, FinishReason.STOP, "three")

@@ -25,6 +25,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
+from tests.http.wire import serving
 from tests.pictures import PIXEL, PIXEL_URL, data_url, png
 from tests.serving.house import Still, tokenizer
 from tests.serving.responses.house import lifespan
@@ -73,11 +74,13 @@ async def sight(
     actor = ScriptedEngine(Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=lent)
     far = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
     there = create_app(far, clock=Still(), ids=RandomIdGenerator(), media=behind)
-    front = Models([ServedModel("m", EventBackend(engine(httpx2.ASGITransport(there))), 4096, 1_700_000_000)])
     store = MemoryStore(now=Still().now)
-    app = create_app(front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media)
-    async with lifespan(there), lifespan(app):
-        yield Sight(app, actor)
+    async with lifespan(there), serving(there) as wire:
+        upstream = engine(f"http://127.0.0.1:{wire.port}")
+        front = Models([ServedModel("m", EventBackend(upstream), 4096, 1_700_000_000)])
+        app = create_app(front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media)
+        async with lifespan(app):
+            yield Sight(app, actor)
 
 
 def fetching() -> MediaResolver:

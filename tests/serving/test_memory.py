@@ -24,14 +24,14 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection, as a server that tells of leaving has it. speaks: set when ten events have come.
+    """One connection, as a server that tells of leaving has it. speaks: set when four events have come.
 
     direct: whether it takes pieces without a coroutine, as a server of our own does.
     """
 
     def __init__(self, body: bytes, direct: bool) -> None:
         self.speaks, self.can_write = asyncio.Event(), False
-        self._body, self._direct, self._left = body, direct, 10
+        self._body, self._direct, self._left = body, direct, 4
 
     def watch(self, _: Callable[[], object] | None, /) -> None: ...
 
@@ -57,7 +57,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     """The least that a stream is: a task that waits."""
     del scope
     await receive()
-    for _ in range(10):
+    for _ in range(4):
         await send({"type": "http.response.start"})
     await asyncio.get_running_loop().create_future()
 

@@ -311,6 +311,11 @@ def _format_fit(profile: SimulatorProfile) -> str:
         ),
         f"  + context      {1e9 * latency.per_context_token:.4g} ns per context token while decoding",
         f"  + prompts      {1e12 * latency.per_prefill_pair:.4g} ps per query-key pair",
+        *(
+            [f"  + mixed steps  {1e6 * latency.per_mixed_sequence:.4g} us per sequence of a step with a prompt"]
+            if latency.per_mixed_sequence
+            else []
+        ),
         f"front end        {1000 * profile.frontend_seconds:.4g} ms per request",
         "",
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",

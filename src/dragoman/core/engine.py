@@ -112,6 +112,31 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
 
+class EventReceiver(Protocol):
+    """Takes events while the consumer of an engine's stream waits for the next: see `DirectEngine`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take events now. Otherwise the stream yields them."""
+        ...
+
+    def receive(self, events: list[Event]) -> None:
+        """Take the next events of the stream, all of them deltas. Does not raise."""
+        ...
+
+
+@runtime_checkable
+class DirectEngine(Protocol):
+    """An engine of events that can deliver deltas without resuming a coroutine for each."""
+
+    def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+        """As `Engine.generate`, but while the consumer waits for the next event, deltas may go to `receiver` instead.
+
+        Whatever starts, ends or fails the answer is yielded or raised.
+        """
+        ...
+
+
 @runtime_checkable
 class PromptCounter(Protocol):
     """An engine of events that counts the tokens of a prompt without answering it."""

@@ -82,7 +82,7 @@ def run(
     """
     configure_logging(settings)
     if settings.log_level == "info":
-        # httpx logs every request to an upstream engine; the access log already covers them.
+        # httpx2 logs every request that it sends, such as those for media.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     warn_unsupported(settings)
     configured_settings = settings

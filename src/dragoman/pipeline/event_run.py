@@ -1,18 +1,25 @@
-"""Runs one prompt on an engine of events, with the same parsers and stop strings as for engines of tokens."""
+"""Runs one prompt on an engine of events, with the same parsers and stop strings as for engines of tokens.
+
+As in `token_run`, the steps have two drivers: the consumer of `stream_batches`, and an engine that delivers deltas
+while that consumer waits and its receiver is ready.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
+from ..core.engine import DirectEngine
 from ..core.errors import EngineError
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Usage
 from .choice import ChoicePipeline
 from .engine_calls import EngineCall, Progress, close_stream, contain
 from .prepare import EventJob
+from .request_queue import QueuedRequest
+from .token_run import BatchReceiver
 
 
 class EventRun:
@@ -28,40 +35,52 @@ class EventRun:
         self._choices: list[ChoicePipeline] = []
         self._started = Started(0)
         self._completion_tokens = 0
-        self._failure: EngineError | None = None
+        self._failure: Exception | None = None
+        self._receiver: BatchReceiver | None = None
+        self._observers: tuple[Callable[[list[Event]], None], ...] = ()
         self._waiting_task: asyncio.Task[object] | None = None
         self._was_stopped = self._ended = False
+        self._place: QueuedRequest | None = None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         task, progress = asyncio.current_task(), self._progress
-        place = self._job.queue_ticket.enqueue()
+        self._place = place = self._job.queue_ticket.enqueue()
         progress.begin(self._fail)
         events: AsyncGenerator[Event] | None = None
         try:
             await place.wait_for_turn()
             with EngineCall():
-                events = self._job.engine.generate(self._job.request)
+                engine, request = self._job.engine, self._job.request
+                events = (
+                    engine.generate_directly(request, self)
+                    if self._receiver is not None and isinstance(engine, DirectEngine)
+                    else engine.generate(request)
+                )
             while not self._ended:
                 if self._failure is not None:
                     raise self._failure
                 self._waiting_task = task
+                event: Event | None = None
                 try:
                     event = await anext(events)
                 except BaseException as error:
                     failure = self._find_failure(error, task)
                     if failure is error:
                         raise
-                    raise failure from error
+                    if failure is not None:
+                        raise failure from error
                 finally:
                     self._waiting_task = None
+                if event is None:
+                    # A delta that was received directly has met the last stop string.
+                    yield [Finished(self._build_usage())]
+                    break
                 if self._failure is not None and task is not None:
                     # The engine has ignored the cancellation.
                     task.uncancel()
                     raise self._failure
                 progress.events += 1
                 canonical = self._feed(event)
-                if isinstance(event, Started):
-                    place.start()
                 if canonical:
                     yield canonical
         finally:
@@ -73,9 +92,47 @@ class EventRun:
                 # The engine works on the request until its stream is closed.
                 place.leave(self._completion_tokens or sum(choice.n_tokens for choice in self._choices))
 
-    def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException:
-        """What to raise instead of an exception of the engine's stream."""
-        if self._failure is not None and (task is None or not task.uncancel()):
+    def attach(self, receiver: BatchReceiver) -> None:
+        """As `TokenRun.attach`."""
+        self._receiver = receiver
+
+    def add_observer(self, observe: Callable[[list[Event]], None]) -> None:
+        """As `TokenRun.add_observer`."""
+        self._observers += (observe,)
+
+    @property
+    def is_ready(self) -> bool:
+        """As `EventReceiver.is_ready`."""
+        receiver = self._receiver
+        return receiver is not None and receiver.is_ready and self._failure is None and not self._ended
+
+    def receive(self, events: list[Event]) -> None:
+        """As `EventReceiver.receive`: the hot path of engines that deliver directly."""
+        receiver = self._receiver
+        assert receiver is not None
+        self._progress.events += 1
+        try:
+            batch: list[Event] = []
+            for event in events:
+                # As `_feed`, for deltas. The consumer yields the end, and closes the engine's stream.
+                self._grammar.feed(event)
+                batch += self._handle_event(event)
+                if self._was_stopped and all(choice.has_finished for choice in self._choices):
+                    self._ended = True
+                    break
+            if batch:
+                for observe in self._observers:
+                    observe(batch)
+                receiver.receive(batch)
+        # It belongs to this response, not to the connection that it came from.
+        except Exception as error:
+            self._failure = self._failure or error
+        if (self._ended or self._failure is not None) and self._waiting_task is not None:
+            self._waiting_task.cancel()
+
+    def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException | None:
+        """What to raise instead of an exception of the engine's stream; None where we have ended the response."""
+        if (self._ended or self._failure is not None) and (task is None or not task.uncancel()):
             return self._failure
         if isinstance(error, StopAsyncIteration):
             return ProtocolError("the engine's stream ended without Finished")
@@ -102,6 +159,8 @@ class EventRun:
         match event:
             case Started():
                 self._started = event
+                if self._place is not None:
+                    self._place.start()
                 self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
                 return [event]
             case PromptTokens():

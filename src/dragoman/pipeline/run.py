@@ -18,6 +18,9 @@ from .models import ServedModel, TokenBackend
 from .prepare import Job, TokenJob, prepare_job
 from .token_run import TokenRun
 
+DirectRun = TokenRun | EventRun
+"""A run to which a receiver can be attached."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRun:
@@ -37,7 +40,7 @@ class AdmittedRun:
     is_admitted: bool
     resume_ids: tuple[int, ...] | None = None
     jobs: tuple[Job, ...] = ()
-    direct: TokenRun | None = None
+    direct: DirectRun | None = None
 
 
 async def admit(
@@ -87,18 +90,17 @@ def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
 
 def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
-) -> tuple[AsyncGenerator[list[Event]], TokenRun | None]:
+) -> tuple[AsyncGenerator[list[Event]], DirectRun | None]:
     """The batches of one prompt, and the run to which a receiver may be attached."""
-    direct: TokenRun | None = None
+    direct: DirectRun
     if isinstance(job, TokenJob):
         direct = TokenRun(job, model.progress, model.delivery_rounds)
-        batches = direct.stream_batches()
     else:
-        batches = EventRun(job, model.progress).stream_batches()
+        direct = EventRun(job, model.progress)
+    batches = direct.stream_batches()
     if metrics is not None:
         batches = measure(batches, metrics)
-        if direct is not None:
-            direct.add_observer(metrics.observe_batch)
+        direct.add_observer(metrics.observe_batch)
     if (request.best_of or 0) > request.choices:
         return select_best(batches, request.choices), None
     return batches, direct

@@ -102,7 +102,9 @@ class StopStage:
         if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
             return [event]
         self._pending_tokens.push(event.text, event.tokens)
-        text = self._stops.feed(event.text, ignore=self._n_tokens <= self._min_tokens)
+        # An engine of events may report no tokens.
+        is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
+        text = self._stops.feed(event.text, ignore=is_early)
         self.matched = self._stops.matched
         if not text:
             return []

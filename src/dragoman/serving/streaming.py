@@ -26,7 +26,7 @@ from ..dialects.base import Writer
 from ..http.direct_write import DirectResponse
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
-from ..pipeline.token_run import TokenRun
+from ..pipeline.run import DirectRun
 from .keepalive import StreamMonitor
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class GenerationResponder(Responder):
         *,
         stream: bool,
         warnings: bytes = b"",
-        run: TokenRun | None = None,
+        run: DirectRun | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches, self._writer, self._warnings, self._run = batches, writer, warnings, run

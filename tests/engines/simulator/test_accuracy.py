@@ -10,6 +10,7 @@ from dragoman.engines.simulator.calibrate import NUM_VARIATIONS, calibrate, list
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
 from dragoman.engines.simulator.measurements import compare
 from dragoman.engines.simulator.profile import HeldOutError, SimulatorProfile, load
+from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman.engines.simulator.workload import WorkloadRequest
 
 from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
@@ -153,3 +154,24 @@ def test_a_wrong_setting_is_told_by_the_error(wrong: dict[str, int]) -> None:
     profile = load(RUNS[0].name)
     engine = msgspec.structs.replace(profile.engine, **wrong)
     assert worst(held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
+
+
+def test_a_server_whose_ranks_share_experts_is_within_three_per_cent_and_its_p99_within_six() -> None:
+    name = "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2"
+    workload, measured = log(name)
+    predicted = predict_profile(
+        find_gpu("rtxpro6000"),
+        load_model_shape("Qwen/Qwen3-30B-A3B"),
+        Parallelism(1, 2, expert=True),
+        name=name,
+        settings={"max_num_seqs": 128, "max_num_batched_tokens": 2048},
+    )
+    prior, ranks = predicted.expert_prior, predicted.hardware.ranks
+    assert prior is not None
+    found = fit(workload, measured[:FITTED], predicted.engine, prior, ranks=ranks)
+    simulated = simulate(workload, predicted.engine, found.latency, found.frontend_seconds, ranks=ranks).timings
+    error = compare(measured[FITTED:], simulated[FITTED:])
+    assert found.latency.per_mixed_sequence > 5e-5
+    for metric in (error.ttft, error.latency, error.tpot):
+        assert abs(metric.mean) < 0.03
+        assert abs(metric.p99) < 0.06

@@ -112,6 +112,12 @@ def test_a_step_costs_what_the_formula_says(load: StepLoad, seconds: float) -> N
     assert MODEL.compute_seconds(load) == pytest.approx(seconds)
 
 
+def test_sequences_cost_more_beside_a_prompt() -> None:
+    mixed = LatencyModel(0.01, per_mixed_sequence=1e-4)
+    assert mixed.compute_seconds(StepLoad(9, sequences=9)) == 0.01
+    assert mixed.compute_seconds(StepLoad(9, prefill_pairs=2.0, sequences=5)) == pytest.approx(0.0105)
+
+
 def test_no_step_is_shorter_than_the_floor() -> None:
     assert LatencyModel(0.01, floor=0.5).compute_seconds(StepLoad(1)) == 0.5
 
@@ -124,6 +130,7 @@ def test_no_step_is_shorter_than_the_floor() -> None:
         {"base": float("nan")},
         {"base": 1.0, "per_context_token": -1e-9},
         {"base": 1.0, "floor": -0.1},
+        {"base": 1.0, "per_mixed_sequence": -1e-9},
         {"base": 1.0, "per_token": (TokenCost(0, -1.0),)},
         {"base": 1.0, "per_token": (TokenCost(64, 1.0),)},
         {"base": 1.0, "per_token": (TokenCost(0, 1.0), TokenCost(0, 2.0))},

@@ -199,6 +199,7 @@ def test_the_memoized_latency_is_the_models_to_the_last_digit() -> None:
     model = LatencyModel(
         0.003, (TokenCost(0, 1e-5), TokenCost(64, 3e-5)), 3e-8, 7e-9, 1e-5, 0.0031, (TokenCost(0, 2e-6),)
     )
+    model = msgspec.structs.replace(model, per_mixed_sequence=3e-5)
     memoized = MemoizedLatency(model)
     for tokens, context, pairs in ((1, 10, 0.0), (70, 12345, 0.0), (300, 5000, 20500.5)):
         seconds = model.compute_seconds(StepLoad(tokens, context, pairs, 7))

@@ -342,7 +342,7 @@ async def test_the_state_of_the_replicas_is_shown():
 
 
 async def test_the_time_scale_changes_while_it_runs():
-    async with twin(time_scale=0.001) as sim:
+    async with twin(time_scale=0.02) as sim:
         asking = asyncio.create_task(sim.chat(max_tokens=20, ignore_eos=True))
         while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
             await asyncio.sleep(0.001)

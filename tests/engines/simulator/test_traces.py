@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,7 @@ VLLM_BENCH = """{"request_throughput": 1.0, "total_input_tokens": 30, "input_len
  "ttfts": [0.5, 0.25], "itls": [[0.1], []], "start_times": [100.0, 101.5], "errors": ["", ""]}"""
 
 
-def read(text: str, options: TraceOptions | None = None) -> tuple[list[WorkloadRequest], tuple[str, ...]]:
+def read(text: str, options: TraceOptions | None = None) -> tuple[Sequence[WorkloadRequest], tuple[str, ...]]:
     trace = read_trace(text.encode(), options or TraceOptions(), np.random.default_rng(1))
     return trace.requests, trace.notes
 
@@ -89,3 +91,12 @@ def test_a_broken_trace_names_its_place(text: str, complaint: str) -> None:
 def test_errors_of_traces_are_workload_errors() -> None:
     with pytest.raises(WorkloadError):
         read(AZURE.replace("4808", ""))
+
+
+@pytest.mark.parametrize(
+    "row", ["1.0,ChatGPT,inf,5", "nan,ChatGPT,5,5", "inf,ChatGPT,5,5", "1.0,ChatGPT,5,99999999999999999999"]
+)
+def test_a_row_that_is_no_request_is_an_error(row: str) -> None:
+    text = f"Timestamp,Model,Request tokens,Response tokens\n0.5,ChatGPT,3,4\n{row}\n"
+    with pytest.raises(WorkloadError, match=r"line ?3"):
+        read(text)

@@ -1,4 +1,4 @@
-"""A server whose engine is another server, both in the test's own process."""
+"""A server whose engine is another server, both in the test's own process, with a connection between them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.keepalive import StreamTimeouts
 from dragoman.serving.service import ServingOptions
+from tests.http.wire import serving
 from tests.serving.house import Counting, Still
 
 VLLM = ServingOptions(
@@ -30,14 +31,12 @@ async def asleep(_: float) -> None:
     await asyncio.Event().wait()
 
 
-def engine(
-    transport: httpx2.AsyncBaseTransport, kind: str = "dragoman", model: str = "m", **config: Any
-) -> UpstreamEngine:
+def engine(*urls: str, kind: str = "dragoman", model: str = "m", **config: Any) -> UpstreamEngine:
+    """urls: of the upstreams, without `/v1`."""
     sleep = config.pop("sleep", asleep)
-    upstreams = config.pop("upstreams", (Upstream("http://localhost/v1"),))
+    upstreams = config.pop("upstreams", tuple(Upstream(f"{url}/v1") for url in urls))
     return UpstreamEngine(
         UpstreamConfig(upstreams, model, KINDS[kind], config.pop("defaults", UpstreamDefaults()), **config),
-        transport=transport,
         sleep=sleep,
     )
 
@@ -50,17 +49,20 @@ def server(models: Models, options: ServingOptions | None = None) -> ASGIApp:
 async def relay(behind: Models, options: ServingOptions | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of a server in front of one that serves these models, of which the first counts."""
     first = next(iter(behind))
-    upstream = engine(httpx2.ASGITransport(server(behind, VLLM)), model=first.name)
-    front = Models(
-        [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
-    )
     await behind.start()
-    await front.start()
     try:
-        async with client(server(front, options)) as it:
-            yield it
+        async with serving(server(behind, VLLM)) as wire:
+            upstream = engine(f"http://127.0.0.1:{wire.port}", model=first.name)
+            front = Models(
+                [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
+            )
+            await front.start()
+            try:
+                async with client(server(front, options)) as it:
+                    yield it
+            finally:
+                await front.stop()
     finally:
-        await front.stop()
         await behind.stop()
 
 

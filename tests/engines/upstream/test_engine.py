@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import socket
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import httpx2
 import msgspec
@@ -26,6 +28,7 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
+from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import engine
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
@@ -33,28 +36,6 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 HELLO = b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 STREAM = {"content-type": "text/event-stream"}
-
-Handle = Callable[[httpx2.Request], httpx2.Response]
-
-
-class Pieces(httpx2.AsyncByteStream):
-    """A body as it comes; an error breaks it off, None waits for ever."""
-
-    def __init__(self, *pieces: bytes | Exception | None) -> None:
-        self._pieces = pieces
-        self.closed = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            if piece is None:
-                await asyncio.Event().wait()
-            elif isinstance(piece, Exception):
-                raise piece
-            else:
-                yield piece
-
-    async def aclose(self) -> None:
-        self.closed = True
 
 
 def streaming(*pieces: bytes | Exception | None) -> httpx2.Response:
@@ -66,17 +47,25 @@ def good(_: httpx2.Request) -> httpx2.Response:
 
 
 @asynccontextmanager
-async def serving(handle: Handle, *urls: str) -> AsyncGenerator[UpstreamEngine]:
-    def answer(request: httpx2.Request) -> httpx2.Response:
+async def serving(handle: Handle, *names: str, **config: Any) -> AsyncGenerator[UpstreamEngine]:
+    """names: of the upstreams, which are the first parts of their paths."""
+    async with far_server(healthy(handle)) as address:
+        upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-up") for name in names or ("a",))
+        it = engine(kind="compatible", upstreams=upstreams, **config)
+        await it.start()
+        try:
+            yield it
+        finally:
+            await it.stop()
+
+
+def healthy(handle: Handle) -> Handle:
+    """Health checks are answered; `handle` answers the rest."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
         return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
 
-    upstreams = tuple(Upstream(url, key="sk-up") for url in urls or ("http://a/v1",))
-    it = engine(httpx2.MockTransport(answer), "compatible", upstreams=upstreams)
-    await it.start()
-    try:
-        yield it
-    finally:
-        await it.stop()
+    return answer
 
 
 async def said(it: UpstreamEngine) -> list[Event]:
@@ -113,7 +102,8 @@ async def test_closing_hangs_up() -> None:
     async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as it:
         async with aclosing(it.generate(ASK)) as events:
             await anext(events)
-        assert body.closed
+        while not body.closed:  # noqa: ASYNC110 - the limit of the test ends it
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +190,7 @@ async def test_an_answer_that_breaks_off_is_a_failure(pieces: tuple[bytes, ...])
 
 
 async def test_silence_is_a_timeout() -> None:
-    async with serving(lambda _: streaming(ROLE, httpx2.ReadTimeout("silent"))) as it:
+    async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as it:
         with pytest.raises(EngineTimeout):
             await said(it)
 
@@ -214,63 +204,74 @@ async def test_a_server_that_does_not_stream_is_read_whole() -> None:
         assert TextDelta(0, "Hi") in await said(it)
 
 
-def failing_first(first: Callable[[], httpx2.Response], asked: list[str]) -> Handle:
-    def handle(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request.url.host)
+def failing_first(first: Callable[[], httpx2.Response | None], asked: list[str]) -> Handle:
+    def handle(request: httpx2.Request) -> httpx2.Response | None:
+        asked.append(request.url.path.split("/")[1])
         return first() if len(asked) == 1 else good(request)
 
     return handle
 
 
-def unreachable() -> httpx2.Response:
-    raise httpx2.ConnectError("refused")
+def find_dead_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("first", [unreachable, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
+@pytest.mark.parametrize("first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
 async def test_another_one_is_asked_where_nothing_was_answered(first: Callable[[], httpx2.Response]) -> None:
     asked: list[str] = []
-    async with serving(failing_first(first, asked), "http://a/v1", "http://b/v1") as it:
+    async with serving(failing_first(first, asked), "a", "b") as it:
         assert isinstance((await said(it))[-1], Finished)
     assert sorted(asked) == ["a", "b"]
+
+
+async def test_another_one_is_asked_where_the_first_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+    dead = f"http://127.0.0.1:{find_dead_port()}/v1"
+    async with far_server(healthy(good)) as address:
+        # Which one is preferred depends on the prompt: some of these prefer the one that is down.
+        for number in range(12):
+            it = engine(kind="compatible", upstreams=(Upstream(dead), Upstream(f"{address}/v1")))
+            await it.start()
+            prompt = Conversation((Message(Role.USER, (Text(f"hi {number}"),)),))
+            events = [event async for event in it.generate(msgspec.structs.replace(ASK, prompt=prompt))]
+            assert isinstance(events[-1], Finished)
+            await it.stop()
+    assert dead in caplog.text
 
 
 async def test_nobody_else_is_asked_once_something_was_answered() -> None:
     asked: list[str] = []
     handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), asked)
-    async with serving(handle, "http://a/v1", "http://b/v1") as it:
+    async with serving(handle, "a", "b") as it:
         with pytest.raises(EngineError):
             await said(it)
     assert len(asked) == 1
 
 
 async def test_a_connection_that_had_gone_stale_is_made_anew() -> None:
-    def gone() -> httpx2.Response:
-        raise httpx2.RemoteProtocolError("disconnected")
-
     asked: list[str] = []
-    async with serving(failing_first(gone, asked)) as it:
+    async with serving(failing_first(lambda: None, asked)) as it:
         assert isinstance((await said(it))[-1], Finished)
+    assert asked == ["a", "a"]
 
 
 async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return unreachable() if request.method == "POST" else httpx2.Response(200, json={"data": []})
-
-    woken = asyncio.Event()
+    woken, port = asyncio.Event(), find_dead_port()
 
     async def sleep(_: float) -> None:
         await woken.wait()
 
-    it = engine(httpx2.MockTransport(answer), "compatible", sleep=sleep)
+    it = engine(f"http://127.0.0.1:{port}", kind="compatible", sleep=sleep)
     await it.start()
     with pytest.raises(Overloaded):
         await said(it)
     assert not it.health().ready
-    woken.set()
-    while not it.health().ready:  # noqa: ASYNC110 - the next look tells nobody
-        await asyncio.sleep(0)
-    woken.clear()
-    await it.stop()
+    async with far_server(healthy(good), port):
+        woken.set()
+        while not it.health().ready:  # noqa: ASYNC110 - the next look tells nobody
+            await asyncio.sleep(0)
+        woken.clear()
+        await it.stop()
 
 
 async def test_what_runs_when_the_engine_stops_fails() -> None:

@@ -24,7 +24,7 @@ from .replay import ReplayResult, replay
 from .routing import ReplicaRouter
 from .scheduler import SimulatedScheduler
 from .timing import Timing
-from .windows import BASE, CONTEXT, EXPERTS, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
+from .windows import BASE, CONTEXT, EXPERTS, FRONTEND, KNOTS, MIXED, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
 from .workload import WorkloadRequest
 
 MIN_REQUESTS = 20
@@ -168,6 +168,8 @@ class _Search:
         self._column_mask = np.array(
             [column not in excluded_columns for column in range(NUM_FEATURES)], dtype=np.float64
         )
+        # The measured dense runs are not fitted better with it.
+        self._column_mask[MIXED] *= bool(prior.per_expert_token)
         self._guess = _guess_coefficients(observed, prior) * self._column_mask
         self._regularization = _stack_rows(
             _build_prior_rows(prior), _build_curvature_rows(float(_guess_coefficients(observed, prior)[TOKENS][-1]))
@@ -222,6 +224,7 @@ class _Search:
             per_token=tuple(TokenCost(beyond, float(seconds)) for beyond, seconds in curve),
             per_context_token=float(coefficients[CONTEXT]),
             per_prefill_pair=float(coefficients[PAIRS]),
+            per_mixed_sequence=float(coefficients[MIXED]),
             per_expert_token=tuple(TokenCost(cost.beyond, scale * cost.seconds) for cost in self._expert_curve),
         )
 

@@ -6,6 +6,7 @@
               + per_context_token * tokens of context read by decoding sequences
               + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
+              + per_mixed_sequence * sequences, if a prompt chunk takes part
               + draft_base + per_draft * drafts, if any draft is verified
               + lora_base + per_lora_token * lora_tokens, if an adapter takes part
               + lora_load * loaded_loras
@@ -69,6 +70,7 @@ _AMOUNTS = (
     "lora_base",
     "per_lora_token",
     "lora_load",
+    "per_mixed_sequence",
 )
 
 
@@ -80,6 +82,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     per_expert_token: those of shared experts, and their communication.
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
+    per_mixed_sequence: what a sequence costs more in a step with a prompt chunk, which does not run as one CUDA graph.
     floor: minimum duration of a step.
     draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens of the step.
     lora_base, per_lora_token, lora_load: the products of adapters, and loading one.
@@ -97,6 +100,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     lora_base: float = 0.0
     per_lora_token: float = 0.0
     lora_load: float = 0.0
+    per_mixed_sequence: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.base < float("inf"):
@@ -119,6 +123,8 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_prefill_pair * load.prefill_pairs
             + self.per_sequence * load.sequences
         )
+        if load.prefill_pairs:
+            total += self.per_mixed_sequence * load.sequences
         total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:
             total += self.draft_base + self.per_draft * load.drafts
@@ -149,6 +155,8 @@ class MemoizedLatency:
             + model.per_prefill_pair * pairs
             + model.per_sequence * sequences
         )
+        if pairs:
+            total += model.per_mixed_sequence * sequences
         return max(model.floor, total + own + expert)
 
     def compute_decoding(self, sequences: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from .profile import ProfileError, SimulatorProfile
 from .report import Report, Spread
 from .roofline import Gpu, ModelShape, Parallelism, predict_profile
 from .routing import Routing
-from .workload import WorkloadRequest
+from .workload import RequestTable, WorkloadRequest
 
 Statistic = Literal["mean", "p50", "p90", "p99"]
 Metric = Literal["ttft", "itl", "tpot", "latency"]
@@ -224,7 +224,8 @@ def plan(
     else:
         # Spawned, since the parent may hold threads; the workload is sent once to each process.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, context, _share_workload, (msgspec.json.encode(workload),)) as pool:
+        shared = workload if isinstance(workload, RequestTable) else msgspec.json.encode(workload)
+        with ProcessPoolExecutor(processes, context, _share_workload, (shared,)) as pool:
             tasks = [pool.submit(_search_shared, each, objectives, max_devices, routing) for each in candidates]
             for task in as_completed(tasks):
                 found.append(task.result())
@@ -290,18 +291,20 @@ def _fail(candidate: FleetOption, reason: str, report: Report | None = None) -> 
     return PlannedFleet(candidate, 0, 0, float("inf"), float("inf"), None, report, reason)
 
 
-_shared_workload: list[WorkloadRequest] = []
-"""Of a worker process; set once at its start."""
+_shared_workload: list[Sequence[WorkloadRequest]] = []
+"""The one of a worker process; set at its start."""
 
 
-def _share_workload(encoded: bytes) -> None:
-    _shared_workload[:] = msgspec.json.decode(encoded, type=list[WorkloadRequest])
+def _share_workload(shared: RequestTable | bytes) -> None:
+    """shared: a table, or the JSON of requests, which is faster than to pickle them."""
+    is_table = isinstance(shared, RequestTable)
+    _shared_workload[:] = [shared if is_table else msgspec.json.decode(shared, type=list[WorkloadRequest])]
 
 
 def _search_shared(
     candidate: FleetOption, objectives: tuple[Objective, ...], max_devices: int, routing: Routing
 ) -> tuple[PlannedFleet, int]:
-    return _search(candidate, _shared_workload, objectives, max_devices, routing)
+    return _search(candidate, _shared_workload[0], objectives, max_devices, routing)
 
 
 def render_plan(result: Plan, most: int = 10) -> str:

@@ -116,7 +116,7 @@ def _read_burstgpt(data: bytes) -> Trace:
             try:
                 at = float(row["timestamp"])
                 inputs, outputs = int(float(row["request tokens"])), int(float(row["response tokens"]))
-            except (KeyError, ValueError):
+            except (KeyError, ValueError, OverflowError):
                 raise WorkloadError(
                     f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"
                 ) from None

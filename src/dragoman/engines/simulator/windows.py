@@ -19,7 +19,7 @@ KNOTS = (0, 64, 256)
 """Token counts at which the cost curve may bend: decoding alone, large decode batches, prompts."""
 BASE = 0
 TOKENS = slice(1, 1 + len(KNOTS))
-CONTEXT, PAIRS, EXPERTS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 5)
+CONTEXT, PAIRS, EXPERTS, FRONTEND, MIXED, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 6)
 """Columns of the linear system: the coefficients of LatencyModel (for shared experts, a factor on the curve that is
 expected of them), and the seconds from the client to the queue."""
 
@@ -116,6 +116,7 @@ def _build_columns(steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> list[
     columns[TOKENS] = [np.clip(tokens, begin, end) - begin for begin, end in zip(KNOTS, ends, strict=True)]
     columns[CONTEXT] = np.array(steps.context)
     columns[PAIRS] = np.array(steps.prefill_pairs)
+    columns[MIXED] = np.array(steps.sequences) * (columns[PAIRS] > 0)
     if expert_curve:
         columns[EXPERTS] = np.array([integrate_curve(expert_curve, tokens) for tokens in steps.expert_tokens])
     return columns

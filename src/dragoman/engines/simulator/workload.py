@@ -49,8 +49,12 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     lora: str = ""
 
 
+_MOST_TOKENS = 1 << 31
+"""Of a prompt or an answer of a table."""
+
+
 class RequestTable(Sequence[WorkloadRequest]):
-    """A workload in columns: requests that have only a time and lengths, in 20 bytes each, built on access.
+    """A workload in columns: requests that have only a time and lengths, in 32 bytes each, built on access.
 
     arrivals, inputs, outputs: seconds, tokens of prompts and tokens of answers.
     prefix, numbers: the id of a request is the prefix and its number.
@@ -65,8 +69,12 @@ class RequestTable(Sequence[WorkloadRequest]):
     @classmethod
     def build(cls, prefix: str, rows: Iterable[tuple[int, float, int, int]]) -> RequestTable:
         """Build a table from numbers, arrivals, and tokens of prompts and answers."""
-        table = cls(prefix, array("i"), array("d"), array("i"), array("i"))
+        table = cls(prefix, array("q"), array("d"), array("q"), array("q"))
         for number, arrival, inputs, outputs in rows:
+            if not (abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS):
+                raise WorkloadError(
+                    f"request {prefix}{number}: {arrival} s, {inputs} and {outputs} tokens are no request"
+                )
             table._numbers.append(number)
             table.arrivals.append(arrival)
             table.inputs.append(inputs)
@@ -98,7 +106,7 @@ class RequestTable(Sequence[WorkloadRequest]):
         if len(order):
             arrivals -= arrivals[order[0]]
         numbers, inputs, outputs = (
-            array("i", np.array(column)[order].tobytes()) for column in (self._numbers, self.inputs, self.outputs)
+            array("q", np.array(column)[order].tobytes()) for column in (self._numbers, self.inputs, self.outputs)
         )
         return RequestTable(self._prefix, numbers, array("d", arrivals[order].tobytes()), inputs, outputs)
 

@@ -52,8 +52,23 @@ class _ChoiceReader:
         """Read one chunk. kv_transfer_params: see `core.engine.Ended`."""
         if self.is_finished:
             return []
-        tokens = read_tokens(chunk)
+        tokens = () if chunk.logprobs is None and chunk.token_ids is None else read_tokens(chunk)
         self.num_tokens += len(tokens)
+        delta = chunk.delta
+        if (
+            delta is not None
+            and delta.content
+            and chunk.finish_reason is None
+            and delta.reasoning is None
+            and delta.reasoning_content is None
+            and delta.refusal is None
+            and delta.tool_calls is None
+            and not self.calls.is_open
+        ):
+            # The common case, which `_read_delta` treats alike.
+            if self.pending_tokens:
+                tokens, self.pending_tokens = self.pending_tokens + tokens, ()
+            return [TextDelta(self.choice, delta.content, tokens)]
         events = self._read_delta(
             chunk.delta or chunk.message or Delta(content=chunk.text), self.pending_tokens + tokens
         )
@@ -110,12 +125,14 @@ class ChunkReader:
         if chunk.error is not None:
             error = build_stream_error(chunk.error)
             raise error if isinstance(error, EngineError) or not self.has_started else EngineError(error.message)
-        self._usage = chunk.usage or self._usage
+        if chunk.usage is not None:
+            self._usage = chunk.usage
         events = [] if self.has_started else self._start(chunk)
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._choices):
                 raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
-            events += self._choices[choice.index].feed(choice, chunk.kv_transfer_text)
+            kv_transfer_params = None if choice.finish_reason is None else chunk.kv_transfer_text
+            events += self._choices[choice.index].feed(choice, kv_transfer_params)
         return events
 
     def close(self) -> list[Event]:

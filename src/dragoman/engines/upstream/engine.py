@@ -9,35 +9,40 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from contextlib import aclosing, asynccontextmanager, suppress
 
-import httpx2
 import msgspec
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Health
+from ...core.engine import Capabilities, EventReceiver, Health
 from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
+from ...http_client import (
+    ClientClosed,
+    ClientTimeouts,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClient,
+    HttpClientError,
+    HttpResponse,
+    ResponseTimeout,
+)
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
 from .encode import UpstreamDefaults, UpstreamRequest, encode_detokenize_request, encode_request
 from .errors import parse_error
+from .event_stream import EventStream, decode_chunk
 from .pool import Upstream, UpstreamPool, build_prefix
 from .server_kinds import ServerKind
-from .sse import SseDecoder
-from .wire import DetokenizeResponse, UpstreamChunk
+from .wire import DetokenizeResponse
 
 log = logging.getLogger(__name__)
 
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
 MAX_ERROR_BODY = 64 * 1024
-_DONE = b"[DONE]"
-
-T = TypeVar("T")
 
 
 class _ConnectionLost(Overloaded):
@@ -68,26 +73,23 @@ class UpstreamConfig(Struct, frozen=True):
 
 
 class UpstreamEngine:
-    """A `core.engine.Engine` over other servers. transport: the HTTP transport; None is the network."""
+    """A `core.engine.Engine` over other servers, and a `DirectEngine`."""
 
     def __init__(
         self,
         config: UpstreamConfig,
         *,
-        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: "call_" + secrets.token_hex(12),
     ) -> None:
-        self._config, self._transport, self._sleep, self._new_id = config, transport, sleep, new_id
+        self._config, self._sleep, self._new_id = config, sleep, new_id
         self._pool = UpstreamPool(config.upstreams)
-        self._client: httpx2.AsyncClient | None = None
+        self._client: HttpClient | None = None
         self._probe_task: asyncio.Task[None] | None = None
-        self._timeouts: set[asyncio.Timeout] = set()
         kind = config.kind
         self._capabilities = Capabilities(
             kind.features, kind.parameters, kind.max_logprobs, config.native_tools, config.native_reasoning
         )
-        self._decode = msgspec.json.Decoder(UpstreamChunk).decode
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
@@ -99,12 +101,8 @@ class UpstreamEngine:
 
     async def start(self) -> None:
         config = self._config
-        self._client = httpx2.AsyncClient(
-            transport=self._transport,
-            timeout=httpx2.Timeout(config.read_timeout, connect=config.connect_timeout, pool=None),
-            # Unlimited: the queue in front of the engine limits concurrency.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
-        )
+        # Connections are not limited: the queue in front of the engine limits concurrency.
+        self._client = HttpClient(ClientTimeouts(config.connect_timeout, config.read_timeout))
         self._probe_task = asyncio.create_task(self._probe_all(self._client))
 
     async def stop(self) -> None:
@@ -112,10 +110,8 @@ class UpstreamEngine:
         if self._probe_task is not None:
             self._probe_task.cancel()
             await asyncio.gather(self._probe_task, return_exceptions=True)
-        for timeout in self._timeouts:
-            timeout.reschedule(asyncio.get_running_loop().time())
         if client is not None:
-            await client.aclose()
+            await client.close()
 
     def health(self) -> Health:
         if self._client is None:
@@ -125,54 +121,70 @@ class UpstreamEngine:
             return Health(ready=False, reason="no upstream is available", running=running)
         return Health(running=running)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         if request.limits.max_tokens == 0 and isinstance(request.prompt, Conversation):
-            # Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped.
-            limits = msgspec.structs.replace(request.limits, max_tokens=1)
-            async with aclosing(self.generate(msgspec.structs.replace(request, limits=limits))) as events:
-                async for event in events:
-                    match event:
-                        case Started() | PromptTokens():
-                            yield event
-                        case ChoiceFinished(choice):
-                            yield ChoiceFinished(choice, FinishReason.LENGTH)
-                        case Finished(usage):
-                            yield Finished(msgspec.structs.replace(usage, completion=0, reasoning=None))
-                        case _:
-                            pass
-            return
+            return self._fill_cache(request)
+        return self._answer(request, None)
+
+    def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+        return self.generate(request) if request.limits.max_tokens == 0 else self._answer(request, receiver)
+
+    async def _fill_cache(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        """Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped."""
+        limits = msgspec.structs.replace(request.limits, max_tokens=1)
+        async with aclosing(self._answer(msgspec.structs.replace(request, limits=limits), None)) as events:
+            async for event in events:
+                match event:
+                    case Started() | PromptTokens():
+                        yield event
+                    case ChoiceFinished(choice):
+                        yield ChoiceFinished(choice, FinishReason.LENGTH)
+                    case Finished(usage):
+                        yield Finished(msgspec.structs.replace(usage, completion=0, reasoning=None))
+                    case _:
+                        pass
+
+    async def _answer(self, request: GenerateRequest, receiver: EventReceiver | None) -> AsyncGenerator[Event]:
         config = self._config
         upstream_request = encode_request(request, config.kind, config.model, config.defaults)
         prefix, prompt_text = build_prefix(request.prompt), None
         if request.return_prompt and isinstance(request.prompt, tuple):
             detokenize_request = encode_detokenize_request(config.model, request.prompt)
             async with self._open_response(detokenize_request, prefix) as response:
-                prompt_text = _decode_prompt(await self._wait_for(_read_limited(response, MAX_JSON_BODY)))
+                prompt_text = _decode_prompt(await _read_limited(response, MAX_JSON_BODY))
         reader = ChunkReader(request, self._new_id, prompt_text)
-        async with (
-            self._open_response(upstream_request, prefix) as response,
-            aclosing(self._read_chunks(response)) as chunks,
-        ):
-            async for chunk in chunks:
-                for event in reader.feed(chunk):
+        async with self._open_response(upstream_request, prefix) as response:
+            if response.headers.get("content-type", "").startswith("application/json"):
+                for event in reader.feed(decode_chunk(await _read_limited(response, MAX_JSON_BODY))):
                     yield event
+            else:
+                stream = EventStream(reader, response, receiver)
+                if receiver is not None:
+                    response.receive_directly(stream.receive)
+                while not stream.is_done and (piece := await response.read()) is not None:
+                    for event in stream.feed(piece):
+                        yield event
+                    if stream.failure is not None:
+                        raise stream.failure
+            # Only the end of the body can follow [DONE]: the connection can be used again.
+            response.close(drain=True)
         for event in reader.close():
             yield event
 
     @asynccontextmanager
-    async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[httpx2.Response]:
+    async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:
         """Open a response of status 200, its body unread. Otherwise raises the error of the last upstream."""
         index, response = await self._send_with_retries(request, prefix)
         try:
             yield response
-        except httpx2.HTTPError as error:
+        except HttpClientError as error:
             self._record_failure(index, error)
             raise _build_error(error) from None
         finally:
             self._pool.running[index] -= 1
-            await response.aclose()
+            response.close()
 
-    async def _send_with_retries(self, request: UpstreamRequest, prefix: bytes) -> tuple[int, httpx2.Response]:
+    async def _send_with_retries(self, request: UpstreamRequest, prefix: bytes) -> tuple[int, HttpResponse]:
         """Send to upstreams until one accepts; it counts the request as running. An overloaded upstream is not
         retried."""
         tried: set[int] = set()
@@ -190,7 +202,7 @@ class UpstreamEngine:
                 last_error = error
         raise last_error
 
-    async def _post(self, index: int, upstream_request: UpstreamRequest) -> httpx2.Response:
+    async def _post(self, index: int, upstream_request: UpstreamRequest) -> HttpResponse:
         client, upstream = self._client, self._pool.upstreams[index]
         if client is None:
             raise EngineError("The engine is not running.")
@@ -198,85 +210,52 @@ class UpstreamEngine:
         if (span := CURRENT_SPAN.get()) is not None:
             headers |= span.build_headers()
         base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
-        request = client.build_request(
-            "POST", base_url + upstream_request.path, content=upstream_request.body, headers=headers
-        )
         self._pool.running[index] += 1
         try:
-            response = await self._wait_for(client.send(request, stream=True))
-            if response.status_code == 200:
+            response = await client.send("POST", base_url + upstream_request.path, headers, upstream_request.body)
+            if response.status == 200:
                 return response
             try:
-                body = await self._wait_for(_read_limited(response, MAX_ERROR_BODY))
+                body = await response.read_all(MAX_ERROR_BODY)
             finally:
-                await response.aclose()
+                response.close()
         except BaseException as error:
             self._pool.running[index] -= 1
-            if isinstance(error, httpx2.HTTPError):
+            if isinstance(error, HttpClientError):
                 self._record_failure(index, error)
                 raise _build_connection_error(error) from None
             raise
         self._pool.running[index] -= 1
         # Client errors are passed to the client.
-        status = response.status_code
+        status = response.status
         level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
         log.log(level, "%s returned HTTP %d", upstream.url, status)
         raise parse_error(status, body, response.headers.get("retry-after"))
 
-    async def _read_chunks(self, response: httpx2.Response) -> AsyncGenerator[UpstreamChunk]:
-        """Yield the chunks of a stream up to its end, or the single object of a non-streamed response."""
-        if response.headers.get("content-type", "").startswith("application/json"):
-            yield self._decode_chunk(await self._wait_for(_read_limited(response, MAX_JSON_BODY)))
-            return
-        events = SseDecoder()
-        async with aclosing(response.aiter_bytes()) as pieces:  # pyright: ignore[reportArgumentType] - it is one
-            while (piece := await self._wait_for(anext(pieces, None))) is not None:
-                for data in events.feed(piece):
-                    if data == _DONE:
-                        return
-                    yield self._decode_chunk(data)
-
-    def _decode_chunk(self, data: bytes) -> UpstreamChunk:
-        try:
-            return self._decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("an upstream's chunk cannot be parsed: %s", error)
-            raise EngineError("The upstream sent an invalid chunk.") from None
-
-    async def _wait_for(self, awaitable: Awaitable[T]) -> T:
-        """Await an upstream's response. Raises EngineError if this engine is stopped meanwhile."""
-        try:
-            async with asyncio.timeout(None) as timeout:
-                self._timeouts.add(timeout)
-                try:
-                    return await awaitable
-                finally:
-                    self._timeouts.discard(timeout)
-        except TimeoutError:
-            raise EngineError("The engine was stopped.") from None
-
-    def _record_failure(self, index: int, error: httpx2.HTTPError) -> None:
+    def _record_failure(self, index: int, error: HttpClientError) -> None:
         """Record a transport failure. A timeout or disconnect may concern one connection only: the next health check
         decides."""
-        log.warning("%s: %s", self._pool.upstreams[index].url, error or type(error).__name__)
-        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        log.warning("%s: %s", self._pool.upstreams[index].url, error)
+        if isinstance(error, ConnectFailed):
             self._pool.set_up(index, up=False)
 
-    async def _probe_all(self, client: httpx2.AsyncClient) -> None:
+    async def _probe_all(self, client: HttpClient) -> None:
         """Health-check all upstreams concurrently, until cancelled."""
         while True:
             await asyncio.gather(*(self._probe_one(client, index) for index in range(len(self._pool.upstreams))))
             await self._sleep(self._config.probe_interval)
 
-    async def _probe_one(self, client: httpx2.AsyncClient, index: int) -> None:
-        upstream = self._pool.upstreams[index]
-        try:
-            response = await client.get(
-                f"{upstream.url}/models", headers=build_auth_headers(upstream), timeout=self._config.connect_timeout
+    async def _probe_one(self, client: HttpClient, index: int) -> None:
+        upstream, is_up = self._pool.upstreams[index], False
+        with suppress(HttpClientError):
+            response = await client.send(
+                "GET",
+                f"{upstream.url}/models",
+                build_auth_headers(upstream),
+                read_timeout=self._config.connect_timeout,
             )
-            is_up = response.status_code < 500
-        except httpx2.HTTPError:
-            is_up = False
+            response.close(drain=True)
+            is_up = response.status < 500
         if is_up != self._pool.is_up(index):
             log.warning("%s is %s", upstream.url, "up" if is_up else "down")
         self._pool.set_up(index, up=is_up)
@@ -290,33 +269,32 @@ def _decode_prompt(body: bytes) -> str:
         raise EngineError("The upstream sent an invalid response.") from None
 
 
-async def _read_limited(response: httpx2.Response, max_bytes: int) -> bytes:
-    """Read a body. A longer error is truncated; a longer successful response is an EngineError."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.aiter_bytes():
-        pieces.append(piece)
-        size += len(piece)
-        if size > max_bytes:
-            if response.status_code == 200:
-                raise EngineError(f"The upstream's answer has more than {max_bytes} bytes.")
-            break
-    return b"".join(pieces)
+async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
+    """Read a body. Raises EngineError for a longer one."""
+    body = await response.read_all(max_bytes)
+    if len(body) > max_bytes:
+        raise EngineError(f"The upstream's answer has more than {max_bytes} bytes.")
+    return body
 
 
-def _build_error(error: httpx2.HTTPError) -> EngineError:
-    if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
-        return EngineTimeout("The upstream timed out.")
-    return EngineError("The connection to the upstream was lost.")
+def _build_error(error: HttpClientError) -> EngineError:
+    match error:
+        case ResponseTimeout():
+            return EngineTimeout("The upstream timed out.")
+        case ClientClosed():
+            return EngineError("The engine was stopped.")
+        case ConnectionLost():
+            return EngineError("The connection to the upstream was lost.")
+        case _:
+            return EngineError("The upstream sent an invalid response.")
 
 
-def _build_connection_error(error: httpx2.HTTPError) -> EngineError:
-    """Build the error of a failed connection: no response has begun, so the request can be retried."""
-    if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
-        return _build_error(error)
-    was_connected = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return (
-        _ConnectionLost("The upstream closed the connection.")
-        if was_connected
-        else Overloaded("The upstream cannot be reached.")
-    )
+def _build_connection_error(error: HttpClientError) -> EngineError:
+    """Build the error of a request without a response: it can be retried, unless a part of a response came."""
+    match error:
+        case ConnectFailed():
+            return Overloaded("The upstream cannot be reached.")
+        case ConnectionLost():
+            return _ConnectionLost("The upstream closed the connection.")
+        case _:
+            return _build_error(error)

@@ -22,6 +22,10 @@ class SseDecoder:
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
+        is_one_event = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2
+        # The common case: one whole event of one line. A CR ends lines too.
+        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
+            return [data[6:-2]]
         events: list[bytes] = []
         rest = data[1:] if self._after_cr and data.startswith(b"\n") else data
         self._after_cr = data.endswith(b"\r")

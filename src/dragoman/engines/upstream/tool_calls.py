@@ -82,6 +82,11 @@ class ToolCallSequencer:
         self._queue: list[_Call] = []
         self._pending_characters = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has not ended."""
+        return bool(self._queue)
+
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
         """Feed a delta. tokens: of the same chunk."""
         call = self._find_call(delta)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 
 
-class TokenLogprobEntry(Struct, frozen=True):
+class TokenLogprobEntry(Struct, frozen=True, gc=False):
     """One token of a chat's logprobs."""
 
     token: str
@@ -17,7 +17,7 @@ class TokenLogprobEntry(Struct, frozen=True):
     top_logprobs: list[TokenLogprobEntry] | None = None
 
 
-class Logprobs(Struct, frozen=True):
+class Logprobs(Struct, frozen=True, gc=False):
     """Logprobs of a choice. A chat has `content` and `refusal`, a completion the three others."""
 
     content: list[TokenLogprobEntry] | None = None
@@ -27,24 +27,24 @@ class Logprobs(Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class Function(Struct, frozen=True):
+class Function(Struct, frozen=True, gc=False):
     name: str | None = None
     arguments: str | None = None
 
 
-class Custom(Struct, frozen=True):
+class Custom(Struct, frozen=True, gc=False):
     name: str | None = None
     input: str | None = None
 
 
-class CallDelta(Struct, frozen=True):
+class CallDelta(Struct, frozen=True, gc=False):
     index: int | None = None
     id: str | None = None
     function: Function | None = None
     custom: Custom | None = None
 
 
-class Delta(Struct, frozen=True):
+class Delta(Struct, frozen=True, gc=False):
     """A delta, or the message of a non-streamed response."""
 
     content: str | None = None
@@ -54,7 +54,7 @@ class Delta(Struct, frozen=True):
     tool_calls: list[CallDelta] | None = None
 
 
-class ChunkChoice(Struct, frozen=True):
+class ChunkChoice(Struct, frozen=True, gc=False):
     """stop_reason is vLLM's, matched_stop SGLang's: the stop string or token that was met."""
 
     index: int = 0
@@ -69,7 +69,7 @@ class ChunkChoice(Struct, frozen=True):
     prompt_token_ids: list[int] | None = None
 
 
-class Details(Struct, frozen=True):
+class Details(Struct, frozen=True, gc=False):
     """Parts of a token count. cache_write_tokens: OpenAI's name; vLLM 0.33 has `created_cache_tokens`."""
 
     cached_tokens: int | None = None
@@ -78,21 +78,21 @@ class Details(Struct, frozen=True):
     reasoning_tokens: int | None = None
 
 
-class WireUsage(Struct, frozen=True):
+class WireUsage(Struct, frozen=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
 
-class WireError(Struct, frozen=True):
+class WireError(Struct, frozen=True, gc=False):
     message: str | None = None
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
 
 
-class UpstreamChunk(Struct, frozen=True):
+class UpstreamChunk(Struct, frozen=True, gc=False):
     choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
     prompt_token_ids: list[int] | None = None
@@ -107,13 +107,13 @@ class UpstreamChunk(Struct, frozen=True):
         return None if text in ("", "null") else text
 
 
-class DetokenizeResponse(Struct, frozen=True):
+class DetokenizeResponse(Struct, frozen=True, gc=False):
     """The text of token ids, in vLLM's format."""
 
     prompt: str
 
 
-class UpstreamErrorBody(Struct, frozen=True):
+class UpstreamErrorBody(Struct, frozen=True, gc=False):
     """The body of an error response: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 
     error: WireError | str | None = None

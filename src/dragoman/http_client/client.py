@@ -1,0 +1,191 @@
+"""The client: a pool of connections, and what is sent on them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from .connection import ClientConnection
+from .dial import OriginRoute, build_route, open_connection
+from .errors import ClientClosed, ConnectFailed, ConnectionLost
+from .proxies import ProxyRules
+from .response import HttpResponse
+from .url import Url, parse_url
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+
+class ClientTimeouts(Struct, frozen=True):
+    """Timeouts in seconds.
+
+    connect: of each step of a connection: the name and TCP, a proxy's tunnel, TLS.
+    read: without any progress, until the first byte of a response and between its bytes.
+    idle: how long an unused connection is kept.
+    """
+
+    connect: float = 5.0
+    read: float = 600.0
+    idle: float = 5.0
+
+
+class HttpClient:
+    """Sends requests on pooled connections. Belongs to one event loop, and must be closed.
+
+    proxies: None takes them from the environment.
+    tls_context: None verifies servers against the system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR.
+    uds: path of a Unix socket, to which all requests go.
+    max_idle: unused connections that are kept for each origin. Connections in use are not limited: callers are.
+    """
+
+    def __init__(
+        self,
+        timeouts: ClientTimeouts | None = None,
+        *,
+        proxies: ProxyRules | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        uds: str | None = None,
+        max_idle: int = 64,
+    ) -> None:
+        self._timeouts, self._uds, self._max_idle = timeouts or ClientTimeouts(), uds, max_idle
+        self._proxies = ProxyRules() if proxies is None else proxies
+        self._tls_context = tls_context
+        self._idle: dict[OriginRoute, list[ClientConnection]] = {}
+        self._routes: dict[ClientConnection, OriginRoute] = {}
+        self._connecting: set[asyncio.Timeout] = set()
+        self._is_closed = False
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._routes)
+
+    @property
+    def num_idle(self) -> int:
+        return sum(map(len, self._idle.values()))
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        read_timeout: float | None = None,
+    ) -> HttpResponse:
+        """Send a request, and return the response once its head has arrived. Redirects are not followed.
+
+        headers: without Host, Content-Length and Accept-Encoding, which are added.
+        read_timeout: instead of the client's.
+
+        A request that a kept connection loses without a response is sent once more, on a new connection, if that
+        cannot repeat its effect: its method is idempotent, or it had not been written completely.
+
+        Raises:
+            HttpClientError: there is no response.
+            ValueError: the URL or a header is malformed.
+        """
+        target = parse_url(url)
+        route = build_route(target, self._proxies.find(target), self._uds)
+        head = _build_head(method, target, route, headers, len(body))
+        timeout = self._timeouts.read if read_timeout is None else read_timeout
+        connection = self._take_idle(route)
+        if connection is not None:
+            try:
+                return await connection.request(head, body, timeout)
+            except ConnectionLost as error:
+                if method not in _IDEMPOTENT and not error.is_untouched:
+                    raise
+        connection = await self._connect(route)
+        return await connection.request(head, body, timeout)
+
+    async def close(self) -> None:
+        """Close all connections. Running requests and responses fail with ClientClosed."""
+        self._is_closed = True
+        now = asyncio.get_running_loop().time()
+        for timeout in self._connecting:
+            timeout.reschedule(now)
+        connections = list(self._routes)
+        for connection in connections:
+            connection.fail(ClientClosed("the client was closed"))
+        if connections:
+            # Transports close in the next iteration.
+            await asyncio.sleep(0)
+
+    def _take_idle(self, route: OriginRoute) -> ClientConnection | None:
+        """The connection that was used last: the others may expire."""
+        idle = self._idle.get(route, [])
+        while idle:
+            connection = idle.pop()
+            if connection.idle_timer is not None:
+                connection.idle_timer.cancel()
+                connection.idle_timer = None
+            if connection.is_usable:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, route: OriginRoute) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+
+        def build() -> ClientConnection:
+            return ClientConnection(loop, self._keep, self._forget)
+
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                self._connecting.add(timeout)
+                if self._is_closed:
+                    raise ClientClosed("the client was closed")
+                connection = await open_connection(route, build, self._find_tls_context, self._timeouts.connect)
+        except TimeoutError:
+            raise ClientClosed("the client was closed") from None
+        finally:
+            self._connecting.discard(timeout)
+        self._routes[connection] = route
+        if connection.transport.is_closing():
+            connection.abort()
+            raise ConnectFailed("the server closed the connection at once")
+        return connection
+
+    def _find_tls_context(self) -> ssl.SSLContext:
+        if self._tls_context is None:
+            import httpx2  # noqa: PLC0415 - for its choice of the system's certificates alone
+
+            self._tls_context = httpx2.create_ssl_context()
+            self._tls_context.set_alpn_protocols(["http/1.1"])
+        return self._tls_context
+
+    def _keep(self, connection: ClientConnection) -> None:
+        idle = self._idle.setdefault(self._routes[connection], [])
+        if self._is_closed or len(idle) >= self._max_idle:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_timer = loop.call_later(self._timeouts.idle, connection.abort)
+        idle.append(connection)
+
+    def _forget(self, connection: ClientConnection) -> None:
+        route = self._routes.pop(connection, None)
+        idle = self._idle.get(route, []) if route is not None else []
+        if connection in idle:
+            idle.remove(connection)
+        if route is not None and not idle:
+            self._idle.pop(route, None)
+
+
+def _build_head(method: str, url: Url, route: OriginRoute, headers: Mapping[str, str], length: int) -> bytes:
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
+        lines.append(f"proxy-authorization: {route.proxy.authorization}")
+    for line in lines:
+        if _HEADER.fullmatch(line) is None:
+            raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
+    if length or method == "POST":
+        lines.append(f"content-length: {length}")
+    target = f"http://{url.authority}{url.target}" if route.is_forwarded else url.target
+    first = (f"{method} {target} HTTP/1.1", f"host: {url.authority}", "accept-encoding: identity")
+    return "\r\n".join((*first, *lines, "", "")).encode("latin-1")

@@ -1,0 +1,185 @@
+"""A response whose body is read in pieces, either awaited or handed to a receiver as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from .content_coding import ContentDecoder, build_decoder
+from .response_head import ClientResponseHead
+
+MAX_BUFFERED_BYTES = 64 * 1024
+"""Unread bytes of a body, above which reading from the connection pauses."""
+
+PieceReceiver = Callable[[bytes], bool]
+"""Takes a piece of a body; False leaves it to the consumer. Must not raise."""
+
+
+class ResponseSource(Protocol):
+    """The interface of a connection that a response uses."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def abandon(self, *, drain: bool) -> None:
+        """The rest of the response is not wanted. drain: it is about to end, and read and dropped until then."""
+        ...
+
+
+class HttpResponse:
+    """A response: the head has arrived. Must be closed.
+
+    It belongs to one consumer. While that awaits `read` and has set a receiver, pieces are handed to the receiver in
+    the callback of the transport: neither a future nor a coroutine is resumed for them.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_error",
+        "_is_closed",
+        "_is_complete",
+        "_is_paused",
+        "_loop",
+        "_pieces",
+        "_receiver",
+        "_size",
+        "_source",
+        "_waiter",
+        "_was_interrupted",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, head: ClientResponseHead, source: ResponseSource, loop: asyncio.AbstractEventLoop) -> None:
+        self.status: int = head.status
+        self.headers: Mapping[str, str] = head.headers
+        self._source: ResponseSource | None = source
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._decoder: ContentDecoder | None = build_decoder(head.headers.get("content-encoding", "identity"))
+        self._receiver: PieceReceiver | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._is_complete = self._is_paused = self._is_closed = self._was_interrupted = False
+
+    # Calls of the consumer.
+
+    def receive_directly(self, receiver: PieceReceiver) -> None:
+        """Hand pieces to `receiver` while `read` is awaited. Compressed bodies are not: decoding has limits to keep."""
+        if self._decoder is None:
+            self._receiver = receiver
+
+    def interrupt(self) -> None:
+        """End the call of `read` that is awaited: it returns b""."""
+        self._was_interrupted = True
+        self._wake()
+
+    async def read(self) -> bytes | None:
+        """The bytes of the body that have arrived since the last call, at least one; None at its end.
+
+        b"" is no piece, but an interruption.
+
+        Raises:
+            HttpClientError: the body is not complete.
+        """
+        while True:
+            if self._decoder is not None and (decoded := self._decoder.take()):
+                return decoded
+            if self._pieces:
+                piece = self._take_pieces()
+                if self._decoder is None:
+                    return piece
+                self._decoder.feed(piece)
+                continue
+            if self._was_interrupted:
+                self._was_interrupted = False
+                return b""
+            if self._error is not None:
+                raise self._error
+            if self._is_complete:
+                if self._decoder is not None:
+                    self._decoder.finish()
+                return None
+            self._waiter = waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+
+    async def read_all(self, max_bytes: int) -> bytes:
+        """The whole body, or a part of at least `max_bytes + 1` bytes of a longer one. Raises as `read`."""
+        pieces: list[bytes] = []
+        size = 0
+        while size <= max_bytes and (piece := await self.read()) is not None:
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+    def close(self, *, drain: bool = False) -> None:
+        """Release the connection. It is reused only if the response is complete.
+
+        drain: the rest of the body is not needed and about to end: read and drop it, within limits.
+        """
+        self._is_closed = True
+        self._receiver = None
+        self._pieces.clear()
+        source, self._source = self._source, None
+        if source is not None:
+            source.abandon(drain=drain)
+
+    # Callbacks of the connection.
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the consumer is behind: a silent server is not to blame."""
+        return bool(self._pieces) or self._is_paused
+
+    def feed(self, piece: bytes, *, is_complete: bool) -> None:
+        """Add a piece of the body. is_complete: it is the last; it may be empty."""
+        if is_complete:
+            self._is_complete, self._source, self._is_paused = True, None, False
+        if self._is_closed:
+            return
+        waiter = self._waiter
+        if piece:
+            if (
+                self._receiver is not None
+                and waiter is not None
+                and not waiter.done()
+                and not self._pieces
+                and self._receiver(piece)
+            ):
+                if not is_complete:
+                    return
+            else:
+                self._pieces.append(piece)
+                self._size += len(piece)
+                if self._size > MAX_BUFFERED_BYTES and self._source is not None and not self._is_paused:
+                    self._is_paused = True
+                    self._source.pause_reading()
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The connection ended before the body, or the rest of it is invalid."""
+        self._source = None
+        if not self._is_complete:
+            self._error = error
+            self._wake()
+
+    def _take_pieces(self) -> bytes:
+        pieces = self._pieces
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._size = 0
+        if self._is_paused:
+            self._is_paused = False
+            if self._source is not None:
+                self._source.resume_reading()
+        return piece
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
