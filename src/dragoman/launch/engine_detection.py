@@ -128,6 +128,6 @@ def check_directory(text: str) -> None:
     if (path / "adapter_config.json").is_file():
         raise ValueError(f"{text} is a LoRA adapter; serve its base model with `--lora-modules NAME={text}`")
     raise ValueError(
-        f"{text} has no config.json, so it is not a model directory; serve the directory that has one, or `org/name` to "
-        "download a model"
+        f"{text} has no config.json, so it is not a model directory; serve the directory that has one, or "
+        "`org/name` to download a model"
     )
