@@ -68,7 +68,11 @@ def _is_supported(engine: str, config: _Config) -> bool:
         case "transformers":
             return _knows(_find_transformers_types(), [config.model_type])
         case "mlx":
-            return _knows(_find_mlx_types(), [config.model_type])
+            # A module for each type, and utils.py maps other types to them.
+            root, names = _find_root("mlx_lm"), _read_names("mlx_lm", "utils.py")
+            modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
+            known = None if names is None or len(modules) < MIN_NAMES else names.union(modules)
+            return _knows(known, [config.model_type])
         case "vllm":
             # It runs what transformers alone knows, and plug-ins may add any architecture.
             return (
@@ -87,14 +91,6 @@ def _knows(known: frozenset[str] | None, names: Iterable[str]) -> bool:
 
 def _find_transformers_types() -> frozenset[str] | None:
     return _read_names("transformers", "models/auto/*.py")
-
-
-def _find_mlx_types() -> frozenset[str] | None:
-    """A module for each type, and utils.py maps other types to them."""
-    root = _find_root("mlx_lm")
-    names = _read_names("mlx_lm", "utils.py")
-    modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
-    return None if names is None or len(modules) < MIN_NAMES else names.union(modules)
 
 
 def _read_names(package: str, pattern: str) -> frozenset[str] | None:

@@ -249,7 +249,7 @@ def _render_status(slot: ModelSlot) -> bytes:
     return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(slot.name, "status_change", data))
 
 
-class DownloadProgress(Struct, frozen=True):
+class DownloadedBytes(Struct, frozen=True):
     """The data of a download's progress. progress: the bytes of each file, by its digest."""
 
     progress: dict[str, FileProgress]
@@ -258,7 +258,7 @@ class DownloadProgress(Struct, frozen=True):
 def _render_report(report: DownloadReport, http: HttpRequest) -> bytes:
     data: object = {}
     if report.event == "download_progress":
-        data = DownloadProgress(dict(report.files))
+        data = DownloadedBytes(dict(report.files))
     elif report.error is not None:
         data = msgspec.Raw(render_openai_error(report.error, http.service.options.profile))
     return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(report.model, report.event, data))
