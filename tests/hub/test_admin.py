@@ -185,7 +185,9 @@ async def test_a_model_is_downloaded_in_the_background_as_by_llama_cpp(hub: HubS
 
 
 @pytest.mark.usefixtures("cache")
-async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_reason(hub: HubStub):
+async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_reason(
+    hub: HubStub, caplog: pytest.LogCaptureFixture
+):
     hub.stall_after = 5_000
     async with serve() as client, watch_downloads(client) as connection:
         await client.post("/models", json={"model": GGUF})
@@ -201,6 +203,7 @@ async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_
         await client.post("/models", json={"model": GGUF})
         await connection.read_until(lambda: len(find_reports(connection, "download_failed")) == 2)
         assert "arrived damaged" in find_reports(connection, "download_failed")[1]["data"]["error"]["message"]
+    assert f"{GGUF} is not downloaded: The download was cancelled." in caplog.messages
 
 
 @pytest.mark.usefixtures("cache")

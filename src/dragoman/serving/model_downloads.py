@@ -91,11 +91,13 @@ class ModelDownloads:
         del self._downloads[model], self._files[model]
         error = RequestError("The download was cancelled.") if task.cancelled() else task.exception()
         if error is None:
+            log.info("%s: downloaded, as an administrator requested", model)
             self._publish(DownloadReport(model, "download_finished"))
             return
         if not isinstance(error, DragomanError):
             log.error("%s cannot be downloaded", model, exc_info=error)
             error = EngineError("The download failed.")
+        log.warning("%s is not downloaded: %s", model, error)
         self._publish(DownloadReport(model, "download_failed", error=error))
 
     def _note(self, model: str, progress: PullProgress) -> None:
