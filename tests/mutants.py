@@ -30,8 +30,8 @@ TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 PASSED = "--suite-passed"
 """The suite has just passed: it is not run again without any bug."""
-HALF = "--half="
-"""`--half=0` or `--half=1` tries every other row."""
+SHARE = "--share="
+"""`--share=I/N` tries every Nth row, from row I."""
 QUICK = "not (long or torch or mlx or vllm or clients)"
 """The others find no bug that is planted here, and take their time."""
 
@@ -1771,8 +1771,10 @@ MUTANTS = (
 def main(arguments: list[str]) -> int:
     _check_up_to_date()
     wanted = [argument for argument in arguments if not argument.startswith("--")]
-    remainders = {int(argument.removeprefix(HALF)) for argument in arguments if argument.startswith(HALF)} or {0, 1}
-    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if i % 2 in remainders and _is_wanted(i, mutant, wanted)]
+    share = next((argument.removeprefix(SHARE) for argument in arguments if argument.startswith(SHARE)), "0/1")
+    first, every = map(int, share.split("/"))
+    shared = list(enumerate(MUTANTS))[first::every]
+    chosen = [(i, mutant) for i, mutant in shared if _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.
