@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
 MAX_ERROR_BODY = 64 * 1024
+_WARNINGS_HEADER = "x-dragoman-warnings"
 
 
 class _ConnectionLost(Overloaded):
@@ -154,6 +155,8 @@ class UpstreamEngine:
                 prompt_text = _decode_prompt(await _read_limited(response, MAX_JSON_BODY))
         reader = ChunkReader(request, self._new_id, prompt_text)
         async with self._open_response(upstream_request, prefix) as response:
+            if warnings := response.headers.get(_WARNINGS_HEADER):
+                reader.warnings = tuple(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 for event in reader.feed(decode_chunk(await _read_limited(response, MAX_JSON_BODY))):
                     yield event
@@ -207,6 +210,9 @@ class UpstreamEngine:
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {"content-type": "application/json", "accept": "text/event-stream", **build_auth_headers(upstream)}
+        if self._config.kind.reports_warnings:
+            # The list in the body is exact: a warning may contain the header's separator.
+            headers[_WARNINGS_HEADER] = "body"
         if (span := CURRENT_SPAN.get()) is not None:
             headers |= span.build_headers()
         base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
