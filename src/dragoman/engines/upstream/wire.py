@@ -110,6 +110,14 @@ class UpstreamChunk(Struct, frozen=True, gc=False):
         return None if text in ("", "null") else text
 
 
+class TokensResponse(Struct, frozen=True, gc=False):
+    """The tokens of a prompt, in vLLM's format."""
+
+    tokens: list[int]
+    count: int
+    token_strs: list[str] | None = None
+
+
 class DetokenizeResponse(Struct, frozen=True, gc=False):
     """The text of token ids, in vLLM's format."""
 
