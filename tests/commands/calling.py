@@ -15,7 +15,7 @@ def call(*arguments: str) -> Result:
 def told(*arguments: str) -> str:
     """The standard output of a call that goes well."""
     result = call(*arguments)
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 0, result.stderr or result.exception
     return result.stdout
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 
@@ -34,7 +33,7 @@ from tests.serving.responses.house import lifespan
 
 from ..loopback import served
 from ..virtual_time import run_in_virtual_time
-from .app_transport import AppTransport
+from .app_client import AppClient
 from .calling import call, fault, told
 
 SIM = Settings(model="sim")
@@ -47,11 +46,8 @@ def measure(
 
     async def work() -> LoadResult:
         app = create_app(build_models(settings, SystemClock()))
-        async with (
-            lifespan(app),
-            httpx2.AsyncClient(transport=AppTransport(app), base_url=target.url, timeout=None) as client,
-        ):
-            run = LoadRun(client, target, lambda _: None, asyncio.get_running_loop().time)
+        async with lifespan(app):
+            run = LoadRun(AppClient(app), target, lambda _: None, asyncio.get_running_loop().time)
             return await run.measure(workload, concurrency=concurrency)
 
     return run_in_virtual_time(work())

@@ -175,6 +175,21 @@ def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path:
     assert record["variables"]["ANTHROPIC_MODEL"] == "a/b c"
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("hf:org/name", "org/name"), ("tiny:./some/Model", "Model"), ("gguf:org/name:q8_0@v1", "org/name:q8_0")],
+)
+def test_print_names_the_model_as_the_server_will(model: str, name: str):
+    done = run_command("launch", "claude", model, "--print", "--url", "http://127.0.0.1:9")
+    assert f"export ANTHROPIC_MODEL={name}\n" in done.stdout
+
+
+def test_print_cannot_name_the_model_of_an_upstream():
+    done = run_command("launch", "claude", "http://127.0.0.1:9", "--print", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "the names of the models of http://127.0.0.1:9 are not known; give its address as --url" in done.stderr
+
+
 def test_variables_for_other_programs_are_printed():
     with served(create_app("scripted", store="none")) as url:
         done = run_command("launch", "--env", "--url", url)

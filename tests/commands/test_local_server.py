@@ -38,7 +38,8 @@ def test_a_server_that_cannot_start_says_why():
     with pytest.raises(ServerFailed) as failure, start_server("/no/such/model", lines.append):
         pass
     assert failure.value.code == 2
-    assert lines == ["Error: cannot serve /no/such/model: /no/such/model does not exist"]
+    message = "/no/such/model does not exist; check the path, or serve `org/name` to download a model"
+    assert lines == [f"Error: cannot serve /no/such/model: {message}"]
 
 
 def test_a_server_that_dies_is_reported(tmp_path: Path):

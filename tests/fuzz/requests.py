@@ -216,6 +216,7 @@ POSTS: dict[str, Body] = {
     "/dragoman/faults": _any_of([], {}, [{"kind": "error", "rate": 0}]),
     "/dragoman/listener": _any_of({"port": 1, "state": "refuse"}, []),
     "/dragoman/simulator": _any_of({"time_scale": 2}, {"time_scale": 0}, {}),
+    "/models": _any_of({"model": "t"}, {"model": "t", "stream": True}),
     "/models/load": _any_of({"model": "t"}, {"model": "t", "stream": True}),
     "/models/unload": _any_of({"model": "t"}),
     "/models/pull": _any_of({"model": "t"}, {"model": "t", "stream": True}),
@@ -284,7 +285,7 @@ DELETES = (
         "/v1/conversations/{id}",
         "/v1/conversations/{id}/items/{item}",
     ),
-    *("/v1/files/{file}", "/v1/messages/batches/{batch}"),
+    *("/v1/files/{file}", "/v1/messages/batches/{batch}", "/models"),
 )
 PUTS = {
     "/generate": _SGLANG,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dragoman.launch.puller import HubPuller
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.model_downloads import ModelDownloads
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, load_settings
 from tests.hub.processes import start
@@ -29,16 +30,24 @@ from tests.serving.house import scope
 ENTRIES = '{"a": {"model": "tiny", "pinned": true}, "b": {"model": "tiny:org/single"}}'
 
 
+class AdminClient(httpx2.AsyncClient):
+    """A client of an application with an administrator's key."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        headers = {"authorization": "Bearer admin"}
+        super().__init__(transport=httpx2.ASGITransport(app), base_url="http://localhost", headers=headers)
+        self.app = app
+
+
 @asynccontextmanager
-async def serve() -> AsyncGenerator[httpx2.AsyncClient]:
+async def serve() -> AsyncGenerator[AdminClient]:
     settings = load_settings({"models": ENTRIES}, {})
     models = build_models(settings, SystemClock())
     options = ServingOptions(api_keys=("user",), admin_keys=("admin",))
-    transport = httpx2.ASGITransport(create_app(models, options=options, puller=HubPuller(settings)))
+    app = create_app(models, options=options, puller=HubPuller(settings))
     await models.start()
     try:
-        headers = {"authorization": "Bearer admin"}
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+        async with AdminClient(app) as client:
             yield client
     finally:
         await models.stop()
@@ -56,6 +65,8 @@ async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
         events = read_events((await client.post("/models/load", json={"model": "b", "stream": True})).text)
         assert {(event["model"], event["event"]) for event in events} == {("b", "status_change")}
         assert events[0]["data"]["status"] == "downloading"
+        assert set(events[0]["data"]["progress"]) == {"b"}
+        assert set(events[0]["data"]["progress"]["b"]) == {"done", "total"}
         assert events[-1]["data"] == {"status": "loaded"}
         loaded = (await client.get("/models")).json()["data"][1]
         assert loaded["status"] == {"value": "loaded"}
@@ -94,6 +105,142 @@ async def test_a_model_is_pulled_with_progress(hub: HubStub):
         assert "org/absent does not exist at " in failed.json()["error"]["message"]
 
 
+class Connection:
+    """One client of `/models/sse`, as ASGI has it."""
+
+    def __init__(self, app: ASGIApp, key: str = "user") -> None:
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        self.body = b""
+        self.has_ended = False
+        self._has_news = asyncio.Event()
+        self.headers: dict[bytes, bytes] = {}
+        self.task = asyncio.create_task(self._run(app, scope("/models/sse", {"authorization": f"Bearer {key}"}, "GET")))
+
+    async def _run(self, app: ASGIApp, request: Scope) -> None:
+        await app(request, self.inbox.get, self._send)
+
+    async def _send(self, message: Message) -> None:
+        self.headers |= dict(message.get("headers", ()))
+        self.body += message.get("body", b"")
+        self.has_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._has_news.set()
+
+    async def read_until(self, is_there: Callable[[], object]) -> None:
+        while not is_there():
+            self._has_news.clear()
+            await self._has_news.wait()
+
+    async def read_states(self, count: int) -> list[tuple[str, str]]:
+        """The first states, once they are there. Draining ends too soon to be seen always."""
+        while True:
+            events = read_events(self.body.decode())
+            assert {event["event"] for event in events} <= {"status_change"}
+            states = [(event["model"], event["data"]["status"]) for event in events]
+            seen = [state for state in states if state[1] != "draining"]
+            if len(seen) >= count:
+                return seen
+            self._has_news.clear()
+            await self._has_news.wait()
+
+
+@asynccontextmanager
+async def watch_downloads(client: AdminClient) -> AsyncGenerator[Connection]:
+    """An administrator's stream of changes, which has the states of all models already."""
+    connection = Connection(client.app, "admin")
+    await connection.read_states(2)
+    yield connection
+    connection.inbox.put_nowait({"type": "http.disconnect"})
+    await connection.task
+
+
+def find_reports(connection: Connection, event: str) -> list[dict[str, Any]]:
+    return [found for found in read_events(connection.body.decode()) if found["event"] == event]
+
+
+@pytest.mark.usefixtures("cache")
+async def test_a_model_is_downloaded_in_the_background_as_by_llama_cpp(hub: HubStub):
+    hub.stall_after = 5_000
+    async with serve() as client, watch_downloads(client) as connection:
+        assert (await client.post("/models", json={"model": GGUF})).json() == {"success": True}
+        listed = (await client.get("/models")).json()["data"][-1]
+        assert (listed["id"], listed["status"]["value"]) == (GGUF, "downloading")
+        [(digest, progress)] = listed["status"]["progress"].items()
+        assert digest.startswith("sha256:")
+        assert (progress["done"] < progress["total"], progress["total"]) == (True, 300_004)
+        assert (await client.post("/models", json={"model": GGUF})).json() == {"success": True}
+        hub.released.set()
+        await connection.read_until(lambda: find_reports(connection, "download_finished"))
+        assert find_reports(connection, "download_finished") == [
+            {"model": GGUF, "event": "download_finished", "data": {}}
+        ]
+        assert all(
+            set(report["data"]["progress"]) == {digest} for report in find_reports(connection, "download_progress")
+        )
+        assert hub.count("GET /cdn/") == 1
+        assert [model["id"] for model in (await client.get("/models")).json()["data"]] == ["a", "b"]
+        # Nothing is left to download.
+        assert (await client.post("/models", json={"model": GGUF})).json() == {"success": True}
+        assert hub.count("GET /cdn/") == 1
+
+
+@pytest.mark.usefixtures("cache")
+async def test_a_background_download_is_cancelled_by_unloading_and_fails_with_a_reason(
+    hub: HubStub, caplog: pytest.LogCaptureFixture
+):
+    hub.stall_after = 5_000
+    async with serve() as client, watch_downloads(client) as connection:
+        await client.post("/models", json={"model": GGUF})
+        unload = asyncio.create_task(client.post("/models/unload", json={"model": GGUF}))
+        await asyncio.to_thread(hub.stalled.wait, 60)
+        hub.released.set()
+        assert (await unload).json() == {"success": True}
+        await connection.read_until(lambda: find_reports(connection, "download_failed"))
+        [failed] = find_reports(connection, "download_failed")
+        assert (failed["model"], failed["data"]["error"]["message"]) == (GGUF, "The download was cancelled.")
+        hub.stall_after = None
+        hub.repositories[GGUF].damaged = frozenset({"small-Q4_K_M.gguf"})
+        await client.post("/models", json={"model": GGUF})
+        await connection.read_until(lambda: len(find_reports(connection, "download_failed")) == 2)
+        assert "arrived damaged" in find_reports(connection, "download_failed")[1]["data"]["error"]["message"]
+    assert f"{GGUF} is not downloaded: The download was cancelled." in caplog.messages
+
+
+@pytest.mark.usefixtures("cache")
+async def test_a_background_download_ends_with_the_server(hub: HubStub):
+    hub.stall_after = 5_000
+    downloads = ModelDownloads(HubPuller(Settings()))
+    await downloads.open()
+    await downloads.start(GGUF)
+    assert list(downloads.running) == [GGUF]
+    hub.released.set()
+    await downloads.close()
+    assert not downloads.running
+
+
+@pytest.mark.usefixtures("cache")
+async def test_what_cannot_be_downloaded_or_deleted_is_refused():
+    async with serve() as client:
+        absent = await client.post("/models", json={"model": "org/absent"})
+        assert (absent.status_code, absent.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "org/absent does not exist at " in absent.json()["error"]["message"]
+        assert (await client.post("/models", json={"model": "llama3"})).status_code == 404
+        streamed = await client.post("/models", json={"model": GGUF, "stream": True})
+        assert streamed.json()["error"]["message"].startswith("POST /models sends no stream")
+        deleted = await client.delete("/models", params={"model": "b"})
+        assert (deleted.status_code, "`dragoman rm MODEL`" in deleted.text) == (400, True)
+        client.headers["authorization"] = "Bearer user"
+        assert (await client.post("/models", json={"model": GGUF})).status_code == 403
+        assert len((await client.get("/models")).json()["data"]) == 2
+
+
+async def test_a_server_that_downloads_nothing_says_so():
+    models = build_models(Settings(model="scripted"), SystemClock())
+    async with AdminClient(create_app(models)) as client:
+        refused = await client.post("/models", json={"model": GGUF})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
+
+
 @pytest.mark.usefixtures("cache")
 async def test_a_puller_reports_errors_and_can_be_closed(hub: HubStub):
     puller = HubPuller(Settings())
@@ -111,40 +258,6 @@ async def test_a_puller_reports_errors_and_can_be_closed(hub: HubStub):
             break
     hub.released.set()
     await events.aclose()
-
-
-class Connection:
-    """One client of `/models/sse`, as ASGI has it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
-        self.inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
-        self.body = b""
-        self.has_ended = False
-        self._has_news = asyncio.Event()
-        self.headers: dict[bytes, bytes] = {}
-        self.task = asyncio.create_task(self._run(app, scope("/models/sse", {"authorization": "Bearer user"}, "GET")))
-
-    async def _run(self, app: ASGIApp, request: Scope) -> None:
-        await app(request, self.inbox.get, self._send)
-
-    async def _send(self, message: Message) -> None:
-        self.headers |= dict(message.get("headers", ()))
-        self.body += message.get("body", b"")
-        self.has_ended = message["type"] == "http.response.body" and not message.get("more_body", False)
-        self._has_news.set()
-
-    async def read_states(self, count: int) -> list[tuple[str, str]]:
-        """The first states, once they are there. Draining ends too soon to be seen always."""
-        while True:
-            events = read_events(self.body.decode())
-            assert {event["event"] for event in events} <= {"status_change"}
-            states = [(event["model"], event["data"]["status"]) for event in events]
-            seen = [state for state in states if state[1] != "draining"]
-            if len(seen) >= count:
-                return seen
-            self._has_news.clear()
-            await self._has_news.wait()
 
 
 @asynccontextmanager

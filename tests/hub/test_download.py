@@ -248,6 +248,8 @@ def test_a_revision_is_pinned(hub: HubStub):
         ("org/name@refs/pr/3", ModelReference("org/name", None, "refs/pr/3")),
         ("hf:gpt2", ModelReference("gpt2")),
         ("vllm:org/name@abc", ModelReference("org/name", None, "abc")),
+        ("hf.co/org/name:Q8_0", ModelReference("org/name", "Q8_0")),
+        ("https://huggingface.co/org/name/", ModelReference("org/name")),
     ],
 )
 def test_a_reference_is_parsed(text: str, expected: ModelReference):

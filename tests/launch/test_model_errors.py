@@ -53,7 +53,13 @@ def model_directory(path: Path, architecture: str, **more: object) -> Path:
             "model directory, a GGUF file, a URL, or ENGINE:DIRECTORY",
         ),
         ("vllm", "`vllm` needs a model: vllm:DIRECTORY"),
-        ("/no/such/dir", "/no/such/dir does not exist"),
+        (
+            "llama3",
+            "unknown engine or model `llama3`; a name of Ollama's library is none of the hub: find the model at ",
+        ),
+        ("qwen3:8b", "unknown engine or model `qwen3:8b`; a name of Ollama's library"),
+        ("mistral:latest", "https://huggingface.co/models and serve it as `org/name`"),
+        ("/no/such/dir", "/no/such/dir does not exist; check the path, or serve `org/name` to download a model"),
         ("/no/models--org--name", "/no/models--org--name does not exist; to download it, serve org/name"),
         ("transformers:/no/such/dir", "/no/such/dir does not exist"),
         ("./no-model.gguf", "no-model.gguf does not exist"),
@@ -67,8 +73,11 @@ def test_a_mistake_in_model_is_named(model: str, message: str):
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path):
-    assert error_of(str(tmp_path)) == f"{tmp_path} has no config.json, so it is not a model directory"
-    assert error_of(f"transformers:{tmp_path}") == f"{tmp_path} has no config.json, so it is not a model directory"
+    message = (
+        f"{tmp_path} has no config.json, so it is not a model directory; serve the directory that has one, or "
+        "`org/name` to download a model"
+    )
+    assert error_of(str(tmp_path)) == error_of(f"transformers:{tmp_path}") == message
     (tmp_path / "a.gguf").touch()
     assert error_of(str(tmp_path)) == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
 

@@ -334,6 +334,18 @@ async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx
     assert (status, "options.num_predict" in error) == (400, True)
 
 
+async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx2.AsyncClient):
+    """As in Ollama's documentation: `curl URL -d '{...}'`, which declares a form."""
+    body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert (await http.post("/api/chat", content=body, headers=form)).status_code == 200
+    for origin in ("http://localhost", "null", "https://evil.example"):
+        refused = await http.post("/api/chat", content=body, headers={**form, "origin": origin})
+        assert refused.status_code in (403, 415)
+    chat = await http.post("/v1/chat/completions", content=body, headers=form)
+    assert chat.status_code == 415
+
+
 async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_one(http: httpx2.AsyncClient):
     body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
     assert (await http.post("/api/chat", content=body)).status_code == 200

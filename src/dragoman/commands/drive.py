@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, cast
 
-import httpx2
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from ..engines.simulator.logs.log import LogError, MeasuredLog, build_log
 from ..engines.simulator.workload import WorkloadRequest
+from ..http_client import ClientTimeouts, HttpClient, HttpClientError
 from .progress import OnProgress
 from .stream_meter import DIALECTS, Measurement, StreamMeter
 
+_TIMEOUTS = ClientTimeouts(connect=60.0, read=86_400.0)
+"""A server under load may take its time: that is what is measured."""
+_MAX_MODELS_BYTES = 10_000_000
 PROMPT_WORDS = (
     "time",
     "way",
@@ -84,12 +87,30 @@ async def drive_server(
 
     Raises LogError if no request succeeds, or the server counts no tokens.
     """
-    headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    base = target.url.rstrip("/").removesuffix("/v1")
-    async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=None, limits=limits) as client:
+    client = HttpClient(_TIMEOUTS)
+    try:
         run = LoadRun(client, target, on_progress)
         return await run.measure(workload, concurrency=concurrency, warm_up=warm_up)
+    finally:
+        await client.close()
+
+
+class LoadResponse(Protocol):
+    """A response whose head has arrived, as `HttpResponse`."""
+
+    status: int
+
+    async def read(self) -> bytes | None: ...
+
+    async def read_all(self, max_bytes: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class LoadClient(Protocol):
+    """What sends the requests, as `HttpClient`."""
+
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> LoadResponse: ...
 
 
 class _Model(Struct):
@@ -100,20 +121,12 @@ class _Models(Struct):
     data: list[_Model]
 
 
-async def _find_first_model(client: httpx2.AsyncClient) -> str:
-    try:
-        response = await client.get("/v1/models")
-        return msgspec.json.decode(response.raise_for_status().content, type=_Models).data[0].id
-    except (httpx2.HTTPError, msgspec.MsgspecError, IndexError) as error:
-        raise LogError(f"{client.base_url}: cannot list its models: {error}") from None
-
-
 class LoadRun:
     """One load on one server. now: seconds, on the clock that `asyncio.sleep` follows."""
 
     def __init__(
         self,
-        client: httpx2.AsyncClient,
+        client: LoadClient,
         target: Target,
         on_progress: OnProgress,
         now: Callable[[], float] = time.perf_counter,
@@ -123,6 +136,10 @@ class LoadRun:
         except msgspec.MsgspecError as error:
             raise ValueError(f"--extra-body: {error}") from None
         self._client, self._target, self._on_progress, self._now = client, target, on_progress, now
+        self._base = target.url.rstrip("/").removesuffix("/v1")
+        self._headers = {"content-type": "application/json"}
+        if target.api_key is not None:
+            self._headers["authorization"] = f"Bearer {target.api_key}"
         self._dialect, self._model, self._asks_for_ids = DIALECTS[target.dialect], "", False
         self._measurements: list[Measurement] = []
         self._errors: list[str] = []
@@ -133,7 +150,7 @@ class LoadRun:
         self, workload: Sequence[WorkloadRequest], *, concurrency: int | None = None, warm_up: int = 0
     ) -> LoadResult:
         """As `drive_server`."""
-        self._model = self._target.model or await _find_first_model(self._client)
+        self._model = self._target.model or await self._find_first_model()
         self._asks_for_ids = self._dialect.lists_ids and await self._lists_ids()
         # Numbered below zero, so that their prompts are none of the measured ones.
         for number, request in enumerate(workload[:warm_up]):
@@ -149,13 +166,26 @@ class LoadRun:
             raise LogError(f"{self._target.url}: all requests failed; the first error: {self._errors[0]}")
         return LoadResult(self._model, tuple(self._measurements), tuple(self._errors))
 
+    async def _find_first_model(self) -> str:
+        try:
+            response = await self._client.send("GET", f"{self._base}/v1/models", self._headers)
+            try:
+                body = await response.read_all(_MAX_MODELS_BYTES)
+            finally:
+                response.close()
+            if response.status != 200:
+                raise LogError(f"{self._base}: cannot list its models: status {response.status}")
+            return msgspec.json.decode(body, type=_Models).data[0].id
+        except (HttpClientError, msgspec.MsgspecError, IndexError) as error:
+            raise LogError(f"{self._base}: cannot list its models: {error}") from None
+
     async def _lists_ids(self) -> bool:
         """Whether the server accepts `return_token_ids` and returns ids; others count in `usage` alone."""
         self._asks_for_ids = True
         try:
             probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
             measured = await self._measure_request("probe", probe)
-        except (httpx2.HTTPError, LogError):
+        except (HttpClientError, LogError):
             return False
         return measured.counted_by == "ids"
 
@@ -164,9 +194,9 @@ class LoadRun:
         if request.after is not None:
             await self._answered[request.after].wait()
             start_time = self._now()
-        built = self._build_request(number, request)
+        body = self._build_request(number, request)
         await asyncio.sleep(start_time + request.arrival_s - self._now())
-        await self._send(request, built)
+        await self._send(request, body)
 
     async def _send_one_by_one(self, numbered: Iterator[tuple[int, WorkloadRequest]]) -> None:
         for number, request in numbered:
@@ -174,27 +204,31 @@ class LoadRun:
                 await self._answered[request.after].wait()
             await self._send(request, self._build_request(number, request))
 
-    async def _send(self, request: WorkloadRequest, built: httpx2.Request) -> None:
+    async def _send(self, request: WorkloadRequest, body: bytes) -> None:
         try:
-            self._measurements.append(await self._measure_request(request.id, built))
-        except (httpx2.HTTPError, LogError) as error:
+            self._measurements.append(await self._measure_request(request.id, body))
+        except (HttpClientError, LogError) as error:
             self._errors.append(str(error) or type(error).__name__)
         self._answered[request.id].set()
         self._on_progress(len(self._measurements) + len(self._errors))
 
-    async def _measure_request(self, id: str, built: httpx2.Request) -> Measurement:
+    async def _measure_request(self, id: str, body: bytes) -> Measurement:
         meter, sent_at = StreamMeter(self._dialect), self._now()
-        response = await self._client.send(built, stream=True)
+        response = await self._client.send("POST", self._base + self._dialect.path, self._headers, body)
         try:
-            if response.status_code != 200:
-                raise LogError(f"{response.status_code}: {(await response.aread())[:200].decode(errors='replace')}")
-            async for line in response.aiter_lines():
-                meter.feed(line, self._now())
+            if response.status != 200:
+                raise LogError(f"{response.status}: {(await response.read_all(200))[:200].decode(errors='replace')}")
+            rest = b""
+            while (piece := await response.read()) is not None:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    meter.feed(line.decode(errors="replace").removesuffix("\r"), self._now())
+            meter.feed(rest.decode(errors="replace"), self._now())
         finally:
-            await response.aclose()
+            response.close()
         return meter.finish(id, sent_at)
 
-    def _build_request(self, number: int, request: WorkloadRequest) -> httpx2.Request:
+    def _build_request(self, number: int, request: WorkloadRequest) -> bytes:
         """Built before its time comes, so that this is no part of what is measured."""
         words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
         prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
@@ -202,4 +236,4 @@ class LoadRun:
         if self._asks_for_ids:
             body["return_token_ids"] = True
         fields = {name: value for name, value in (body | self._extra).items() if value is not None}
-        return self._client.build_request("POST", self._dialect.path, json=fields)
+        return msgspec.json.encode(fields)

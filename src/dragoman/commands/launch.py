@@ -94,9 +94,25 @@ def _print_variables(variables: Mapping[str, str | None]) -> None:
 def _describe_target(options: LaunchOptions) -> ServerTarget:
     """The target without starting a server: with what a running one tells of the model."""
     target = _find_running(options)
-    return target or ServerTarget(
-        _normalize(options.url or DEFAULT_URL), options.model or "tiny", api_key=resolve_api_key(options.api_key)
-    )
+    if target is not None:
+        return target
+    name = "tiny" if options.model is None else _find_served_name(options.model)
+    return ServerTarget(_normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key))
+
+
+def _find_served_name(model: str) -> str:
+    """The name that a server of MODEL will give it. Raises ValueError where only that server knows."""
+    from ..launch.hub_models import find_reference  # noqa: PLC0415 - it brings the whole server
+    from ..launch.local_models import find_model_name  # noqa: PLC0415 - as above
+    from ..launch.models import parse_model  # noqa: PLC0415 - as above
+
+    found = find_reference(model)
+    if found is not None:
+        return found[0].name
+    kind, path = parse_model(model)
+    if kind == "upstream":
+        raise ValueError(f"MODEL: the names of the models of {model} are not known; give its address as --url {model}")
+    return find_model_name(kind, path) or model
 
 
 def _normalize(url: str) -> str:

@@ -110,7 +110,11 @@ def check_directory(text: str) -> None:
         raise ValueError(f"{text} is a file; serve its directory: {path.parent}")
     if not path.exists():
         hub_name = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.name)
-        hint = f"; to download it, serve {hub_name[1]}/{hub_name[2]}" if hub_name else ""
+        hint = (
+            f"; to download it, serve {hub_name[1]}/{hub_name[2]}"
+            if hub_name
+            else "; check the path, or serve `org/name` to download a model"
+        )
         raise ValueError(f"{text} does not exist{hint}")
     if (path / "config.json").is_file():
         return
@@ -123,4 +127,7 @@ def check_directory(text: str) -> None:
         raise ValueError(f"{text} has no config.json; to serve its GGUF file use {files[0]}")
     if (path / "adapter_config.json").is_file():
         raise ValueError(f"{text} is a LoRA adapter; serve its base model with `--lora-modules NAME={text}`")
-    raise ValueError(f"{text} has no config.json, so it is not a model directory")
+    raise ValueError(
+        f"{text} has no config.json, so it is not a model directory; serve the directory that has one, or "
+        "`org/name` to download a model"
+    )

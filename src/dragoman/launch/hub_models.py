@@ -51,6 +51,8 @@ from .local_models import check_architecture
 
 log = logging.getLogger(__name__)
 
+_HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
+"""What precedes the name in a browser's address, and in Ollama's names of models of the hub."""
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
 
 
@@ -75,8 +77,11 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
     """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
 
     Raises:
-        HubError: `hf:` or `modelscope:` precedes something else.
+        HubError: `hf:`, `modelscope:` or the hub's host precedes something else.
     """
+    host = next((host for host in _HOSTS if model.startswith(host)), None)
+    if host is not None and not Path(model).exists():
+        return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
     kind, _, rest = model.partition(":")
     if kind == "hf" and rest:
         return parse_reference(rest.removeprefix("//"), revision), None
@@ -91,8 +96,8 @@ def find_reference(model: str, revision: str | None = None) -> tuple[ModelRefere
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
 
-    Where no engine is installed, the choice has an empty engine, and the reason says what to install. So has a LoRA
-    adapter, which is served with its base model.
+    Where no engine is installed that supports it, the choice has an empty engine, and the reason says what to do. So
+    has a LoRA adapter, which is served with its base model.
     """
     repository = open_repository(reference)
     if not is_adapter(repository.files):
@@ -109,8 +114,7 @@ def prepare_model(settings: Settings, reference: ModelReference, engine: str | N
 
     Raises:
         HubError: there is no such model, or nothing of it can be loaded.
-        ValueError: the engine is not installed.
-        EngineError: the engine does not support the model.
+        ValueError: the engine is not installed, or does not support the model.
     """
     cached = find_cached_repository(reference)
     if cached is not None:
@@ -205,7 +209,13 @@ def _plan_safetensors(
         for file in repository.files:
             if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
                 repository.read(file.path)
-    check_architecture(choice.engine, repository.directory)
+    trusted = settings.trust_remote_code
+    try:
+        check_architecture(choice.engine, repository.directory, reference.repository, trust_remote_code=trusted)
+    except EngineError as error:
+        choice = EngineChoice("", str(error))
+    if choice.engine and not any(file.path == "tokenizer.json" for file in files):
+        raise HubError(f"{reference.repository} has no tokenizer.json; choose a repository that has one")
     return plan, choice
 
 

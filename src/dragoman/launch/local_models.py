@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.errors import EngineError
 from .engine_detection import OTHER_ENGINES, check_directory, check_engine_installed
+from .library_support import check_library_support
 
 
 def find_model_name(kind: str, path: str) -> str | None:
@@ -25,7 +26,7 @@ def find_model_name(kind: str, path: str) -> str | None:
             return None
 
 
-def check_local_model(kind: str, path: str, *, is_fallback: bool) -> None:
+def check_local_model(kind: str, path: str, *, is_fallback: bool, trust_remote_code: bool = False) -> None:
     """Check what can be known of a model in files without its weights.
 
     kind, path: as of `parse_model`. is_fallback: the engine was chosen because no other one is installed.
@@ -42,7 +43,7 @@ def check_local_model(kind: str, path: str, *, is_fallback: bool) -> None:
         return
     check_directory(path)
     try:
-        check_architecture(kind, Path(path))
+        check_architecture(kind, Path(path), path, trust_remote_code=trust_remote_code)
     except EngineError as error:
         if is_fallback and kind == "tiny":
             raise EngineError(f"{error}; for other models: {OTHER_ENGINES}") from error
@@ -55,8 +56,11 @@ def check_local_model(kind: str, path: str, *, is_fallback: bool) -> None:
         raise EngineError(f"{path} contains no tokenizer.json")
 
 
-def check_architecture(engine: str, directory: Path) -> None:
-    """Raise EngineError if a built-in engine does not support the model. The libraries know only while loading."""
+def check_architecture(engine: str, directory: Path, source: str, *, trust_remote_code: bool = False) -> None:
+    """Raise EngineError if an engine, or the library that it runs, does not support the model.
+
+    source: names the model in messages of the libraries.
+    """
     match engine:
         case "tiny":
             from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
@@ -67,4 +71,5 @@ def check_architecture(engine: str, directory: Path) -> None:
 
             read_encoder(directory)
         case _:
-            pass
+            config = (directory / "config.json").read_bytes()
+            check_library_support(engine, config, source, trust_remote_code=trust_remote_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +29,10 @@ from .model_details import describe_loaded, read_details
 from .model_metadata import load_configured_template, resolve_served_names
 
 log = logging.getLogger(__name__)
+
+_OLLAMA_NAME = re.compile(r"[a-z-]+\d[a-z\d.-]*")
+_OLLAMA_TAG = re.compile(r"latest$|\d+(\.\d+)?[bm]\b")
+"""`llama3.2`, `qwen3:8b`, `mistral:latest`: https://ollama.com/library."""
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
@@ -304,6 +309,12 @@ def is_installed(engine: str) -> bool:
 
 
 def _build_unknown_message(kind: str, rest: str) -> str:
+    if _OLLAMA_NAME.fullmatch(kind) or _OLLAMA_TAG.match(rest):
+        name = f"{kind}:{rest}" if rest else kind
+        return (
+            f"unknown engine or model `{name}`; a name of Ollama's library is none of the hub: find the model at "
+            "https://huggingface.co/models and serve it as `org/name`"
+        )
     matches = get_close_matches(kind, _ENGINES, n=1)
     if not matches:
         return (
@@ -338,7 +349,8 @@ def check(settings: Settings) -> None:
     check_model(settings.model)
     kind, path = parse_model(settings.model)
     if find_reference(settings.model) is None and find_model_name(kind, path) is not None:
-        check_local_model(kind, path, is_fallback=path == settings.model)
+        is_fallback = path == settings.model
+        check_local_model(kind, path, is_fallback=is_fallback, trust_remote_code=settings.trust_remote_code)
 
 
 def _build_checked(settings: Settings, clock: Clock) -> ServedModel:

@@ -12,7 +12,6 @@ from ..hub import DownloadCancelled, DownloadEvent, HubError, download
 from ..settings import Settings
 from .hub_models import find_reference, prepare_pull
 
-_HOSTS = ("hf.co/", "huggingface.co/")
 _INTERVAL_BYTES = 16 << 20
 """Bytes of a file between two reports."""
 
@@ -33,11 +32,10 @@ class HubPuller:
             RequestError: there is no such model, or it cannot be loaded.
             EngineError: the download failed.
         """
-        name = next((model.removeprefix(host) for host in _HOSTS if model.startswith(host)), model)
         yield PullProgress("pulling manifest")
         try:
             # Ollama's name of the default.
-            found = find_reference(name.removesuffix(":latest"))
+            found = find_reference(model.removesuffix(":latest"))
             if found is None:
                 raise NotFound(f"`{model[:100]}` is not a model of the hub; write `org/name` or `org/name:QUANT`.")
             prepared = await asyncio.to_thread(prepare_pull, self._settings, *found)

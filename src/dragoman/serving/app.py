@@ -31,6 +31,7 @@ from .internal_client import InternalClient
 from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
+from .model_downloads import ModelDownloads
 from .port_faults import PortController
 from .request_log import RecentRequests, RequestLog
 from .routes import batches, message_batches
@@ -67,7 +68,7 @@ def create_app(
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
     store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
-    puller: downloads models, for /models/pull and /api/pull; None refuses to.
+    puller: downloads models, for /models, /models/pull and /api/pull; None refuses to.
     tenants: named keys, besides those of `options`; None if there is no file of keys.
     counters: of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
@@ -79,6 +80,7 @@ def create_app(
         recent_prompts=RecentPrompts() if options.explain else None,
         port_controller=port_controller,
         puller=puller,
+        downloads=None if puller is None else ModelDownloads(puller),
         ui=options.ui,
     )
     generation = GenerationServices(
@@ -140,7 +142,7 @@ def _build_application(
         batches.build_worker(service, client, slots, features.new_batches),
         message_batches.build_worker(service, client, slots, features.new_message_batches),
     )
-    lifespan = build_lifespan(service, features.background, workers)
+    lifespan = build_lifespan(service, features.background, features.downloads, workers)
     return Application(router, websocket, lifespan, not_started if requires_lifespan else None, service.tenancy.keyring)
 
 

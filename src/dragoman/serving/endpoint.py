@@ -97,12 +97,15 @@ class HttpRequest:
         A content type other than JSON is rejected: browsers send `application/json` across origins only after a
         preflight, but other types without one. An empty body needs no content type.
 
-        allow_untyped: a body may have no content type either, as some clients of a dialect send it. Only the check of
-        its `Origin` rejects such a request of a web page.
+        allow_untyped: a body may have no content type either, as some clients of a dialect send it, or curl's, a form,
+        where there is no `Origin`. Only the check of its `Origin`, which browsers send with every POST, rejects such a
+        request of a web page.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
+        if allow_untyped and media_type == "application/x-www-form-urlencoded" and "origin" not in self.headers:
+            media_type = ""
         has_body = bool(self.content_length) or "transfer-encoding" in self.headers
         if not is_json and (media_type or (has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")

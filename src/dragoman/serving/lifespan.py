@@ -33,9 +33,15 @@ class LifespanResource(Protocol):
 
 
 def build_lifespan(
-    service: Service, background: LifespanResource | None, workers: Sequence[BackgroundWorker]
+    service: Service,
+    background: LifespanResource | None,
+    downloads: LifespanResource | None,
+    workers: Sequence[BackgroundWorker],
 ) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """background: runs that need the engines and the store. workers: run while the engines run, if there is a store."""
+    """background: runs that need the engines and the store. downloads: of models.
+
+    workers: run while the engines run, if there is a store.
+    """
 
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
@@ -48,6 +54,7 @@ def build_lifespan(
             _open(None if service.tenancy.keyring.is_open else service.tenancy.ledger),
             _start_models(service.models),
             _open(background),
+            _open(downloads),
             _run_workers(service.store, workers),
         ):
             yield

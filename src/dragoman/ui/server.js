@@ -55,9 +55,10 @@ export function createServer() {
 		const unit = (amount, divisor, name) => amount && `${(amount / divisor).toFixed(amount < 10 * divisor ? 1 : 0)} ${name}`;
 		models.replaceChildren(drawTable("Models", ["Model", "State", "Context", "Parameters", "Size", ""], data.map(({ id, status, meta = {} }) => {
 			const { value, failed, progress } = status;
+			const sum = (name) => Object.values(progress).reduce((bytes, file) => bytes + file[name], 0);
 			const state = failed ? "failed" : value;
 			const action = value === "loaded" ? "unload" : "load";
-			return [id, h(`span.state.${state}`, state, progress && ` ${((100 * progress.completed) / progress.total).toFixed(0)} %`),
+			return [id, h(`span.state.${state}`, state, progress && ` ${((100 * sum("done")) / (sum("total") || 1)).toFixed(0)} %`),
 				count(meta.n_ctx), unit(meta.n_params, 1e6, "M"), unit(meta.size, 1e6, "MB"),
 				quiet(action === "load" ? "Load" : "Unload", () => change(action, id), { disabled: !["loaded", "unloaded"].includes(value) })];
 		})));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 
 
 @pytest.fixture(scope="module")
-def workload() -> list[WorkloadRequest]:
+def workload() -> Sequence[WorkloadRequest]:
     generator = np.random.default_rng(0)
     return generate_poisson(
         generator, count=120, rate=12.0, inputs=UniformLength(200, 1500), outputs=UniformLength(20, 120)
@@ -45,7 +47,7 @@ def candidates() -> list[FleetOption]:
     return found
 
 
-def brute_force(candidates: list[FleetOption], workload: list[WorkloadRequest], most: int) -> float:
+def brute_force(candidates: list[FleetOption], workload: Sequence[WorkloadRequest], most: int) -> float:
     """The least cost per hour over every configuration and number of replicas."""
     costs: list[float] = []
     for candidate in candidates:
@@ -58,7 +60,7 @@ def brute_force(candidates: list[FleetOption], workload: list[WorkloadRequest], 
 
 @pytest.mark.long
 def test_the_answer_is_that_of_trying_everything(
-    candidates: list[FleetOption], workload: list[WorkloadRequest]
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
 ) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     assert result.best is not None
@@ -67,12 +69,14 @@ def test_the_answer_is_that_of_trying_everything(
     assert any(not fleet.units for fleet in result.fleets), "every configuration is enough: nothing was refused"
 
 
-def test_several_processes_find_the_same(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
+def test_several_processes_find_the_same(candidates: list[FleetOption], workload: Sequence[WorkloadRequest]) -> None:
     few = candidates[:6]
     assert plan(few, workload, OBJECTIVES, max_devices=4, processes=2) == plan(few, workload, OBJECTIVES, max_devices=4)
 
 
-def test_the_pareto_front_is_beaten_by_no_fleet(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
+def test_the_pareto_front_is_beaten_by_no_fleet(
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
+) -> None:
     result = plan(candidates, workload, OBJECTIVES, max_devices=8)
     points = [
         (fleet.cost_per_hour, OBJECTIVES[0].read(fleet.report))
@@ -89,7 +93,9 @@ def test_the_pareto_front_is_beaten_by_no_fleet(candidates: list[FleetOption], w
     assert result.best.candidate.description in text
 
 
-def test_a_question_without_an_answer_says_why(candidates: list[FleetOption], workload: list[WorkloadRequest]) -> None:
+def test_a_question_without_an_answer_says_why(
+    candidates: list[FleetOption], workload: Sequence[WorkloadRequest]
+) -> None:
     impossible = parse_objectives("p50 itl < 1us")
     result = plan(candidates[:2], workload, impossible, max_devices=2)
     assert result.best is None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import DragomanError, NotFound, RequestError, Unsupported
+from ...core.errors import DragomanError, NotFound, PermissionDenied, RequestError, Unsupported
 from ...core.pull import ModelPuller
 from ...dialects.errors import render_openai_error
 from ...pipeline.models import Models, ModelSlot, ModelState
@@ -19,6 +19,7 @@ from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
 from ..generate import build_stream_headers
+from ..model_downloads import DownloadReport, FileProgress, ModelDownloads
 from ..streaming import ReplayResponder, Responder
 
 PROGRESS_INTERVAL = 0.5
@@ -26,23 +27,21 @@ PROGRESS_INTERVAL = 0.5
 _SUCCESS = JsonResponse(b'{"success":true}')
 
 
-def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
-    """puller: downloads models; None where that is not possible."""
+def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -> Sequence[Route]:
+    """puller: downloads models; None where that is not possible. downloads: in the background; None as puller."""
     admin = Access.ADMIN
+    on_models = {
+        "GET": partial(list_states, downloads),
+        "POST": partial(start_download, downloads),
+        "DELETE": refuse_deletion,
+    }
     return (
-        Route("/models", Access.USER, OPENAI, {"GET": list_states}),
-        Route("/models/sse", Access.USER, OPENAI, {"GET": watch_states}),
+        Route("/models", Access.USER, OPENAI, on_models),
+        Route("/models/sse", Access.USER, OPENAI, {"GET": partial(watch_states, downloads)}),
         Route("/models/load", admin, OPENAI, {"POST": load}),
-        Route("/models/unload", admin, OPENAI, {"POST": unload}),
+        Route("/models/unload", admin, OPENAI, {"POST": partial(unload, downloads)}),
         Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
     )
-
-
-class ModelLoadProgress(Struct, frozen=True):
-    """Bytes of a download."""
-
-    completed: int
-    total: int
 
 
 class ModelStatus(Struct, frozen=True, omit_defaults=True):
@@ -50,11 +49,12 @@ class ModelStatus(Struct, frozen=True, omit_defaults=True):
 
     value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
     failed: the last load failed.
+    progress: of a download: each file's, by its digest; of a served model that of all files, by its name.
     """
 
     value: str
     failed: bool = False
-    progress: ModelLoadProgress | None = None
+    progress: dict[str, FileProgress] | None = None
 
 
 class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
@@ -80,25 +80,38 @@ class ModelStateList(Struct, frozen=True):
     data: list[ModelStateObject]
 
 
-async def list_states(http: HttpRequest) -> JsonResponse | Responder:
+async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """List the served models, and for administrators what is being downloaded with POST /models."""
     states = [_describe_slot(slot) for slot in http.service.models.slots]
+    if downloads is not None and _is_administrator(http):
+        now = int(http.service.clock.now())
+        states += [
+            ModelStateObject(name, "model", now, "dragoman", ModelStatus("downloading", progress=dict(files)))
+            for name, files in downloads.running.items()
+        ]
     return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
 
 
-async def watch_states(http: HttpRequest) -> JsonResponse | Responder:
-    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down."""
-    return _stream(http, _report_states(http.service.models))
+async def watch_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down.
+
+    Administrators also see the downloads of POST /models.
+    """
+    return _stream(http, _report_states(http.service.models, downloads if _is_administrator(http) else None, http))
 
 
-async def _report_states(models: Models) -> AsyncGenerator[bytes]:
+async def _report_states(models: Models, downloads: ModelDownloads | None, http: HttpRequest) -> AsyncGenerator[bytes]:
     last: dict[str, bytes] = {}
-    async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
-        async for _ in changes:
-            for slot in models.slots:
-                status = _render_status(slot)
-                if last.get(slot.name) != status:
-                    last[slot.name] = status
-                    yield status
+    with nullcontext(list[DownloadReport]()) if downloads is None else downloads.subscribe() as reports:
+        async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
+            async for _ in changes:
+                for slot in models.slots:
+                    status = _render_status(slot)
+                    if last.get(slot.name) != status:
+                        last[slot.name] = status
+                        yield status
+                while reports:
+                    yield _render_report(reports.pop(0), http)
 
 
 def _describe_slot(slot: ModelSlot) -> ModelStateObject:
@@ -117,7 +130,7 @@ def _describe_slot(slot: ModelSlot) -> ModelStateObject:
 
 
 def _describe_status(slot: ModelSlot) -> ModelStatus:
-    progress = None if slot.download_progress is None else ModelLoadProgress(*slot.download_progress)
+    progress = None if slot.download_progress is None else {slot.name: FileProgress(*slot.download_progress)}
     if slot.status == ModelState.FAILED:
         return ModelStatus(ModelState.UNLOADED.value, failed=True)
     return ModelStatus(slot.status, progress=progress)
@@ -153,15 +166,48 @@ async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> Asyn
     yield _render_status(slot)
 
 
-async def unload(http: HttpRequest) -> JsonResponse | Responder:
-    """Unload a model when its running requests have finished."""
-    slot = http.service.models.find_slot((await decode_body(http, ModelRequest)).model)
+async def unload(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Unload a model when its running requests have finished, or cancel its download."""
+    request = await decode_body(http, ModelRequest)
+    if downloads is not None and await downloads.cancel(request.model):
+        return _SUCCESS
+    slot = http.service.models.find_slot(request.model)
     if slot.is_pinned:
         raise Unsupported(f"The model `{slot.name}` is pinned: it stays loaded.", param="model")
     if slot.state is not ModelState.LOADED:
         raise RequestError(f"The model `{slot.name}` is not loaded.", param="model")
     await http.service.models.unload(slot)
     return _SUCCESS
+
+
+def _is_administrator(http: HttpRequest) -> bool:
+    return http.caller.is_admin or http.service.tenancy.keyring.is_open
+
+
+async def start_download(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Download a model in the background, as llama.cpp's router does.
+
+    /models/sse reports the progress, and /models/unload cancels the download.
+
+    Raises:
+        PermissionDenied, NotFound: the caller may not, or this server does not download models.
+        RequestError: there is no such model.
+    """
+    request = await decode_body(http, ModelRequest)
+    if not _is_administrator(http):
+        raise PermissionDenied("Downloading a model needs an administrator's key.")
+    if downloads is None:
+        raise NotFound("This server does not download models.", code="unsupported_endpoint")
+    if request.stream:
+        raise Unsupported("POST /models sends no stream; POST /models/pull does, or watch /models/sse.", param="stream")
+    await downloads.start(request.model)
+    return _SUCCESS
+
+
+async def refuse_deletion(_: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(
+        "DELETE /models is not supported: models are files of the operator, who deletes one with `dragoman rm MODEL`."
+    )
 
 
 async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
@@ -194,13 +240,28 @@ class ModelLoadState(Struct, frozen=True, omit_defaults=True):
 
     status: str
     failed: bool = False
-    progress: ModelLoadProgress | None = None
+    progress: dict[str, FileProgress] | None = None
 
 
 def _render_status(slot: ModelSlot) -> bytes:
     status = _describe_status(slot)
     data = ModelLoadState(status.value, status.failed, status.progress)
     return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(slot.name, "status_change", data))
+
+
+class DownloadedBytes(Struct, frozen=True):
+    """The data of a download's progress. progress: the bytes of each file, by its digest."""
+
+    progress: dict[str, FileProgress]
+
+
+def _render_report(report: DownloadReport, http: HttpRequest) -> bytes:
+    data: object = {}
+    if report.event == "download_progress":
+        data = DownloadedBytes(dict(report.files))
+    elif report.error is not None:
+        data = msgspec.Raw(render_openai_error(report.error, http.service.options.profile))
+    return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(report.model, report.event, data))
 
 
 class _EventFraming:

@@ -11,6 +11,7 @@ from ...pipeline.metrics import ModelMetrics
 from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
 from ..http_metrics import HttpMetrics
+from ..model_downloads import ModelDownloads
 from ..port_faults import PortController
 from ..tenancy import KeyMetrics
 from . import (
@@ -57,7 +58,7 @@ class Features:
     new_batches, new_message_batches: set when one has been stored.
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
-    puller: None where models cannot be downloaded.
+    puller: None where models cannot be downloaded. downloads: in the background, with it.
     ui: whether the page is served.
     """
 
@@ -68,6 +69,7 @@ class Features:
     recent_prompts: RecentPrompts | None = None
     port_controller: PortController | None = None
     puller: ModelPuller | None = None
+    downloads: ModelDownloads | None = None
     key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
     ui: bool = False
 
@@ -88,7 +90,7 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "scoring": scoring.build_routes(),
         "moderations": moderations.build_routes(),
         "models": models.build_routes(),
-        "model_admin": model_admin.build_routes(features.puller),
+        "model_admin": model_admin.build_routes(features.puller, features.downloads),
         "files": files.build_routes(),
         "batches": batches.build_routes(features.new_batches),
         "explain": explain.build_routes(features.recent_prompts),

@@ -210,6 +210,8 @@ ADMINISTRATION: Catalogue = {
         _ADMIN, "Unload an adapter", (ApiAnswer(media=TEXT),), (AdapterUnload,)
     ),
     ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
+    ("POST", "/models"): Operation("Models", "Download a model in the background", (answer(Success),), (ModelRequest,)),
+    ("DELETE", "/models"): Operation("Models", "Refused: models are deleted by the operator", ()),
     ("GET", "/models/sse"): Operation(
         "Models", "Stream the states of the models, and each change", (answer(ModelEvent, media=EVENTS),)
     ),
