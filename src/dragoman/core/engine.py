@@ -149,6 +149,26 @@ class PromptCounter(Protocol):
         ...
 
 
+class RemoteTokens(Struct, frozen=True):
+    """The ids of a prompt. texts: those of its tokens, where they were asked for."""
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...] | None = None
+
+
+@runtime_checkable
+class RemoteTokenizer(Protocol):
+    """An engine of events whose tokens are made elsewhere: it has no tokenizer, but can ask for one's work."""
+
+    async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
+        """Tokenize a text, or a conversation that is rendered first. Raises RequestError."""
+        ...
+
+    async def detokenize(self, ids: tuple[int, ...]) -> str:
+        """The text of these ids, control tokens included. Raises RequestError."""
+        ...
+
+
 @runtime_checkable
 class HasContextLength(Protocol):
     """An engine or an executor that knows its context length."""

@@ -102,6 +102,7 @@ class Started(Struct, frozen=True, tag=True):
     choices: of all prompts together; choice c belongs to prompt c // (choices / prompts).
     edited: applied context edits, in order.
     cached_tokens, written_tokens: see `Usage`.
+    warnings: what the engine ignores of the request, where that is known only now; they begin with a field's name.
     """
 
     prompt_tokens: int
@@ -110,6 +111,7 @@ class Started(Struct, frozen=True, tag=True):
     prompts: int = 1
     edited: tuple[AppliedEdit, ...] = ()
     written_tokens: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class PromptTokens(Struct, frozen=True, tag=True):

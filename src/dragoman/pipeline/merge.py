@@ -110,6 +110,7 @@ class _MergeState:
             len(started),
             tuple(applied_edit for event in started for applied_edit in event.edited),
             _sum_known([event.written_tokens for event in started]),
+            tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
         )
         return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 

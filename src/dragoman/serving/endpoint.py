@@ -133,12 +133,13 @@ class HttpRequest:
             headers.append((b"connection", b"close"))
         return headers
 
-    def render_warnings(self, warnings: Sequence[str]) -> bytes:
+    def render_warnings(self, warnings: Sequence[str], *, is_required: bool = False) -> bytes:
         """Render warnings as a JSON array for the body, where clients that show no headers find them.
 
         Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
+        is_required: includes them without being asked.
         """
-        is_wanted = self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
+        is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
         if not warnings or not (is_wanted or self.service.options.profile is Profile.VLLM):
             return b""
         return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))

@@ -18,6 +18,7 @@ from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
+from ..dialects.field_names import CORE_NAMES, FieldNames
 from ..pipeline.admission import CallTerms
 from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
@@ -50,11 +51,20 @@ NO_BUFFERING_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """An admitted call. warnings: everything that the parser and the engine ignore."""
+    """An admitted call.
+
+    warnings: everything that the parser and the engine ignore.
+    field_names: those of the client's dialect, for warnings that come later.
+    """
 
     header: Header
     run: AdmittedRun
     warnings: tuple[str, ...]
+    field_names: FieldNames = CORE_NAMES
+
+    def join_warnings(self, later: tuple[str, ...]) -> tuple[str, ...]:
+        """The warnings, with those that the engine reports with its start."""
+        return tuple(dict.fromkeys((*self.warnings, *map(self.field_names.rename_warning, later))))
 
 
 def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> Handler:
@@ -199,7 +209,8 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
-    return AdmittedCall(header, run, (*warnings, *map(call.field_names.rename_warning, run.warnings)))
+    names = call.field_names
+    return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
 
 
 def build_responder(
@@ -215,15 +226,28 @@ def build_responder(
 
     content_type: of a stream.
     """
-    warnings = admitted.warnings
-    # Headers are built once the call is admitted, so they contain its warnings.
-    headers = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
-    response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
-    monitor, rendered = http.service.stream_monitor, http.render_warnings(warnings) if has_room else b""
+
+    def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
+        built = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
+        return built, http.render_warnings(warnings, is_required=is_required) if has_room else b""
+
+    def add_warnings(later: tuple[str, ...], has_headers: bool) -> tuple[RawHeaders, bytes]:
+        # Without a header, the comment is the only place for them.
+        return render(admitted.join_warnings(later), is_required=has_headers)
+
+    # Headers are built once the call is admitted, so they contain its warnings.
+    headers, rendered = render(admitted.warnings)
     return GenerationResponder(
-        batches, writer, response_start, monitor, stream=stream, warnings=rendered, run=admitted.run.direct
+        batches,
+        writer,
+        http.build_response_start(headers, find_header_timeout(http.service, admitted)),
+        http.service.stream_monitor,
+        stream=stream,
+        warnings=rendered,
+        add_warnings=add_warnings,
+        run=admitted.run.direct,
     )
 
 

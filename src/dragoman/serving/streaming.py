@@ -16,11 +16,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 from starlette.types import Send
 
 from ..core.errors import ConnectionDropped, DragomanError, EngineError
-from ..core.events import Event
+from ..core.events import Event, Started
 from ..core.reply import ReplyBuilder
 from ..dialects.base import Writer
 from ..http.direct_write import DirectResponse
@@ -61,6 +62,9 @@ def add_warnings(body: bytes, warnings: bytes) -> bytes:
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
+
+
+WarningAdder = Callable[[tuple[str, ...], bool], tuple[RawHeaders, bytes]]
 
 
 class StreamFraming(Protocol):
@@ -264,11 +268,13 @@ class Responder(ABC):
 class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
-    warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
+    warnings: for the body, a JSON array; empty for none. A stream begins with them in a comment, which clients skip.
+    add_warnings: called with those that the engine reports with its start, and whether the headers have been sent.
+    Returns the headers and `warnings` anew; None where there is no place for them.
     run: delivers batches directly, while this waits for the next of `batches`; None where nothing does.
     """
 
-    __slots__ = ("_batches", "_run", "_warnings", "_writer")
+    __slots__ = ("_add_warnings", "_batches", "_run", "_warnings", "_writer")
 
     def __init__(
         self,
@@ -279,10 +285,12 @@ class GenerationResponder(Responder):
         *,
         stream: bool,
         warnings: bytes = b"",
+        add_warnings: WarningAdder | None = None,
         run: DirectRun | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
         self._batches, self._writer, self._warnings, self._run = batches, writer, warnings, run
+        self._add_warnings = add_warnings
 
     def _produce(self) -> Awaitable[None]:
         return self._stream() if self._is_stream else self._collect()
@@ -310,10 +318,16 @@ class GenerationResponder(Responder):
         send, run = self._send, self._run
         if run is not None and self._direct is not None:
             run.attach(self)
+        is_first = True
         async for batch in self._batches:
+            if is_first:
+                is_first = False
+                self._begin(batch)
             chunk = self._render_batch(batch)
             if self._response_start is not None:
                 await self._send_headers()
+            if self._warnings:
+                chunk, self._warnings = b": dragoman_warnings %s\n\n%s" % (self._warnings, chunk), b""
             if chunk:
                 # As `_write`, without the overhead of one more coroutine per token.
                 self._ticks, self._is_writing = 0, True
@@ -321,14 +335,27 @@ class GenerationResponder(Responder):
                 self._is_writing = False
             # Release the batch while waiting for the next.
             del batch, chunk
-        comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
-        await self._write(comment + self._writer.end, more_body=False)
+        await self._write(self._writer.end, more_body=False)
+
+    def _begin(self, batch: list[Event]) -> None:
+        """Add the engine's own warnings, which come with its start, to those of the call."""
+        add, self._add_warnings = self._add_warnings, None
+        warnings = next((event.warnings for event in batch if isinstance(event, Started)), ())
+        if add is None or not warnings:
+            return
+        headers, self._warnings = add(warnings, self._response_start is None)
+        if self._response_start is not None:
+            self._response_start = msgspec.structs.replace(self._response_start, headers=headers)
 
     async def _collect(self) -> None:
         builder = ReplyBuilder()
         if self._run is not None:
             self._run.attach(_BatchCollector(builder))
+        is_first = True
         async for batch in self._batches:
+            if is_first:
+                is_first = False
+                self._begin(batch)
             builder.feed_all(batch)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(builder.build()), self._warnings)

@@ -110,6 +110,7 @@ class ChunkReader:
     """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
 
     prompt_text: the text of a prompt of token ids.
+    warnings: those of the upstream, as far as they precede the first chunk.
     """
 
     def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
@@ -118,6 +119,7 @@ class ChunkReader:
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
         self.has_started = False
+        self.warnings: tuple[str, ...] = ()
 
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
         """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
@@ -160,6 +162,7 @@ class ChunkReader:
             self._count_cached(),
             len(self._choices),
             written_tokens=self._count_written(),
+            warnings=tuple(chunk.dragoman_warnings or self.warnings),
         )
         if not self._request.return_prompt:
             return [started]

@@ -66,6 +66,33 @@ def encode_request(
         raise RequestError("The request holds text that is not valid Unicode.") from None
 
 
+def encode_tokenize_request(
+    request: GenerateRequest, kind: ServerKind, model: str, *, with_texts: bool = False
+) -> UpstreamRequest:
+    """Encode a request for the tokens of a prompt, in vLLM's format. Raises as `encode_request`."""
+    prompt = request.prompt
+    body: dict[str, Any] = {"model": model, "add_special_tokens": request.add_special_tokens}
+    if isinstance(prompt, Conversation):
+        body["messages"] = encode_messages(prompt.messages, kind)
+        # vLLM shows tools that must not be called, OpenAI's rules are to leave them out.
+        if prompt.tools and not (prompt.tool_choice.mode == "none" and kind.has_openai_tools):
+            body["tools"] = [_encode_tool(tool, kind) for tool in prompt.tools]
+        body |= _encode_template(prompt, kind)
+        effort = prompt.reasoning.effort
+        if effort is not None:
+            # There is no field for it. Templates read one variable or the other.
+            variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+            body["chat_template_kwargs"] = variables | body.get("chat_template_kwargs", {})
+    else:
+        body["prompt"] = prompt
+    if with_texts:
+        body["return_token_strs"] = True
+    try:
+        return UpstreamRequest("/tokenize", msgspec.json.encode(body), is_versioned=False)
+    except UnicodeEncodeError:
+        raise RequestError("The request holds text that is not valid Unicode.") from None
+
+
 def encode_detokenize_request(model: str, prompt: tuple[int, ...]) -> UpstreamRequest:
     """Encode a request for the text of a prompt, in vLLM's format."""
     return UpstreamRequest("/detokenize", msgspec.json.encode({"model": model, "tokens": prompt}), is_versioned=False)

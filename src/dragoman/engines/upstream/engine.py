@@ -10,12 +10,13 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ...core.engine import Capabilities, EventReceiver, Health
-from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited
+from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
+from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited, Unsupported
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
@@ -31,18 +32,27 @@ from ...http_client import (
 )
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
-from .encode import UpstreamDefaults, UpstreamRequest, encode_detokenize_request, encode_request
+from .encode import (
+    UpstreamDefaults,
+    UpstreamRequest,
+    encode_detokenize_request,
+    encode_request,
+    encode_tokenize_request,
+)
 from .errors import parse_error
 from .event_stream import EventStream, decode_chunk
 from .pool import Upstream, UpstreamPool, build_prefix
 from .server_kinds import ServerKind
-from .wire import DetokenizeResponse
+from .wire import DetokenizeResponse, TokensResponse
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
 MAX_ERROR_BODY = 64 * 1024
+_WARNINGS_HEADER = "x-dragoman-warnings"
 
 
 class _ConnectionLost(Overloaded):
@@ -129,6 +139,40 @@ class UpstreamEngine:
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
         return self.generate(request) if request.limits.max_tokens == 0 else self._answer(request, receiver)
 
+    async def count_prompt_tokens(self, request: GenerateRequest) -> int:
+        """As `PromptCounter`. Raises Unsupported where the upstream does not tokenize."""
+        return len((await self.tokenize_prompt(request)).ids)
+
+    async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
+        """As `RemoteTokenizer`. Raises Unsupported where the upstream does not tokenize."""
+        config = self._config
+        self._check_tokenizes()
+        upstream_request = encode_tokenize_request(request, config.kind, config.model, with_texts=with_texts)
+        answer = await self._fetch(upstream_request, build_prefix(request.prompt), TokensResponse)
+        if answer.count != len(answer.tokens) or (with_texts and len(answer.token_strs or ()) != answer.count):
+            raise EngineError("The upstream sent an invalid response.")
+        return RemoteTokens(tuple(answer.tokens), tuple(answer.token_strs or ()) if with_texts else None)
+
+    async def detokenize(self, ids: tuple[int, ...]) -> str:
+        """As `RemoteTokenizer`. Raises Unsupported where the upstream does not tokenize."""
+        self._check_tokenizes()
+        request = encode_detokenize_request(self._config.model, ids)
+        return (await self._fetch(request, build_prefix(ids), DetokenizeResponse)).prompt
+
+    def _check_tokenizes(self) -> None:
+        if not self._config.kind.returns_token_ids:
+            raise Unsupported("This model's upstream does not tokenize for others.", param="model")
+
+    async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
+        """Fetch a response that is not streamed."""
+        async with self._open_response(request, prefix) as response:
+            body = await _read_limited(response, MAX_JSON_BODY)
+        try:
+            return msgspec.json.decode(body, type=type)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            log.warning("an upstream's response cannot be parsed: %s", error)
+            raise EngineError("The upstream sent an invalid response.") from None
+
     async def _fill_cache(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         """Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped."""
         limits = msgspec.structs.replace(request.limits, max_tokens=1)
@@ -150,10 +194,11 @@ class UpstreamEngine:
         prefix, prompt_text = build_prefix(request.prompt), None
         if request.return_prompt and isinstance(request.prompt, tuple):
             detokenize_request = encode_detokenize_request(config.model, request.prompt)
-            async with self._open_response(detokenize_request, prefix) as response:
-                prompt_text = _decode_prompt(await _read_limited(response, MAX_JSON_BODY))
+            prompt_text = (await self._fetch(detokenize_request, prefix, DetokenizeResponse)).prompt
         reader = ChunkReader(request, self._new_id, prompt_text)
         async with self._open_response(upstream_request, prefix) as response:
+            if warnings := response.headers.get(_WARNINGS_HEADER):
+                reader.warnings = tuple(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 for event in reader.feed(decode_chunk(await _read_limited(response, MAX_JSON_BODY))):
                     yield event
@@ -207,6 +252,9 @@ class UpstreamEngine:
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {"content-type": "application/json", "accept": "text/event-stream", **build_auth_headers(upstream)}
+        if self._config.kind.reports_warnings:
+            # The list in the body is exact: a warning may contain the header's separator.
+            headers[_WARNINGS_HEADER] = "body"
         if (span := CURRENT_SPAN.get()) is not None:
             headers |= span.build_headers()
         base_url = upstream.url if upstream_request.is_versioned else upstream.url.removesuffix("/v1")
@@ -259,14 +307,6 @@ class UpstreamEngine:
         if is_up != self._pool.is_up(index):
             log.warning("%s is %s", upstream.url, "up" if is_up else "down")
         self._pool.set_up(index, up=is_up)
-
-
-def _decode_prompt(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=DetokenizeResponse).prompt
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("an upstream's text of a prompt cannot be parsed: %s", error)
-        raise EngineError("The upstream sent an invalid response.") from None
 
 
 async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:

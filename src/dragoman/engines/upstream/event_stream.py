@@ -49,7 +49,10 @@ class EventStream:
         """Feed a piece of the body, or b"" for the events that `receive` has left."""
         events, self._backlog = self._backlog, []
         try:
-            for data in self._sse.feed(piece):
+            pieces = self._sse.feed(piece)
+            if self._sse.warnings and not self._reader.has_started:
+                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
+            for data in pieces:
                 if data == _DONE:
                     self.is_done = True
                     break
@@ -71,6 +74,15 @@ class EventStream:
         elif events:
             receiver.receive(events)
         return True
+
+
+def decode_warnings(array: bytes) -> tuple[str, ...]:
+    """Decode a server's warnings. Empty for an invalid array: the header has them too."""
+    try:
+        return msgspec.json.decode(array, type=tuple[str, ...])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("an upstream's warnings cannot be parsed: %s", error)
+        return ()
 
 
 def decode_chunk(data: bytes) -> UpstreamChunk:

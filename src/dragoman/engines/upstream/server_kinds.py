@@ -26,6 +26,7 @@ class ServerKind(Struct, frozen=True):
     has_developer_role: accepts the developer role.
     has_openai_tools: accepts custom tools and `allowed_tools`.
     has_structured_outputs: accepts vLLM's `structured_outputs`.
+    reports_warnings: lists in a response what it ignores of the request, if it is asked to.
     parameter_names: its names for parameters that differ.
     max_logprobs: maximum of top_logprobs.
     """
@@ -41,6 +42,7 @@ class ServerKind(Struct, frozen=True):
     has_developer_role: bool = False
     has_openai_tools: bool = False
     has_structured_outputs: bool = False
+    reports_warnings: bool = False
     parameter_names: Mapping[str, str] = MappingProxyType({})
     max_logprobs: int = 20
 
@@ -116,6 +118,7 @@ _ALL = (
         has_developer_role=True,
         has_openai_tools=True,
         has_structured_outputs=True,
+        reports_warnings=True,
     ),
     ServerKind(
         "sglang",

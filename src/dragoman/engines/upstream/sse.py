@@ -6,10 +6,13 @@ from ...core.errors import EngineError
 
 MAX_EVENT = 16 * 1024 * 1024
 """Limit of one event, bytes. A chunk is small, but the first may list the ids of a long prompt."""
+_WARNINGS_COMMENT = b": dragoman_warnings "
 
 
 class SseDecoder:
-    """Decodes bytes to the data of complete events. Names, ids and comments are skipped.
+    """Decodes bytes to the data of complete events. Names, ids and other comments than its warnings are skipped.
+
+    warnings: the JSON array of the last comment with a server's warnings; empty before.
 
     Raises EngineError for an event above the limit. The work is linear in the bytes, also for one byte at a time.
     """
@@ -20,6 +23,7 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._size = 0
         self._after_cr = False
+        self.warnings = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         is_one_event = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2
@@ -49,3 +53,5 @@ class SseDecoder:
                 events.append(b"\n".join(self._data))
             self._data = []
             self._size = 0
+        elif line.startswith(_WARNINGS_COMMENT):
+            self.warnings = line[len(_WARNINGS_COMMENT) :]

@@ -93,18 +93,29 @@ class WireError(Struct, frozen=True, gc=False):
 
 
 class UpstreamChunk(Struct, frozen=True, gc=False):
+    """A chunk, or a whole response. dragoman_warnings: of a whole one; a stream has a comment."""
+
     choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
     error: WireError | str | None = None
     kv_transfer_params: Raw = Raw()
+    dragoman_warnings: list[str] | None = None
 
     @property
     def kv_transfer_text(self) -> str | None:
         """See `core.engine.Ended`."""
         text = bytes(self.kv_transfer_params).decode()
         return None if text in ("", "null") else text
+
+
+class TokensResponse(Struct, frozen=True, gc=False):
+    """The tokens of a prompt, in vLLM's format."""
+
+    tokens: list[int]
+    count: int
+    token_strs: list[str] | None = None
 
 
 class DetokenizeResponse(Struct, frozen=True, gc=False):

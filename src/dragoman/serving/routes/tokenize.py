@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import anyio.to_thread
 import msgspec
 
-from ...core.engine import Tokenizer
+from ...core.engine import RemoteTokenizer, Tokenizer
 from ...core.errors import NotFound, RequestError, Unsupported
+from ...core.request import GenerateRequest
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
 from ...pipeline.admission import check_countable
-from ...pipeline.models import TokenBackend
+from ...pipeline.models import EventBackend, ServedModel, TokenBackend
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..auth import Access
 from ..context import build_owner_files
@@ -38,7 +39,15 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     prompt = call.prompt
-    if isinstance(prompt, str):
+    strings: list[str] | None = None
+    if (remote := _find_remote_tokenizer(model)) is not None:
+        if not isinstance(prompt, str):
+            prompt = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
+        request = GenerateRequest(model.name, prompt, add_special_tokens=call.add_special_tokens)
+        work = remote.tokenize_prompt(request, with_texts=call.return_token_strs)
+        tokenized = await cancel_on_disconnect(http.on_disconnect, work)
+        ids, strings = list(tokenized.ids), None if tokenized.texts is None else list(tokenized.texts)
+    elif isinstance(prompt, str):
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _build_no_tokenizer_error()
@@ -56,8 +65,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
-    strings: list[str] | None = None
-    if call.return_token_strs:
+    if call.return_token_strs and strings is None:
         assert model.tokenizer is not None, "a conversation is rendered by a model with a tokenizer"
         strings = _list_token_texts(model.tokenizer, ids)
     return JsonResponse(render_tokenize(ids, model.max_model_len, strings), warnings=warnings)
@@ -68,11 +76,18 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
-    if tokenizer is None:
+    remote = _find_remote_tokenizer(model)
+    if tokenizer is None and remote is None:
         raise _build_no_tokenizer_error()
     if len(call.tokens) > max_ids:
         message = f"`tokens` has {len(call.tokens)} ids; at most {max_ids} are decoded at a time."
         raise RequestError(message, param="tokens")
+    if tokenizer is None:
+        assert remote is not None, "checked above"
+        if call.return_token_strs:
+            raise Unsupported("An upstream does not return the tokens' texts.", param="return_token_strs")
+        text = await cancel_on_disconnect(http.on_disconnect, remote.detokenize(call.tokens))
+        return JsonResponse(render_detokenize(text), warnings=warnings)
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
@@ -82,6 +97,13 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     control_tokens = sorted(set(call.tokens).intersection(tokenizer.special_tokens.values()))
     body = render_detokenize(text, _list_token_texts(tokenizer, call.tokens), control_tokens)
     return JsonResponse(body, warnings=warnings)
+
+
+def _find_remote_tokenizer(model: ServedModel) -> RemoteTokenizer | None:
+    """Where the engine has no tokenizer, and can ask for one's work."""
+    backend = model.backend
+    has_remote = isinstance(backend, EventBackend) and backend.tokenizer is None
+    return backend.engine if has_remote and isinstance(backend.engine, RemoteTokenizer) else None
 
 
 def _list_token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -23,7 +23,7 @@ from ...auth import Access, AccessPolicy
 from ...disconnect import never
 from ...endpoint import HttpRequest, build_http_request, restrict_service, show_address
 from ...envelopes import RESPONSES
-from ...generate import LARGE_BODY, build_reader_options, find_header_timeout
+from ...generate import LARGE_BODY, AdmittedCall, build_reader_options, find_header_timeout
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
 from .history import ResponseHistory
@@ -195,10 +195,16 @@ class WebSocketSession:
             turn = await self._open_turn(client_frame)
             http = self._http
             response_start = http.build_response_start([], find_header_timeout(http.service, turn.admitted))
+            sender = _FrameSender(self._send_frame, turn.admitted)
             responder = GenerationResponder(
-                turn.batches, turn.writer, response_start, http.service.stream_monitor, stream=True
+                turn.batches,
+                turn.writer,
+                response_start,
+                http.service.stream_monitor,
+                stream=True,
+                add_warnings=sender.add_warnings,
             )
-            outcome = await responder(self._on_disconnect, _FrameSender(self._send_frame, turn.admitted.warnings))
+            outcome = await responder(self._on_disconnect, sender)
             status = outcome.status
             if outcome.cancelled:
                 # The client has disconnected or has stopped reading.
@@ -281,11 +287,16 @@ class WebSocketSession:
 
 
 class _FrameSender:
-    """Translates a responder's ASGI messages to frames. warnings: sent with the first event."""
+    """Translates a responder's ASGI messages to frames. The call's warnings are sent with the first event."""
 
-    def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], warnings: tuple[str, ...]) -> None:
-        self._send_frame, self._warnings = send_frame, warnings
+    def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], admitted: AdmittedCall) -> None:
+        self._send_frame, self._admitted, self._warnings = send_frame, admitted, admitted.warnings
         self._status, self._headers = 200, RawHeaders()
+
+    def add_warnings(self, later: tuple[str, ...], _has_headers: bool, /) -> tuple[RawHeaders, bytes]:
+        """As `WarningAdder`: nothing has been sent before the engine's start."""
+        self._warnings = self._admitted.join_warnings(later)
+        return [], b""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,0 +1,104 @@
+"""Tokens are counted and made by the upstream as by the server itself; an upstream that does not is no guess."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.core.errors import EngineError, Unsupported
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.launch import build_models
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.engines.upstream.far import far_server
+from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.http.wire import serving
+
+HI = [{"role": "user", "content": "Say hi, 日本 😀, please."}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+FUNCTION = {"name": "add", "description": "Adds", "parameters": SCHEMA}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("/tokenize", {"prompt": "Grüße, 日本! 😀"}),
+    ("/tokenize", {"prompt": "Once upon", "add_special_tokens": False, "return_token_strs": True}),
+    ("/tokenize", {"messages": HI}),
+    ("/tokenize", {"messages": HI, "tools": [{"type": "function", "function": FUNCTION}], "return_token_strs": True}),
+    ("/tokenize", {"messages": HI, "add_generation_prompt": False}),
+    ("/tokenize", {"messages": HI, "chat_template_kwargs": {"enable_thinking": False}}),
+    ("/detokenize", {"tokens": [40, 41, 300, 301]}),
+    ("/detokenize", {"tokens": [40, 10**8]}),
+    ("/v1/messages/count_tokens", {"messages": HI}),
+    ("/v1/messages/count_tokens", {"messages": HI, "system": "Be brief."}),
+    ("/v1/messages/count_tokens", {"messages": HI, "tools": [{"name": "add", "input_schema": SCHEMA}]}),
+    ("/v1/messages/count_tokens", {"messages": HI, "thinking": {"type": "disabled"}}),
+    ("/v1/messages/count_tokens", {"messages": HI, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ("/v1/messages/count_tokens", {"messages": HI, "output_config": {"effort": "low"}}),
+    (
+        "/v1/messages/count_tokens",
+        {"messages": HI, "tools": [{"name": "add", "input_schema": SCHEMA}], "tool_choice": {"type": "none"}},
+    ),
+    ("/v1/responses/input_tokens", {"input": HI, "reasoning": {"effort": "low"}}),
+    ("/v1/responses/input_tokens", {"input": HI, "instructions": "Be brief."}),
+]
+ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Models:
+    return build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
+
+
+@pytest.mark.parametrize("kind", ["dragoman", "vllm"])
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_the_upstream_tokenizes_as_the_server_itself(
+    embedded: Models, path: str, body: dict[str, Any], kind: str
+) -> None:
+    if kind == "vllm" and "tool_choice" in body:
+        pytest.skip("vLLM's prompts show tools that must not be called, and this server's do not")
+    async with direct(embedded, VLLM) as it:
+        expected = await it.post(path, json={"model": "m", **body})
+    await embedded.start()
+    try:
+        async with serving(server(embedded, VLLM)) as wire:
+            upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind)
+            front = Models([ServedModel("m", EventBackend(upstream), 2048, 1)])
+            await front.start()
+            try:
+                async with client(server(front, VLLM)) as it:
+                    found = await it.post(path, json={"model": "m", **body})
+            finally:
+                await front.stop()
+    finally:
+        await embedded.stop()
+    assert found.status_code == expected.status_code
+    assert found.json() == expected.json()
+
+
+async def test_an_upstream_that_does_not_tokenize_is_not_asked() -> None:
+    it = engine("http://127.0.0.1:9", kind="openai")
+    for call in (it.count_prompt_tokens(ASK), it.tokenize_prompt(ASK), it.detokenize((1, 2))):
+        with pytest.raises(Unsupported, match="does not tokenize"):
+            await call
+
+
+async def test_texts_of_tokens_are_refused_by_name_where_ids_are_sent() -> None:
+    front = Models([ServedModel("m", EventBackend(engine("http://127.0.0.1:9")), 2048, 1)])
+    async with client(server(front, VLLM)) as it:
+        answer = await it.post("/detokenize", json={"model": "m", "tokens": [1], "return_token_strs": True})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "return_token_strs"
+
+
+@pytest.mark.parametrize("body", ['{"count": 3, "tokens": [1, 2]}', "{}", "no JSON", '{"count": 1, "tokens": ["a"]}'])
+async def test_an_invalid_count_is_an_error_of_the_upstream(body: str) -> None:
+    async with far_server(lambda _: httpx2.Response(200, text=body)) as address:
+        it = engine(address)
+        await it.start()
+        try:
+            with pytest.raises(EngineError, match="invalid response"):
+                await it.count_prompt_tokens(ASK)
+        finally:
+            await it.stop()

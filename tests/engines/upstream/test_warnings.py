@@ -1,0 +1,152 @@
+"""What an upstream ignores is reported to our client, however the upstream says it and whichever dialect asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+
+from dragoman.dialects.base import Profile
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.service import ServingOptions
+from tests.engines.upstream.far import Handle, Pieces, far_server
+from tests.engines.upstream.relays import VLLM, client, engine, server
+from tests.serving.responses.test_websocket import serving as websocket_server
+
+NAME = "x-dragoman-warnings"
+WARNINGS = ["colour is ignored: unknown field; so is its shade", "top_logprobs: only 1"]
+ARRAY = json.dumps(WARNINGS).encode()
+COMMENT = b": dragoman_warnings %b\n\n" % ARRAY
+CHUNKS = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+TEXT_CHUNKS = b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def streaming(*pieces: bytes, warnings: str | None = None) -> Handle:
+    """An upstream that streams. warnings: its header."""
+    headers = {"content-type": "text/event-stream", **({} if warnings is None else {NAME: warnings})}
+    return lambda _: httpx2.Response(200, headers=headers, stream=Pieces(*pieces))
+
+
+@asynccontextmanager
+async def relaying(
+    handle: Handle, options: ServingOptions = VLLM, kind: str = "dragoman"
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with far_server(handle) as address:
+        front = Models([ServedModel("m", EventBackend(engine(address, kind=kind), None), 4096, 1_700_000_000)])
+        await front.start()
+        try:
+            async with client(server(front, options)) as it:
+                yield it
+        finally:
+            await front.stop()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
+    async with relaying(streaming(COMMENT, CHUNKS, warnings="; ".join(WARNINGS))) as it:
+        answer = await it.post("/v1/chat/completions", json={**CHAT, "foo": 1, "stream": streamed})
+    wanted = ["foo is ignored: unknown field", *WARNINGS]
+    assert answer.headers[NAME] == "; ".join(wanted)
+    if streamed:
+        assert answer.text.startswith(f": dragoman_warnings {msgspec.json.encode(wanted).decode()}\n\n")
+        assert answer.text.count("dragoman_warnings") == 1
+    else:
+        assert answer.json()["dragoman_warnings"] == wanted
+
+
+@pytest.mark.parametrize("cut", [1, len(COMMENT) - 1, len(COMMENT), len(COMMENT) + 10])
+async def test_the_list_in_the_body_is_exact_however_it_is_cut(cut: int) -> None:
+    said = COMMENT + CHUNKS
+    async with relaying(streaming(said[:cut], said[cut:])) as it:
+        assert (await it.post("/v1/chat/completions", json=CHAT)).json()["dragoman_warnings"] == WARNINGS
+
+
+@pytest.mark.parametrize("comment", [b"", b": dragoman_warnings [1]\n\n", b": dragoman_warnings [\n\n"])
+async def test_the_header_serves_where_the_body_has_none(comment: bytes) -> None:
+    async with relaying(streaming(comment + CHUNKS, warnings="one is ignored; two too"), kind="compatible") as it:
+        answer = await it.post("/v1/chat/completions", json=CHAT)
+    assert answer.json()["dragoman_warnings"] == ["one is ignored", "two too"]
+    assert answer.headers[NAME] == "one is ignored; two too"
+
+
+async def test_an_answer_that_the_upstream_does_not_stream() -> None:
+    choice = {"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}
+    whole = {"choices": [choice], "dragoman_warnings": WARNINGS}
+    async with relaying(lambda _: httpx2.Response(200, json=whole)) as it:
+        answer = await it.post("/v1/chat/completions", json=CHAT)
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello"
+    assert answer.json()["dragoman_warnings"] == WARNINGS
+
+
+async def test_only_an_upstream_that_knows_the_header_is_asked_for_the_list() -> None:
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        if request.method == "POST":
+            asked.append(request.headers.get(NAME))
+        return streaming(CHUNKS)(request)
+
+    for kind in ("dragoman", "openai"):
+        async with relaying(answer, kind=kind) as it:
+            await it.post("/v1/chat/completions", json=CHAT)
+    assert asked == ["body", None]
+
+
+async def test_a_client_that_does_not_ask_finds_them_in_the_header_alone() -> None:
+    async with relaying(streaming(COMMENT, CHUNKS), ServingOptions(profile=Profile.OPENAI)) as it:
+        answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert answer.headers[NAME] == "; ".join(WARNINGS)
+    assert "dragoman_warnings" not in answer.text
+
+
+async def test_prompts_that_are_ignored_alike_are_reported_once() -> None:
+    async with relaying(streaming(COMMENT, TEXT_CHUNKS)) as it:
+        answer = await it.post("/v1/completions", json={"model": "m", "prompt": ["a", "b"], "max_tokens": 5})
+    assert [choice["text"] for choice in answer.json()["choices"]] == ["Hello", "Hello"]
+    assert answer.json()["dragoman_warnings"] == WARNINGS
+
+
+async def test_a_warning_has_the_clients_name_of_the_field() -> None:
+    comment = b': dragoman_warnings ["reasoning_effort is ignored: this model\'s engine does not support it"]\n\n'
+    async with relaying(streaming(comment, CHUNKS)) as it:
+        body = {"model": "m", "input": "hi", "reasoning": {"effort": "low"}, "store": False}
+        answer = await it.post("/v1/responses", json=body)
+    assert answer.json()["dragoman_warnings"] == [
+        "reasoning.effort is ignored: this model's engine does not support it"
+    ]
+
+
+async def test_a_stream_whose_headers_have_gone_out_has_them_in_its_comment() -> None:
+    # The headers wait for nothing, and this client has not asked for the comment.
+    timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
+    options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
+    async with relaying(streaming(COMMENT, CHUNKS), options) as it:
+        answer = await it.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    assert NAME not in answer.headers
+    [comment] = [line for line in answer.text.splitlines() if line.startswith(": dragoman_warnings")]
+    assert json.loads(comment.removeprefix(": dragoman_warnings ")) == WARNINGS
+
+
+async def test_a_websocket_has_them_in_its_first_event() -> None:
+    async with far_server(streaming(COMMENT, CHUNKS)) as address:
+        front = Models([ServedModel("m", EventBackend(engine(address), None), 4096, 1_700_000_000)])
+        async with (
+            websocket_server(create_app(front), front) as where,
+            connect(f"ws://{where}/v1/responses") as connection,
+        ):
+            await connection.send(json.dumps({"type": "response.create", "model": "m", "input": "hi", "foo": 1}))
+            first, second = [json.loads(await connection.recv()) for _ in range(2)]
+    assert first["dragoman_warnings"] == ["foo is ignored: unknown field", *WARNINGS]
+    assert "dragoman_warnings" not in second
