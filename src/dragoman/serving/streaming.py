@@ -268,7 +268,7 @@ class Responder(ABC):
 class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
-    warnings: for the body, a JSON array; empty for none. A stream begins with them in a comment, which clients skip.
+    warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
     add_warnings: called with those that the engine reports with its start, and whether the headers have been sent.
     Returns the headers and `warnings` anew; None where there is no place for them.
     run: delivers batches directly, while this waits for the next of `batches`; None where nothing does.
@@ -326,8 +326,6 @@ class GenerationResponder(Responder):
             chunk = self._render_batch(batch)
             if self._response_start is not None:
                 await self._send_headers()
-            if self._warnings:
-                chunk, self._warnings = b": dragoman_warnings %s\n\n%s" % (self._warnings, chunk), b""
             if chunk:
                 # As `_write`, without the overhead of one more coroutine per token.
                 self._ticks, self._is_writing = 0, True
@@ -335,7 +333,8 @@ class GenerationResponder(Responder):
                 self._is_writing = False
             # Release the batch while waiting for the next.
             del batch, chunk
-        await self._write(self._writer.end, more_body=False)
+        comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
+        await self._write(comment + self._writer.end, more_body=False)
 
     def _begin(self, batch: list[Event]) -> None:
         """Add the engine's own warnings, which come with its start, to those of the call."""

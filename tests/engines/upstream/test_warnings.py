@@ -60,7 +60,7 @@ async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
     wanted = ["foo is ignored: unknown field", *WARNINGS]
     assert answer.headers[NAME] == "; ".join(wanted)
     if streamed:
-        assert answer.text.startswith(f": dragoman_warnings {msgspec.json.encode(wanted).decode()}\n\n")
+        assert f": dragoman_warnings {msgspec.json.encode(wanted).decode()}\n\n" in answer.text
         assert answer.text.count("dragoman_warnings") == 1
     else:
         assert answer.json()["dragoman_warnings"] == wanted
