@@ -20,7 +20,7 @@ from msgspec import Struct
 from dragoman.engines import tiny
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.hashing import TokenContents, hash_root
-from dragoman.engines.simulator.offloading import HostTransfer, OffloadingConfig
+from dragoman.engines.simulator.offloading import HostTransfer, KvOffloading, OffloadingConfig
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
@@ -90,8 +90,8 @@ class CaseRequest(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams. offloading: to a host, whose
-    transfers take a random number of steps."""
+    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams. offloading: to a host,
+    whose transfers take a random number of steps."""
 
     name: str
     config: SimulatedSchedulerConfig
@@ -158,7 +158,9 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
         )
     offloading = None
     if "offloading" in features:
-        offloading = OffloadingConfig(random.choice((3, 10, 40, 200)), random.choice((1, 1, 2, 3)), random.random() < 0.4)
+        offloading = OffloadingConfig(
+            random.choice((3, 10, 40, 200)), random.choice((1, 1, 2, 3)), random.random() < 0.4
+        )
     name = f"{mix}, seed {seed}, {'async' if asynchronous else 'sync'}"
     requests = _draw_requests(random, config, features)
     return Case(name, config, requests, "fewer drafts" in features and not asynchronous, offloading)
@@ -344,6 +346,8 @@ class Lockstep:
         self._ours = SimulatedScheduler(simulated or case.config, offloading=case.offloading)
         self._transfers: dict[int, HostTransfer] = {}
         """Transfers that have begun and not ended."""
+        self._names: dict[bytes, bytes] = {}
+        """vLLM's chunks, as the simulator names them."""
         self._random = Random(f"{case.name} transfers")
         self._sequences: dict[str, SimulatedSequence] = {}
         self._flights: deque[_Flight] = deque()
@@ -507,15 +511,22 @@ class Lockstep:
         queued = [request.request_id for request in (*self._theirs.kv_holding_waiting, *self._theirs.waiting)]
         self._compare(f"waiting after {after}", queued, waiting)
         if self._ours.offloading is not None:
-            manager: Any = self._theirs.connector.connector_scheduler.manager
-            cache = self._ours.offloading.cache
-            chunks = [manager._policy.chunks[key].ref_cnt for key in manager._policy.chunks]
-            self._compare(f"host chunks after {after}", sorted(chunks), sorted(cache.list_chunks().values()))
+            self._compare_host(self._ours.offloading, after)
         deferred = {request.request_id for request in self._theirs.deferred_waiting}
         self._compare(f"deferred after {after}", len(deferred), self._ours.num_deferred)
         self._compare(f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free)
         hashes = set(self._ours.pool.list_cached_blocks().values())
         self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))
+
+    def _compare_host(self, offloading: KvOffloading, after: str) -> None:
+        """Compare the host's chunks; their hashes differ, so that each is known by the requests that have it."""
+        connector: Any = self._theirs.connector.connector_scheduler
+        for id, status in connector._req_status.items():
+            keys = offloading.list_keys(self._sequences[id])
+            self._names.update(zip(status.group_states[0].offload_keys, keys, strict=False))
+        chunks = connector.manager._policy.chunks
+        theirs = {self._names[key]: chunk.ref_cnt for key, chunk in chunks.items()}
+        self._compare(f"host chunks after {after}", theirs, offloading.cache.list_chunks())
 
     def _compare(self, what: str, theirs: object, ours: object) -> None:
         if theirs != ours:

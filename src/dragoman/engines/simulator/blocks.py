@@ -57,11 +57,6 @@ class SimulatedBlockPool:
         return len(self._ref_counts) - 1
 
     @property
-    def is_recording(self) -> bool:
-        """Whether events are collected."""
-        return self._events is not None
-
-    @property
     def num_free(self) -> int:
         """Number of free blocks, cached ones included."""
         return len(self._free)

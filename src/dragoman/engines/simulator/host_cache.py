@@ -10,25 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from msgspec import Struct
-
 _WRITTEN = -1
 """Reference count of a chunk whose store has not ended."""
-
-
-class ChunkStored(Struct, frozen=True):
-    """A chunk is complete in host memory."""
-
-    key: bytes
-
-
-class ChunkRemoved(Struct, frozen=True):
-    """A chunk was evicted from host memory."""
-
-    key: bytes
-
-
-HostCacheEvent = ChunkStored | ChunkRemoved
 
 
 class HostCacheUse:
@@ -44,9 +27,9 @@ class HostCacheUse:
 
 
 class HostCache:
-    """A cache of `size` chunks, by the hash of what each holds. record: collect events for `take_events`."""
+    """A cache of `size` chunks, by the hash of what each holds."""
 
-    def __init__(self, size: int, *, record: bool = False) -> None:
+    def __init__(self, size: int) -> None:
         if size < 1:
             raise ValueError("the host's part of the KV cache must hold at least 1 chunk")
         self.size = size
@@ -56,7 +39,6 @@ class HostCache:
         self._heap: list[tuple[tuple[int, int], bytes]] = []
         """Idle chunks by recency, and outdated entries, which are passed over."""
         self._last_rank = 0
-        self._events: list[HostCacheEvent] | None = [] if record else None
 
     def __len__(self) -> int:
         """Number of chunks, those that are written included."""
@@ -119,8 +101,6 @@ class HostCache:
             self._counts[key] = 0
             self.num_written -= 1
             self._add_idle(key)
-            if self._events is not None:
-                self._events.append(ChunkStored(key))
 
     def finish(self, use: HostCacheUse) -> None:
         """End a request: its chunks are the most recent ones, the first of them the last to go."""
@@ -129,11 +109,6 @@ class HostCache:
                 self._last_rank += 1
                 self._set_rank(key, (self._last_rank, 0))
         use.used.clear()
-
-    def take_events(self) -> list[HostCacheEvent]:
-        """What happened since the last call, in order."""
-        events, self._events = self._events or [], None if self._events is None else []
-        return events
 
     def _record(self, keys: Sequence[bytes], use: HostCacheUse) -> None:
         """Record the first use of each chunk by a request."""
@@ -177,8 +152,6 @@ class HostCache:
             del self._counts[key], self._ranks[key]
             self.num_idle -= 1
             count -= 1
-            if self._events is not None:
-                self._events.append(ChunkRemoved(key))
         for entry in passed:
             heappush(self._heap, entry)
         return True

@@ -7,7 +7,7 @@ chunks that its sequences complete; a waiting sequence loads those that follow i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, takewhile
 
 from msgspec import Struct
 
@@ -81,9 +81,9 @@ class OffloadedRequest:
 class KvOffloading:
     """The offloading of one scheduler. The scheduler calls `build_transfers` once per step."""
 
-    def __init__(self, config: OffloadingConfig, block_size: int, *, record: bool = False) -> None:
+    def __init__(self, config: OffloadingConfig, block_size: int) -> None:
         self.config, self.stats = config, OffloadingStats()
-        self.cache = HostCache(config.num_chunks, record=record)
+        self.cache = HostCache(config.num_chunks)
         self._block_size, self._chunk_size = block_size, block_size * config.blocks_per_chunk
         self._requests: dict[SimulatedSequence, OffloadedRequest] = {}
         self._transfers: dict[int, HostTransfer] = {}
@@ -96,13 +96,12 @@ class KvOffloading:
         self._loads: list[HostTransfer] = []
         self._allocated: set[int] = set()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a step without tokens has something to do: transfers run, or a sequence's end is to be handled."""
-        return bool(self._transfers or self.finished)
-
     def add(self, sequence: SimulatedSequence) -> None:
         self._requests[sequence] = OffloadedRequest()
+
+    def list_keys(self, sequence: SimulatedSequence) -> list[bytes]:
+        """List the keys of the chunks that a sequence has filled."""
+        return list(self._requests[sequence].keys)
 
     def find_loadable(self, sequence: SimulatedSequence, num_cached: int) -> int | None:
         """Count the tokens after the first num_cached ones that can be loaded; None if that is to be asked later.
@@ -116,20 +115,14 @@ class KvOffloading:
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
         self._extend_keys(state, sequence, known)
         begin, end = num_cached // size, known // size
-        if end * size - num_cached < size:
-            return 0
-        keys = state.keys[begin:end]
-        count = next((index for index, key in enumerate(keys) if not self.cache.has(key)), len(keys))
-        if not count:
-            return 0
-        if any(self.cache.is_written(key) for key in keys[:count]):
+        keys = state.keys[begin:end] if end * size - num_cached >= size else []
+        keys = list(takewhile(self.cache.has, keys))
+        if any(map(self.cache.is_written, keys)):
             return None
-        num_tokens = (begin + count) * size - num_cached
+        num_tokens = (begin + len(keys)) * size - num_cached
         if num_tokens < size:
             return 0
-        if not self._loading.isdisjoint(keys[:count]):
-            return None
-        return num_tokens
+        return num_tokens if self._loading.isdisjoint(keys) else None
 
     def record_admission(self, sequence: SimulatedSequence, num_cached: int, num_loaded: int) -> None:
         """Record an admission, before a load as well: its blocks are allocated, and it is a query to this cache."""
@@ -241,7 +234,13 @@ class KvOffloading:
                 step.flushed.add(transfer.id)
 
     def _add_transfer(
-        self, sequence: SimulatedSequence, state: OffloadedRequest, keys: list[bytes], blocks: list[int], *, is_store: bool
+        self,
+        sequence: SimulatedSequence,
+        state: OffloadedRequest,
+        keys: list[bytes],
+        blocks: list[int],
+        *,
+        is_store: bool,
     ) -> HostTransfer:
         transfer = HostTransfer(self._num_transfers, sequence, is_store, keys, blocks)
         self._num_transfers += 1

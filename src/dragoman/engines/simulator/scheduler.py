@@ -10,6 +10,7 @@ scheduled, so the next step is scheduled without knowing them (asynchronous sche
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
@@ -182,7 +183,7 @@ class SimulatedScheduler:
         """Waiting sequences that were passed over for their adapters, or until they can be loaded."""
         self.offloading = None
         if offloading is not None:
-            self.offloading = KvOffloading(offloading, config.block_size, record=self.pool.is_recording)
+            self.offloading = KvOffloading(offloading, config.block_size)
         self._loading: list[SimulatedSequence] = []
         """Sequences that are loaded from the host, and those that were loaded but do not run yet."""
         self._loaded: set[SimulatedSequence] = set()
@@ -355,6 +356,9 @@ class SimulatedScheduler:
         # The order of the step, in which the host's chunks get their recency.
         scheduled = [sequence for sequence in self._running if sequence in computed]
         step.transfers = offloading.build_transfers(scheduled, step.preempted)
+        if self._prefilling:
+            for sequence in step.decodes:
+                self._prefilling.pop(sequence, None)  # One whose last prompt token is computed as a decoding one is.
         if computed:
             self._num_scheduled_steps += 1
             for sequence in computed:
@@ -628,7 +632,8 @@ class SimulatedScheduler:
         step.counts.pop(victim, None)
 
     def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
-        """Admit sequences from the queue while there is room. The head is skipped only for its adapter.
+        """Admit sequences from the queue while there is room. The head is skipped only for its adapter, or a
+        transfer with the host.
 
         can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
         """
@@ -646,24 +651,20 @@ class SimulatedScheduler:
             if not remaining:
                 break
             sequence = self._waiting.head
-            if sequence.lora and self._exceeds_max_loras(sequence, loras):
+            prefix = self._find_prefix(sequence, loras)
+            if prefix is None:
                 skipped.append(self._waiting.pop())
                 continue
-            hits = self.find_cached_prefix(sequence)
-            if sequence.num_remote_tokens:
-                if not self._start_fetch(sequence, hits, step):
+            hits, num_loadable = prefix
+            if num_loadable or sequence.num_remote_tokens:
+                if not (
+                    self._start_load(sequence, hits, num_loadable)
+                    if num_loadable
+                    else self._start_fetch(sequence, hits, step)
+                ):
                     break
                 continue
             cached = len(hits) * config.block_size
-            if self.offloading is not None:
-                num_loadable = self.offloading.find_loadable(sequence, cached)
-                if num_loadable is None:
-                    skipped.append(self._waiting.pop())
-                    continue
-                if num_loadable:
-                    if not self._start_load(sequence, hits, num_loadable):
-                        break
-                    continue
             if not self._start(sequence, hits, step, remaining, can_pad=can_pad and (has_running or cached > 0)):
                 break
             if sequence.lora:
@@ -671,6 +672,19 @@ class SimulatedScheduler:
             self._skipped.discard(sequence)
         self._waiting.restore(skipped)
         self._skipped.update(skipped)
+
+    def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
+        """Find the cached blocks of the head of the queue, and how many tokens after them the host's memory has.
+
+        Returns None if it is passed over in this step: for its adapter, or until a transfer with the host ends.
+        """
+        if sequence.lora and self._exceeds_max_loras(sequence, loras):
+            return None
+        hits = self.find_cached_prefix(sequence)
+        if self.offloading is None or sequence.num_remote_tokens:
+            return hits, 0
+        num_loadable = self.offloading.find_loadable(sequence, len(hits) * self.config.block_size)
+        return None if num_loadable is None else (hits, num_loadable)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would be one too many beside these, which run."""
@@ -745,7 +759,7 @@ class SimulatedScheduler:
         cached = len(hits) * block_size
         end = cached + num_tokens
         reserved = sum(
-            max(0, -(-other.num_tokens // block_size) - len(other.blocks))
+            max(0, -(-(other.num_prompt_tokens + other.num_output_tokens) // block_size) - len(other.blocks))
             for other in (*self._prefilling, *self._loading)
         )
         missing = -(-end // block_size) - len(hits) + self.pool.count_free(hits)
@@ -764,7 +778,10 @@ class SimulatedScheduler:
             sequence.num_loaded_tokens = sequence.num_cached_tokens - cached
         sequence.status = SequenceStatus.LOADING
         self._skipped.discard(sequence)
-        self._loading.append(sequence)
+        if self.config.scheduling_policy == "priority":
+            insort(self._loading, sequence, key=lambda loading: loading.queue_rank)
+        else:
+            self._loading.append(sequence)
         return True
 
     def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
