@@ -178,23 +178,25 @@ def _build_config(
         kv_transfer=None
         if settings.kv_transfer_config is None
         else _build_kv_transfer(settings.kv_transfer_config, profile),
-        offloading=None
-        if settings.kv_offloading_size is None
-        else _build_offloading(settings.kv_offloading_size, settings, profile, scheduler),
+        offloading=_build_offloading(settings, profile, scheduler),
         faults=() if settings.sim_faults is None else _load_faults(Path(settings.sim_faults)),
     )
 
 
 def _build_offloading(
-    gibibytes: float, settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
-) -> OffloadingSettings:
+    settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
+) -> OffloadingSettings | None:
+    if settings.kv_offloading_backend != "native":
+        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
+    if settings.kv_offloading_size is None:
+        return None
     if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
         raise ValueError(
             "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
         )
     if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
         raise ValueError("--kv-offloading-size is simulated with prefix caching and without --speculative-config only")
-    offloading = profile.build_offloading(gibibytes)
+    offloading = profile.build_offloading(settings.kv_offloading_size)
     offloading.build_config(scheduler.block_size)
     return offloading
 

@@ -127,7 +127,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     kv_offloading_backend: Annotated[
-        Literal["native"], Option("Simulator", "Which of vLLM's KV offloading backends is simulated.")
+        str, Option("Simulator", "Which of vLLM's KV offloading backends; `native` is simulated.")
     ] = "native"
     seed: Annotated[int, Option("Simulator", "Random seed.")] = 0
     sim_mode: Annotated[

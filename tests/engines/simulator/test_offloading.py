@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,10 @@ from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.settings import SettingsError
+from tests.serving.test_metrics import read
+
+from .serving import twin
 
 BLOCK_SIZE = 4
 PROFILE = load("rtx4090-llama-3.1-8b")
@@ -260,6 +265,51 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
     assert again.status is other.status is SequenceStatus.FINISHED
     assert again.num_loaded_tokens == 15
     assert now == pytest.approx(due + 1)
+
+
+async def test_a_server_tells_what_it_stored_and_loaded():
+    """Each prompt evicts the one before it from the GPU; the first one comes back from the host."""
+    prompt = "word " * 40
+    async with twin(num_gpu_blocks_override=7, max_model_len=96, block_size=16, kv_offloading_size=1.0) as sim:
+        first = (await sim.chat(prompt, max_tokens=2, ignore_eos=True))["usage"]["prompt_tokens"]
+        await sim.chat("other " * 60, max_tokens=2, ignore_eos=True)
+        again = (await sim.chat(prompt, max_tokens=2, ignore_eos=True))["usage"]
+        scraped = await sim.get("/metrics")
+    hits = read(scraped, "vllm:external_prefix_cache_hits_total") or 0
+    assert hits >= 16
+    assert hits % 16 == 0
+    device = read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="device") or 0
+    assert read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="host") == hits
+    assert again["prompt_tokens"] == first
+    assert again["prompt_tokens_details"]["cached_tokens"] == hits + device
+    assert read(scraped, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == hits
+    bytes_per_token = PROFILE.model.kv_bytes_per_token or 0
+    assert read(scraped, "vllm:kv_offload_load_bytes_total") == hits * bytes_per_token
+    assert (read(scraped, "vllm:kv_offload_store_bytes_total") or 0) >= first // 16 * 16 * bytes_per_token
+    assert (read(scraped, "vllm:kv_offload_load_time_total") or 0) > 0
+    assert read(scraped, "vllm:kv_offload_load_size_count") == 1
+    assert read(scraped, "vllm:kv_offload_allocation_failure_total") == 0
+    assert read(scraped, "vllm:kv_offload_cpu_cache_read_usage_perc") == 0
+
+
+async def test_without_offloading_its_metrics_are_absent():
+    async with twin() as sim:
+        assert "vllm:kv_offload" not in (await sim.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ({"kv_offloading_backend": "lmcache"}, "only `native`"),
+        ({"enable_prefix_caching": False}, "with prefix caching"),
+        ({"kv_transfer_config": '{"kv_connector": "NixlConnector"}'}, "together with --kv-transfer-config"),
+        ({"kv_offloading_size": 0.0}, "more than 0"),
+    ],
+)
+async def test_what_a_server_cannot_offload_is_refused_by_name(more: dict[str, Any], complaint: str):
+    with pytest.raises(SettingsError, match=complaint):
+        async with twin(**{"kv_offloading_size": 1.0} | more):
+            pass
 
 
 def test_combinations_that_are_not_simulated_are_refused() -> None:
