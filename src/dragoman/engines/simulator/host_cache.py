@@ -137,16 +137,16 @@ class HostCache:
             self._heap = [(self._ranks[each], each) for each, count in self._counts.items() if not count]
             heapify(self._heap)
 
-    def _evict(self, count: int, kept: frozenset[bytes]) -> bool:
+    def _evict(self, count: int, protected: frozenset[bytes]) -> bool:
         """Evict the least recent idle chunks but these; none of them if there are too few."""
-        if self.num_idle - sum(self._counts.get(key) == 0 for key in kept) < count:
+        if self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < count:
             return False
         passed: list[tuple[tuple[int, int], bytes]] = []
         while count:
             rank, key = entry = heappop(self._heap)
             if self._counts.get(key) != 0 or self._ranks[key] != rank:
                 continue
-            if key in kept:
+            if key in protected:
                 passed.append(entry)
                 continue
             del self._counts[key], self._ranks[key]
