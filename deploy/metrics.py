@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, LoraState
+from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, KvOffloadStats, LoraState
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
 from dragoman.serving.tenancy import KeyMetrics
@@ -70,6 +70,8 @@ def build_full_stats() -> EngineStats:
     stats.cache, stats.lora = CacheConfig(16, 1, True), LoraState()
     stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {"x": 0}
     stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
+    sizes = Histogram(LENGTH_BUCKETS)
+    stats.kv_offload = KvOffloadStats(0.0, 0.0, sizes, 0.0, 0.0, sizes, 0, 0.0, 0.0)
     stats.record_fault("x")
     return stats
 

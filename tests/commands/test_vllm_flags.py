@@ -45,7 +45,7 @@ def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
         (("simulate", "poisson", "-tp", "2"), "profile of such servers"),
         (("simulate", "poisson", "--no-enforce-eager"), "dragoman calibrate"),
         (("simulate", "poisson", "--enable-sliding-window"), "caches other than of full attention"),
-        (("simulate", "poisson", "--kv-offloading-size", "4"), "second tier of the KV cache is not simulated"),
+        (("calibrate", "log.jsonl", "--kv-offloading-size", "4"), "not of a second tier of the KV cache"),
         (("calibrate", "log.jsonl", "--pipeline-parallel-size", "2"), "not simulated"),
         (("profile", "--gpu", "l4", "--compilation-config.mode", "3"), "dragoman calibrate"),
         (("serve", "sim", "--swap-space", "4"), "no such flag any more"),

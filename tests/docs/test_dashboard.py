@@ -49,6 +49,7 @@ async def list_scraped_names(faults: Path) -> set[str]:
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     texts = [
         await scrape(model="sim", time_scale=1000.0, sim_faults=str(faults), speculative_config=speculation),
+        await scrape(model="sim", time_scale=1000.0, kv_offloading_size=1.0),
         await scrape(model="tiny"),
     ]
     return {match[1] for text in texts for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..engines.simulator.autoscaling import AutoscalerConfig
     from ..engines.simulator.disaggregated_replay import DisaggregationConfig
     from ..engines.simulator.fleet import Fleet, ReplicaGroup
+    from ..engines.simulator.host_link import OffloadingSettings
     from ..engines.simulator.profile import Hardware, SimulatorProfile
     from ..engines.simulator.replay import ReplayResult
     from ..engines.simulator.report import Report, Slo
@@ -134,6 +135,34 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = 480.0
 
+    kv_offloading_size: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GIB",
+            help="Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    kv_offloading_backend: Annotated[
+        str, typer.Option(help="Which of vLLM's KV offloading backends: `native`.", rich_help_panel=ENGINE_PANEL)
+    ] = "native"
+    kv_offloading_bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            help="Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    kv_offloading_latency: Annotated[
+        float | None,
+        typer.Option(
+            help="Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default.",
+            rich_help_panel=ENGINE_PANEL,
+            show_default=False,
+        ),
+    ] = None
     enable_lora: Annotated[
         bool, typer.Option("--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL)
     ] = False
@@ -341,6 +370,7 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
                 "state_delay": options.routing_delay,
                 "split": _build_split(options, profile),
                 "autoscaler": _build_autoscaler(options),
+                "offloading": _build_offloading(options, profile),
                 "seed": options.seed,
             },
             Fleet,
@@ -362,6 +392,20 @@ def _merge_parallelism(options: SimulateOptions, profile: SimulatorProfile) -> H
     if hardware.lock_step and ranks != hardware.data_parallel:
         raise ValueError(f"--data-parallel-size {ranks}: {advice}")
     return msgspec.structs.replace(hardware, data_parallel=ranks)
+
+
+def _build_offloading(options: SimulateOptions, profile: SimulatorProfile) -> OffloadingSettings | None:
+    if options.kv_offloading_backend != "native":
+        raise ValueError(f"--kv-offloading-backend {options.kv_offloading_backend}: only `native` is simulated")
+    if options.kv_offloading_size is None:
+        return None
+    if profile.engine.num_speculative_tokens or not profile.engine.enable_prefix_caching:
+        raise ValueError("--kv-offloading-size is simulated with prefix caching and without --speculative-config only")
+    offloading = profile.build_offloading(
+        options.kv_offloading_size, options.kv_offloading_bandwidth, options.kv_offloading_latency
+    )
+    offloading.build_config(profile.engine.block_size)
+    return offloading
 
 
 def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:

@@ -24,8 +24,8 @@ _PIPELINE = (
     "layers or contexts divided among devices this way are not simulated; only tensor, data and expert parallelism are"
 )
 _OFFLOADING = (
-    "a second tier of the KV cache is not simulated; blocks that the device's cache evicts are computed again. Leave "
-    "it out, and read the times as those without the second tier"
+    "a profile has times of steps, not of a second tier of the KV cache; `dragoman simulate` and `dragoman serve sim` "
+    "have this flag"
 )
 _CACHES = (
     "caches other than of full attention are not simulated: every layer keeps all keys and values of a request. Leave "

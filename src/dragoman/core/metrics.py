@@ -72,12 +72,32 @@ class CacheConfig(Struct, frozen=True):
     enable_prefix_caching: bool
 
 
+class KvOffloadStats(Struct, frozen=True):
+    """Transfers between device and host memory since the start, and what they hold of the host's cache now.
+
+    load_sizes, store_sizes: bytes of each transfer.
+    failed_stores: those for which the cache had no room.
+    usage, write_usage: shares of the cache, 0 to 1.
+    """
+
+    load_bytes: float
+    load_seconds: float
+    load_sizes: Histogram
+    store_bytes: float
+    store_seconds: float
+    store_sizes: Histogram
+    failed_stores: int
+    usage: float
+    write_usage: float
+
+
 class EngineStats:
     """Counters since the start and current gauges of one engine core, in seconds and tokens.
 
     asleep: sleep level, 0 is awake.
     faults: injected faults that have occurred, by kind.
     waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
+    kv_offload: None without a second tier of the KV cache.
     drafts, draft_tokens, accepted_tokens, accepted_by_position: of speculative decoding; None without it.
     longest_choice, request_preemptions, request_computed_tokens: None if the engine does not observe them.
     """
@@ -104,6 +124,7 @@ class EngineStats:
         self.waiting_by_reason: dict[str, int] | None = None
         self.prompt_tokens_by_source: dict[str, int] | None = None
         self.cached_tokens_by_source: dict[str, int] | None = None
+        self.kv_offload: KvOffloadStats | None = None
         self.longest_choice: Histogram | None = None
         self.request_preemptions: Histogram | None = None
         self.request_computed_tokens: Histogram | None = None

@@ -17,6 +17,7 @@ from ..engines.simulator.disaggregation import TransferCost
 from ..engines.simulator.embedder import SimulatorEmbedder
 from ..engines.simulator.engine import SimulatorEngine
 from ..engines.simulator.faults import Fault, parse_faults
+from ..engines.simulator.host_link import OffloadingSettings
 from ..engines.simulator.kv_notifications import parse_kv_transfer_config as read_kv_transfer
 from ..engines.simulator.kv_publisher import parse_kv_events_config
 from ..engines.simulator.lengths import parse_length_distribution
@@ -177,8 +178,27 @@ def _build_config(
         kv_transfer=None
         if settings.kv_transfer_config is None
         else _build_kv_transfer(settings.kv_transfer_config, profile),
+        offloading=_build_offloading(settings, profile, scheduler),
         faults=() if settings.sim_faults is None else _load_faults(Path(settings.sim_faults)),
     )
+
+
+def _build_offloading(
+    settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
+) -> OffloadingSettings | None:
+    if settings.kv_offloading_backend != "native":
+        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
+    if settings.kv_offloading_size is None:
+        return None
+    if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
+        raise ValueError(
+            "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
+        )
+    if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
+        raise ValueError("--kv-offloading-size is simulated with prefix caching and without --speculative-config only")
+    offloading = profile.build_offloading(settings.kv_offloading_size)
+    offloading.build_config(scheduler.block_size)
+    return offloading
 
 
 def _build_kv_transfer(text: str, profile: SimulatorProfile) -> KvTransferSettings:

@@ -42,7 +42,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ("sim",): (
         "enable_lora max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
-        "speculative_config sim_acceptance_rates "
+        "speculative_config sim_acceptance_rates kv_offloading_size kv_offloading_backend "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
         "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_image_tokens sim_embedding_size sim_faults"
     ),

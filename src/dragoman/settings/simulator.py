@@ -118,6 +118,17 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Simulator", "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.", metavar="JSON"),
     ] = None
+    kv_offloading_size: Annotated[
+        float | None,
+        Option(
+            "Simulator",
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
+            metavar="GIB",
+        ),
+    ] = None
+    kv_offloading_backend: Annotated[
+        str, Option("Simulator", "Which of vLLM's KV offloading backends; `native` is simulated.")
+    ] = "native"
     seed: Annotated[int, Option("Simulator", "Random seed.")] = 0
     sim_mode: Annotated[
         Literal["random", "echo"],

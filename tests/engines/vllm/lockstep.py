@@ -20,6 +20,7 @@ from msgspec import Struct
 from dragoman.engines import tiny
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.hashing import TokenContents, hash_root
+from dragoman.engines.simulator.offloading import HostTransfer, KvOffloading, OffloadingConfig
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
@@ -54,6 +55,10 @@ MIXES: dict[str, tuple[str, ...]] = {
     "drafts with lookahead": ("drafts", "lookahead"),
     "drafts of some": ("drafts", "fewer drafts", "stops"),
     "drafts, priority, aborts": ("drafts", "lookahead", "priority", "aborts", "stops"),
+    "offloading": ("offloading",),
+    "offloading, stops, aborts": ("offloading", "stops", "aborts", "salts", "choices"),
+    "offloading, priority, loras": ("offloading", "priority", "loras", "threshold", "stops", "watermark"),
+    "any with offloading": (*(each for each in FEATURES if each != "no_prefix_caching"), "offloading"),
     "any": FEATURES,
     "any with drafts": (*(each for each in FEATURES if each not in {"threshold", "adaptive"}), "drafts", "lookahead"),
 }
@@ -85,12 +90,14 @@ class CaseRequest(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams."""
+    """fewer_drafts: the drafter does not always propose as many as it may, as one of n-grams. offloading: to a host,
+    whose transfers take a random number of steps."""
 
     name: str
     config: SimulatedSchedulerConfig
     requests: list[CaseRequest]
     fewer_drafts: bool = False
+    offloading: OffloadingConfig | None = None
 
     def accept(self, id: str, num_output_tokens: int, num_drafts: int) -> int:
         """How many drafts are accepted."""
@@ -116,8 +123,10 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
     random = Random(f"{mix} {seed} {asynchronous}")
     features = set(MIXES[mix])
     if mix.startswith("any"):
-        features = {each for each in MIXES[mix] if each == "drafts" or random.random() < 0.35}
+        features = {each for each in MIXES[mix] if each in {"drafts", "offloading"} or random.random() < 0.35}
     block_size, blocks = random.choice((1, 2, 4, 4, 8, 16)), random.randint(6, random.choice((12, 30, 60)))
+    if "offloading" in features:
+        block_size = max(2, block_size)  # vLLM loads a prompt of one token and one block again and again.
     budget = random.choice((4, 8, 16, 24, 48, 96))
     max_num_seqs = random.randint(1, min(12, budget))
     threshold = random.randint(1, budget) if features & {"threshold", "adaptive"} else 0
@@ -147,8 +156,14 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
             num_speculative_tokens=drafts,
             num_lookahead_tokens=drafts if "lookahead" in features else 0,
         )
+    offloading = None
+    if "offloading" in features:
+        offloading = OffloadingConfig(
+            random.choice((3, 10, 40, 200)), random.choice((1, 1, 2, 3)), random.random() < 0.4
+        )
     name = f"{mix}, seed {seed}, {'async' if asynchronous else 'sync'}"
-    return Case(name, config, _draw_requests(random, config, features), "fewer drafts" in features and not asynchronous)
+    requests = _draw_requests(random, config, features)
+    return Case(name, config, requests, "fewer drafts" in features and not asynchronous, offloading)
 
 
 def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: set[str]) -> list[CaseRequest]:
@@ -181,6 +196,13 @@ def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: s
     return requests
 
 
+class OrderedIds(dict[str, None]):
+    """vLLM's set of finished requests, in the order of their ends rather than of their hashes, which differ by run."""
+
+    def add(self, id: str) -> None:
+        self[id] = None
+
+
 class VllmParts:
     """vLLM's modules and the configuration that all cases start from. Importing them takes seconds."""
 
@@ -204,10 +226,13 @@ class VllmParts:
             device_config=config.DeviceConfig("cpu"),
         )
         self._grammars = import_module("vllm.v1.structured_output").StructuredOutputManager(self.usual)
+        self._offloading = import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading.common")
         self._hash = import_module("vllm.utils.hashing").sha256
         self._cache_utils.init_none_hash(self._hash)
 
-    def build_scheduler(self, config: SimulatedSchedulerConfig) -> VllmScheduler:
+    def build_scheduler(
+        self, config: SimulatedSchedulerConfig, offloading: OffloadingConfig | None = None
+    ) -> VllmScheduler:
         """Build vLLM's scheduler with the same settings."""
         configured = copy.copy(self.usual)
         configured.scheduler_config = self._config.SchedulerConfig(
@@ -245,9 +270,18 @@ class VllmParts:
                 method="ngram", num_speculative_tokens=config.num_speculative_tokens, prompt_lookup_max=2,
                 target_model_config=configured.model_config, target_parallel_config=configured.parallel_config,
             )  # fmt: skip
+        if offloading is not None:
+            extra = {"cpu_bytes_to_use": 1 << 20, "blocks_per_chunk": offloading.blocks_per_chunk,
+                     "offload_prompt_only": offloading.offload_prompt_only}  # fmt: skip
+            configured.kv_transfer_config = self._config.KVTransferConfig(
+                kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra
+            )
         scheduler = configured.scheduler_config.get_scheduler_cls()(
             configured, cache, self._grammars, config.block_size
         )
+        if offloading is not None:
+            scheduler.connector.connector_scheduler.manager._num_chunks = offloading.num_chunks
+            scheduler.finished_req_ids = OrderedIds()
         scheduler.num_lookahead_tokens = config.num_lookahead_tokens  # That of a drafter with a model.
         return scheduler
 
@@ -269,9 +303,24 @@ class VllmParts:
             block_hasher=hasher if config.enable_prefix_caching else None,
         )
 
-    def build_model_output(self, ids: list[str], sampled: list[list[int]]) -> Any:
+    def build_model_output(
+        self, ids: list[str], sampled: list[list[int]], transfers: Sequence[HostTransfer] = ()
+    ) -> Any:
+        """transfers: those that have ended."""
+        connector_output = None
+        if transfers:
+            worker = self._offloading.OffloadingWorkerMetadata()
+            for transfer in transfers:
+                worker.mark_completed(transfer.id)
+            connector_output = self._outputs.KVConnectorOutput(
+                finished_recving={transfer.sequence.id for transfer in transfers if not transfer.is_store},
+                kv_connector_worker_meta=worker,
+            )
         return self._outputs.ModelRunnerOutput(
-            req_ids=ids, req_id_to_index={id: index for index, id in enumerate(ids)}, sampled_token_ids=sampled
+            req_ids=ids,
+            req_id_to_index={id: index for index, id in enumerate(ids)},
+            sampled_token_ids=sampled,
+            kv_connector_output=connector_output,
         )
 
     @property
@@ -293,8 +342,13 @@ class Lockstep:
     def __init__(self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None) -> None:
         self._case, self._vllm = case, vllm
         self._requests = {request.id: request for request in case.requests}
-        self._theirs: VllmScheduler = vllm.build_scheduler(case.config)
-        self._ours = SimulatedScheduler(simulated or case.config)
+        self._theirs: VllmScheduler = vllm.build_scheduler(case.config, case.offloading)
+        self._ours = SimulatedScheduler(simulated or case.config, offloading=case.offloading)
+        self._transfers: dict[int, HostTransfer] = {}
+        """Transfers that have begun and not ended."""
+        self._names: dict[bytes, bytes] = {}
+        """vLLM's chunks, as the simulator names them."""
+        self._random = Random(f"{case.name} transfers")
         self._sequences: dict[str, SimulatedSequence] = {}
         self._flights: deque[_Flight] = deque()
         self._depth = 2 if case.config.async_scheduling else 1
@@ -332,7 +386,7 @@ class Lockstep:
         self._theirs.add_request(self._vllm.build_request(request, config))
 
     def _abort(self, id: str) -> None:
-        self._ours.finish(self._sequences[id])
+        self._ours.finish(self._sequences[id], aborted=True)
         self._theirs.finish_requests(id, self._vllm.aborted)
         self._compare_state("an abort")
 
@@ -355,6 +409,8 @@ class Lockstep:
         self._compare("scheduled tokens", scheduled, shares)
         preempted = sorted(theirs.preempted_req_ids or ())
         self._compare("preempted", preempted, sorted(sequence.id for sequence in ours.preempted))
+        if ours.transfers is not None:
+            self._compare_transfers(theirs, ours)
         self._compare_state("schedule")
         tables: Any = self._theirs.kv_cache_manager.get_block_ids
         for id in scheduled:
@@ -379,7 +435,8 @@ class Lockstep:
                 drafts = len(flight.theirs.scheduled_spec_decode_tokens.get(id, ()))
                 accepted[id] = self._case.accept(id, done, drafts)
                 sampled.append([self._requests[id].sample(done + each) for each in range(1 + accepted[id])])
-        self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled))
+        ended = self._end_transfers(flight.ours)
+        self._theirs.update_from_output(flight.theirs, self._vllm.build_model_output(ids, sampled, ended))
         ours, finished = self._ours.update(flight.ours, lambda sequence, _: 1 + accepted[sequence.id])
         expected = [id for id, tokens in zip(ids, sampled, strict=True) if tokens]
         self._compare("who gets a token", expected, [sequence.id for sequence in ours])
@@ -398,7 +455,42 @@ class Lockstep:
                 self._ours.finish(sequence)
         if self._case.config.num_speculative_tokens and not self._case.config.async_scheduling:
             self._propose(ours)
+        if ended:
+            self._ours.complete_transfers([transfer.id for transfer in ended])
         self._compare_state("update")
+
+    def _compare_transfers(self, theirs: VllmOutput, ours: SchedulerOutput) -> None:
+        assert ours.transfers is not None
+        self._theirs.finished_req_ids = OrderedIds()
+        meta: Any = theirs.kv_connector_metadata
+        loads = {load.id: (load.sequence.id, load.blocks) for load in ours.transfers.loads}
+        self._compare(
+            "loads", {id: (job.req_id, list(job.dst_spec.block_ids)) for id, job in meta.load_jobs.items()}, loads
+        )
+        stores = {store.id: (store.sequence.id, store.blocks) for store in ours.transfers.stores}
+        self._compare(
+            "stores", {id: (job.req_id, list(job.src_spec.block_ids)) for id, job in meta.store_jobs.items()}, stores
+        )
+        self._compare("flushed", set(meta.jobs_to_flush or ()), ours.transfers.flushed)
+        for transfer in (*ours.transfers.loads, *ours.transfers.stores):
+            self._transfers[transfer.id] = transfer
+
+    def _end_transfers(self, step: SchedulerOutput) -> list[HostTransfer]:
+        """End the transfers that vLLM's worker must end with this step, and some others."""
+        if step.transfers is None:
+            return []
+        later = {store.id for store in step.transfers.stores} - step.transfers.flushed
+        ended, has_load = list[HostTransfer](), False
+        for transfer in list(self._transfers.values()):
+            is_flushed = transfer.id in step.transfers.flushed
+            if not is_flushed and (transfer.id in later or self._random.random() < 0.6):
+                continue
+            # vLLM keeps loaded requests as a set, whose order is not defined.
+            if not transfer.is_store and has_load and not is_flushed:
+                continue
+            has_load |= not transfer.is_store
+            ended.append(self._transfers.pop(transfer.id))
+        return ended
 
     def _propose(self, samplers: list[SimulatedSequence]) -> None:
         """The drafter's proposals for the next step, which vLLM's engine core takes after each one."""
@@ -416,12 +508,25 @@ class Lockstep:
         running = [sequence.id for sequence in self._ours.list_running()]
         self._compare(f"running after {after}", [request.request_id for request in self._theirs.running], running)
         waiting = [sequence.id for sequence in self._ours.list_waiting()]
-        self._compare(f"waiting after {after}", [request.request_id for request in self._theirs.waiting], waiting)
+        queued = [request.request_id for request in (*self._theirs.kv_holding_waiting, *self._theirs.waiting)]
+        self._compare(f"waiting after {after}", queued, waiting)
+        if self._ours.offloading is not None:
+            self._compare_host(self._ours.offloading, after)
         deferred = {request.request_id for request in self._theirs.deferred_waiting}
         self._compare(f"deferred after {after}", len(deferred), self._ours.num_deferred)
         self._compare(f"free blocks after {after}", pool.get_num_free_blocks(), self._ours.pool.num_free)
         hashes = set(self._ours.pool.list_cached_blocks().values())
         self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))
+
+    def _compare_host(self, offloading: KvOffloading, after: str) -> None:
+        """Compare the host's chunks; their hashes differ, so that each is known by the requests that have it."""
+        connector: Any = self._theirs.connector.connector_scheduler
+        for id, status in connector._req_status.items():
+            keys = offloading.list_keys(self._sequences[id])
+            self._names.update(zip(status.group_states[0].offload_keys, keys, strict=False))
+        chunks = connector.manager._policy.chunks
+        theirs = {self._names[key]: chunk.ref_cnt for key, chunk in chunks.items()}
+        self._compare(f"host chunks after {after}", theirs, offloading.cache.list_chunks())
 
     def _compare(self, what: str, theirs: object, ours: object) -> None:
         if theirs != ours:

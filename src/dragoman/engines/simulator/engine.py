@@ -126,6 +126,9 @@ class SimulatorEngine:
             # The bandwidth of a transfer that is in progress cannot change.
             message = "The time scale of an instance that transfers KV caches is set at startup (--time-scale)."
             raise Unsupported(message, param="time_scale")
+        if self._config.offloading is not None:
+            message = "The time scale of an instance with KV offloading is set at startup (--time-scale)."
+            raise Unsupported(message, param="time_scale")
         self._config = msgspec.structs.replace(self._config, time_scale=time_scale)
 
     async def start(self) -> None:
@@ -173,7 +176,15 @@ class SimulatorEngine:
             return seconds / self._config.time_scale
 
         acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
-        core = EngineCore(SimulatedScheduler(config.scheduler, pool), measure_step, acceptance.count_sampled)
+        block_size, offloading = config.scheduler.block_size, config.offloading
+        core = EngineCore(
+            SimulatedScheduler(
+                config.scheduler, pool, None if offloading is None else offloading.build_config(block_size)
+            ),
+            measure_step,
+            acceptance.count_sampled,
+            None if offloading is None else offloading.build_link(block_size, config.time_scale),
+        )
         return DataParallelRank(
             number,
             core,

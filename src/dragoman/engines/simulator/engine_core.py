@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from .host_link import HostLink
 from .latency import StepLoad, StepTime
 from .scheduler import CountSampled, RemoteFetch, SchedulerOutput, SimulatedScheduler
 from .sequence import SimulatedSequence
@@ -59,12 +60,19 @@ class EngineCore:
     runs.
 
     count_sampled: how many drafts of speculative decoding are accepted; None accepts none.
+    host_link: of a scheduler with KV offloading.
     """
 
     def __init__(
-        self, scheduler: SimulatedScheduler, step_time: StepTime, count_sampled: CountSampled | None = None
+        self,
+        scheduler: SimulatedScheduler,
+        step_time: StepTime,
+        count_sampled: CountSampled | None = None,
+        host_link: HostLink | None = None,
     ) -> None:
-        self.scheduler = scheduler
+        if (host_link is None) != (scheduler.offloading is None):
+            raise ValueError("a scheduler with KV offloading needs a link to the host, and no other has one")
+        self.scheduler, self.host_link = scheduler, host_link
         self._count_sampled = count_sampled
         self.num_steps = 0
         self._step_time = step_time
@@ -75,6 +83,16 @@ class EngineCore:
     def next_step_end(self) -> float | None:
         """When the step that runs ends; None if nothing runs."""
         return self._in_flight[0].ends if self._in_flight else None
+
+    @property
+    def next_due(self) -> float | None:
+        """When to call `step` next: at the end of the step that runs, else when a transfer with the host ends.
+
+        While a step runs, ends of transfers are seen when it ends, as in vLLM; then their own due times are void.
+        """
+        if self._in_flight or self.host_link is None:
+            return self.next_step_end
+        return self.host_link.next_end
 
     @property
     def can_launch(self) -> bool:
@@ -92,9 +110,9 @@ class EngineCore:
         """
         self.scheduler.add(sequence)
 
-    def abort(self, sequence: SimulatedSequence) -> None:
-        """End a sequence: its blocks are freed at once, and it gets no more tokens."""
-        self.scheduler.finish(sequence)
+    def abort(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
+        """End a sequence: its blocks are freed at once, and it gets no more tokens. aborted: before its last token."""
+        self.scheduler.finish(sequence, aborted=aborted)
 
     def step(self, now: float) -> StepOutcome:
         """End the oldest step if it is due by `now`, then launch new steps.
@@ -126,19 +144,46 @@ class EngineCore:
     def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""
         launched = LaunchedSteps([], [], [])
+        if self.host_link is not None:
+            self.scheduler.complete_transfers(self.host_link.pop_ended(now))
         while self.can_launch:
             step = self.scheduler.schedule()
             launched.admitted.extend(step.admitted)
             launched.preempted.extend(step.preempted)
             launched.fetching.extend(step.fetching)
+            begins = now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
             if step.num_tokens:
-                self.begin(step, now, self._step_time(step.load))
+                self.begin(step, begins, self._step_time(step.load))
+                if self.host_link is not None:
+                    self._begin_stores(step, self.host_link, self._in_flight[-1].ends)
             elif self._in_flight or not step.preempted:
                 break
         return launched
 
     def begin(self, step: SchedulerOutput, now: float, seconds: float) -> None:
         """Launch a scheduled step that takes so long: at once, or after the one that runs."""
-        begins = self._in_flight[-1].ends if self._in_flight else now
+        begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
         self._in_flight.append(_InFlightStep(step, step.load, begins, begins + seconds))
         self.num_steps += 1
+
+    def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:
+        """Begin the loads of a step and the stores that it waits for, or all of a step without tokens. Returns when the
+        step begins: after stores that read blocks which it writes."""
+        assert step.transfers is not None
+        begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
+        for load in step.transfers.loads:
+            link.begin(load, begins)
+        waits = begins
+        for store in step.transfers.stores:
+            if store.id in step.transfers.flushed or not step.num_tokens:
+                link.begin(store, begins)
+        for id in step.transfers.flushed:
+            waits = max(waits, link.get_end(id, begins))
+        return waits
+
+    def _begin_stores(self, step: SchedulerOutput, link: HostLink, ends: float) -> None:
+        """Begin the other stores when the step has computed what they read."""
+        assert step.transfers is not None
+        for store in step.transfers.stores:
+            if store.id not in step.transfers.flushed:
+                link.begin(store, ends)

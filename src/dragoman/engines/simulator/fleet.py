@@ -11,6 +11,7 @@ from msgspec import Struct
 from .autoscaling import AutoscalerConfig, replay_autoscaled
 from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
+from .host_link import OffloadingSettings
 from .latency import StepTime, add_noise
 from .lock_step import replay_in_lock_step
 from .plain_replay import PlainReplay, is_plain
@@ -38,6 +39,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     split: adds prefill engines; None for aggregated serving.
     autoscaler: starts and stops replicas; `replicas` is the number at the start.
     state_delay: age in seconds of the load that the router knows.
+    offloading: a second tier of each engine's KV cache, in host memory.
     seed: of the steps' random factors, if the profile has noise, and of the router.
     """
 
@@ -48,6 +50,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     split: DisaggregationConfig | None = None
     autoscaler: AutoscalerConfig | None = None
     state_delay: float = 0.0
+    offloading: OffloadingSettings | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,6 +64,16 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("replicas of several profiles: not with prefill replicas, autoscaling or several ranks")
         if self.autoscaler is not None and (self.split is not None or ranks > 1):
             raise ValueError("autoscaling: not with prefill replicas or several ranks")
+        if self.offloading is not None and (
+            self.others
+            or self.split is not None
+            or self.autoscaler is not None
+            or (self.profile.hardware.lock_step and ranks > 1)
+        ):
+            raise ValueError(
+                "KV offloading: not with replicas of several profiles, prefill replicas, autoscaling, or ranks that "
+                "share experts"
+            )
         if len({profile.engine.block_size for profile in groups}) > 1:
             raise ValueError("all replicas must have the same block size, since the router compares cached prefixes")
 
@@ -116,7 +129,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The report of `serve`, without a log of every step and in less time where that is possible: for independent
         requests and replicas. Raises RequestError for what can never run."""
         is_divided = self.replicas * self.profile.hardware.data_parallel == 1 or self.routing == "round-robin"
-        is_fixed = not self.others and self.split is None and self.autoscaler is None
+        is_fixed = not self.others and self.split is None and self.autoscaler is None and self.offloading is None
         table = RequestTable.convert(workload) if is_divided and is_fixed and is_plain(self.profile) else None
         if table is None:
             return build_report(self.serve(workload, tick=tick), slo)
@@ -131,11 +144,14 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         profiles = [self.profile] * count
         for group in self.others:
             profiles += [group.profile] * group.replicas
+        offloading, block_size = self.offloading, self.profile.engine.block_size
+        config = None if offloading is None else offloading.build_config(block_size)
         return [
             EngineCore(
-                SimulatedScheduler(profile.engine),
+                SimulatedScheduler(profile.engine, offloading=config),
                 self._build_step_time(profile, index),
                 DraftAcceptance(profile.acceptance_rates, self.seed).count_sampled,
+                None if offloading is None else offloading.build_link(block_size),
             )
             for index, profile in enumerate(profiles)
         ]

@@ -54,8 +54,8 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
         extra = self.kv_connector_extra_config
         if self.kv_connector not in (None, "NixlConnector"):
             raise ValueError(
-                f"kv_connector {self.kv_connector!r} is not simulated: transfers are those of NixlConnector, and no "
-                "second tier of the KV cache is (OffloadingConnector, LMCacheConnectorV1, SharedStorageConnector)"
+                f"kv_connector {self.kv_connector!r} is not simulated: transfers are those of NixlConnector. For "
+                "OffloadingConnector use --kv-offloading-size; LMCacheConnectorV1 and others have no counterpart"
             )
         for address in (self.kv_ip, *extra.peers):
             ip_address(address)  # a name would have to be looked up for each report

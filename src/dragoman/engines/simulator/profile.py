@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
 from .fitting import Prior, RankLayout, build_prior
+from .host_link import OffloadingSettings
 from .latency import LatencyModel
 from .speculation import check_acceptance_rates
 
@@ -119,6 +120,23 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
             raise ValueError("frontend_seconds and noise must not be negative")
         check_acceptance_rates(self.acceptance_rates)
+
+    def build_offloading(
+        self, gibibytes: float, bandwidth: float | None = None, base_seconds: float | None = None
+    ) -> OffloadingSettings:
+        """Build the settings of KV offloading to so much host memory. Raises ValueError."""
+        if self.model.kv_bytes_per_token is None:
+            raise ValueError(f"profile {self.name}: model.kv_bytes_per_token is missing; KV offloading needs it")
+        settings = OffloadingSettings(
+            size=gibibytes * 2**30,
+            bytes_per_token=self.model.kv_bytes_per_token,
+            num_devices=self.hardware.tensor_parallel,
+        )
+        if bandwidth is not None:
+            settings = msgspec.structs.replace(settings, bandwidth=bandwidth)
+        if base_seconds is not None:
+            settings = msgspec.structs.replace(settings, base_seconds=base_seconds)
+        return settings
 
     @property
     def prior(self) -> Prior:

@@ -23,7 +23,15 @@ from ...core.engine import (
     TokenRequest,
 )
 from ...core.events import FinishReason
-from ...core.metrics import LENGTH_BUCKETS, PREEMPTION_BUCKETS, CacheConfig, EngineStats, Histogram, LoraState
+from ...core.metrics import (
+    LENGTH_BUCKETS,
+    PREEMPTION_BUCKETS,
+    CacheConfig,
+    EngineStats,
+    Histogram,
+    KvOffloadStats,
+    LoraState,
+)
 from .engine_core import EngineCore, StepOutcome
 from .fake_logprobs import fake_logprob
 from .faults import Fault
@@ -236,10 +244,26 @@ class DataParallelRank:
             # As in vLLM, every local miss is a query to the external cache, whether another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
+        num_fetched, num_loaded = stats.external_cache_hits, 0
+        if scheduler.offloading is not None and self.core.host_link is not None:
+            offloaded, link = scheduler.offloading, self.core.host_link
+            stats.external_cache_queries = offloaded.stats.queries
+            stats.external_cache_hits = num_loaded = offloaded.stats.hits
+            stats.kv_offload = KvOffloadStats(
+                load_bytes=link.loads.bytes,
+                load_seconds=link.loads.seconds,
+                load_sizes=link.loads.sizes,
+                store_bytes=link.stores.bytes,
+                store_seconds=link.stores.seconds,
+                store_sizes=link.stores.sizes,
+                failed_stores=offloaded.stats.num_failed_stores,
+                usage=offloaded.cache.usage,
+                write_usage=offloaded.cache.write_usage,
+            )
         stats.cached_tokens_by_source = {
             "device": stats.prefix_cache_hits,
-            "host": 0,
-            "p2p": stats.external_cache_hits,
+            "host": num_loaded,
+            "p2p": num_fetched,
             "disk": 0,
             "external_unspecified": 0,
         }
@@ -280,10 +304,11 @@ class DataParallelRank:
         live.sequence.keeps_blocks = False
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
-            self.core.abort(live.sequence)
+            self.core.abort(live.sequence, aborted=True)
+        if self.transfers is not None or self.core.host_link is not None:
+            self._call_at(at, self.launch_if_idle)
         if self.transfers is not None:
             self.transfers.cancel(live.sequence, at)
-            self._call_at(at, self.launch_if_idle)
         if queued:
             self._record_stats(live, at, FinishReason.ABORT)
 
@@ -307,6 +332,8 @@ class DataParallelRank:
 
     def tick(self, at: float) -> None:
         """End the step due at this time and deliver all of its tokens together."""
+        if self.core.host_link is not None and at != self._tick_at:
+            return  # A transfer has ended while a step ran, which sees it when it ends.
         self._tick_at = None
         outcome = self.core.commit(at)
         if outcome.sampled:
@@ -404,6 +431,7 @@ class DataParallelRank:
 
     def _on_first_token(self, live: LiveRequest, at: float) -> None:
         stats, length, fetched = self.stats, live.sequence.num_prompt_tokens, live.sequence.num_fetched_tokens
+        fetched += live.sequence.num_loaded_tokens
         cached, by_source = live.sequence.num_cached_tokens or 0, self._by_source
         by_source["local_compute"] += length - cached
         by_source["local_cache_hit"] += cached - fetched
@@ -447,7 +475,7 @@ class DataParallelRank:
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)
-        due = self.core.next_step_end
+        due = self.core.next_due
         if due is not None and due != self._tick_at:
             self._tick_at = due
             self._call_at(due, self.tick)

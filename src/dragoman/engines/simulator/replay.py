@@ -58,12 +58,14 @@ class ReplayResult(Struct, frozen=True):
     steps: a log for each replica.
     gaps: inter-token latencies in seconds, of all requests together.
     replica_counts: of a fleet that is scaled; empty where the number never changes.
+    has_host_cache: whether the engines offload keys and values to host memory.
     """
 
     timings: list[Timing]
     steps: list[StepLog]
     gaps: array[float]
     replica_counts: tuple[ReplicaCount, ...] = ()
+    has_host_cache: bool = False
 
     @property
     def replica_seconds(self) -> float:
@@ -138,6 +140,7 @@ class RequestProgress:
             output_tokens=self.request.output_tokens,
             scheduled_s=self.scheduled,
             cached_tokens=self.sequence.num_cached_tokens or 0,
+            host_tokens=self.sequence.num_loaded_tokens,
             preemptions=self.sequence.num_preemptions,
             replica=self.replica,
         )
@@ -187,7 +190,12 @@ class Replay:
                 now, source = heappop(self._due_events)
                 self._handle_due(source, now)
         answered = [self._done[request.id] for request in self._workload if request.id in self._done]
-        return ReplayResult([self._build_timing(track) for track in answered], self._step_logs, self._gaps)
+        return ReplayResult(
+            [self._build_timing(track) for track in answered],
+            self._step_logs,
+            self._gaps,
+            has_host_cache=self._cores[0].host_link is not None,
+        )
 
     def _build_timing(self, track: RequestProgress) -> Timing:
         return track.build_timing()
@@ -204,7 +212,9 @@ class Replay:
 
     def _handle_due(self, source: int, now: float) -> None:
         """Handle a due event: here the end of a step of replica `source`."""
-        self._step(source, now)
+        core = self._cores[source]
+        if core.host_link is None or core.next_due == now:
+            self._step(source, now)
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
         sequence = build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
@@ -229,7 +239,7 @@ class Replay:
         core = self._cores[replica]
         outcome = core.step(now)
         self._handle_outcome(replica, outcome)
-        self._schedule_step_end(replica, core.next_step_end)
+        self._schedule_step_end(replica, core.next_due)
         return outcome
 
     def _handle_outcome(self, replica: int, outcome: StepOutcome) -> None:

@@ -48,6 +48,8 @@ class Report(Struct, frozen=True):
     cache_hits: share of prompt tokens.
     replicas_mean, replicas_max: over time; those that start or drain included.
     kv_transfer: seconds of transfers from a prefill replica; None for aggregated serving.
+    host_cache_hits: share of prompt tokens that came from host memory, which cache_hits includes; None without KV
+        offloading.
     """
 
     requests: int
@@ -70,6 +72,7 @@ class Report(Struct, frozen=True):
     replicas_mean: float
     replicas_max: int
     kv_transfer: Spread | None = None
+    host_cache_hits: float | None = None
 
 
 class ReportColumns(Struct, frozen=True):
@@ -80,6 +83,7 @@ class ReportColumns(Struct, frozen=True):
         the replicas.
     kv_max: over all replicas.
     transfers: seconds of each; None for aggregated serving.
+    host_tokens: of the prompts, loaded from host memory; None without KV offloading.
     """
 
     arrivals: Vector
@@ -98,6 +102,7 @@ class ReportColumns(Struct, frozen=True):
     replicas_max: int
     cached_tokens: int = 0
     transfers: Vector | None = None
+    host_tokens: int | None = None
 
     def build_report(self, slo: Slo | None) -> Report:
         """Build the report; at least one request must have been answered."""
@@ -130,6 +135,7 @@ class ReportColumns(Struct, frozen=True):
             replicas_mean=self.replicas_mean,
             replicas_max=self.replicas_max,
             kv_transfer=None if self.transfers is None else summarize(self.transfers),
+            host_cache_hits=None if self.host_tokens is None else self.host_tokens / float(self.inputs.sum()),
         )
 
     def _count_good(self, slo: Slo, ttft: Vector, latency: Vector) -> int:
@@ -179,6 +185,7 @@ def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
         replicas_mean=result.replica_seconds / duration if duration else 0.0,
         replicas_max=max((point.replicas for point in result.replica_counts), default=len(steps)),
         transfers=read(lambda timing: timing.kv_transfer_s) if is_disaggregated else None,
+        host_tokens=sum(timing.host_tokens for timing in timings) if result.has_host_cache else None,
     ).build_report(slo)
 
 
@@ -188,6 +195,12 @@ def _integrate(steps: Sequence[StepLog], columns: Sequence[Sequence[float]]) -> 
         float((np.array(log.ends) - np.array(log.begins)) @ np.array(column))
         for log, column in zip(steps, columns, strict=True)
     )
+
+
+def _format_tiers(report: Report) -> str:
+    if report.host_cache_hits is None:
+        return ""
+    return f": {report.cache_hits - report.host_cache_hits:.1%} device, {report.host_cache_hits:.1%} host"
 
 
 def render_report(report: Report) -> str:
@@ -208,7 +221,7 @@ def render_report(report: Report) -> str:
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
     lines += [
         f"KV cache         {report.kv_usage_mean:.1%} mean, {report.kv_usage_max:.1%} maximum",
-        f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens",
+        f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens{_format_tiers(report)}",
         f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} on average",
         f"preemptions      {report.preemptions}",
     ]

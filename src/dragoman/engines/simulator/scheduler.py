@@ -10,8 +10,9 @@ scheduled, so the next step is scheduled without knowing them (asynchronous sche
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from ...core.errors import ContextTooLong, RequestError
 from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .latency import StepLoad
+from .offloading import KvOffloading, OffloadingConfig, StepTransfers
 from .sequence import SequenceStatus, SimulatedSequence
 from .waiting_queue import WaitingQueue
 
@@ -59,6 +61,7 @@ class SchedulerOutput:
     admitted: sequences that left the queue for this step.
     preempted: sequences that went back into it.
     fetching: sequences that left the queue to wait for another instance; they take no part in the step.
+    transfers: between device and host memory; None without KV offloading.
     """
 
     __slots__ = (
@@ -77,6 +80,7 @@ class SchedulerOutput:
         "padded",
         "preempted",
         "samplers",
+        "transfers",
     )
 
     def __init__(self) -> None:
@@ -95,6 +99,7 @@ class SchedulerOutput:
         self.counts: dict[SimulatedSequence, int] = {}
         self.has_loras = False
         self.loaded_loras = 0
+        self.transfers: StepTransfers | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -143,9 +148,19 @@ CountSampled = Callable[[SimulatedSequence, int], int]
 
 
 class SimulatedScheduler:
-    """The waiting queue and the running set over a block pool."""
+    """The waiting queue and the running set over a block pool.
 
-    def __init__(self, config: SimulatedSchedulerConfig, pool: SimulatedBlockPool | None = None) -> None:
+    offloading: a second tier of the KV cache, in host memory.
+    """
+
+    def __init__(
+        self,
+        config: SimulatedSchedulerConfig,
+        pool: SimulatedBlockPool | None = None,
+        offloading: OffloadingConfig | None = None,
+    ) -> None:
+        if offloading is not None and (config.num_speculative_tokens or not config.enable_prefix_caching):
+            raise ValueError("KV offloading is simulated with prefix caching and without speculative decoding only")
         self.config = config
         self.pool = pool or SimulatedBlockPool(config.num_gpu_blocks)
         self.stats = SchedulerStats()
@@ -165,17 +180,29 @@ class SimulatedScheduler:
         self._unconfirmed: list[SimulatedSequence] = []
         """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
         self._skipped: set[SimulatedSequence] = set()
-        """Waiting sequences that were passed over for their adapters."""
+        """Waiting sequences that were passed over for their adapters, or until they can be loaded."""
+        self.offloading = None
+        if offloading is not None:
+            self.offloading = KvOffloading(offloading, config.block_size)
+        self._loading: list[SimulatedSequence] = []
+        """Sequences that are loaded from the host, and those that were loaded but do not run yet."""
+        self._loaded: set[SimulatedSequence] = set()
+        self._prefilling: dict[SimulatedSequence, None] = {}
+        """Running sequences with a part of their prompt left; with offloading only."""
+        self._num_scheduled_steps = self._num_ended_steps = 0
+        """Steps with tokens; counted with offloading only."""
+        self._deferred_frees: deque[tuple[int, list[int]]] = deque()
+        """Blocks that a running step may still write, each with that step's number."""
 
     @property
     def num_waiting(self) -> int:
         """Number of waiting sequences, including fetching ones, as in vLLM."""
-        return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching)
+        return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching) + len(self._loading)
 
     @property
     def num_deferred(self) -> int:
         """Number of those that wait for something other than room: another instance, or room for their adapter."""
-        return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching)
+        return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching) + len(self._loading)
 
     @property
     def num_running(self) -> int:
@@ -187,7 +214,7 @@ class SimulatedScheduler:
 
     def list_waiting(self) -> tuple[SimulatedSequence, ...]:
         """List waiting sequences in admission order; fetching ones last."""
-        return (*self._ready_to_resume, *self._waiting, *self._fetching)
+        return (*self._ready_to_resume, *self._loading, *self._waiting, *self._fetching)
 
     def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
         """Find the cached blocks of a sequence's prefix; at least the last token is left to compute."""
@@ -227,15 +254,21 @@ class SimulatedScheduler:
         self.check(sequence)
         self._has_loras = self._has_loras or bool(sequence.lora)
         self._waiting.add(sequence)
+        if self.offloading is not None:
+            self.offloading.add(sequence)
 
-    def finish(self, sequence: SimulatedSequence) -> None:
+    def finish(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
         """Finish or abort a sequence: remove it at once and free its blocks. Idempotent.
+
+        Blocks that a transfer or, with offloading, a running step writes are freed when it has ended.
 
         A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
         (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
         """
         if self._unconfirmed:
             self.cache_accepted(sequence)
+        if self.offloading is not None and sequence.status is not SequenceStatus.FINISHED:
+            self.offloading.finish(sequence, sequence.num_computed_tokens, aborted=aborted)
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
@@ -249,6 +282,11 @@ class SimulatedScheduler:
             case SequenceStatus.FETCHED:
                 self._ready_to_resume.remove(sequence)
                 self._free(sequence)
+            case SequenceStatus.LOADING:
+                self._loading.remove(sequence)
+                if sequence in self._loaded:
+                    self._loaded.remove(sequence)
+                    self._free(sequence)
             case SequenceStatus.FINISHED:
                 return
         self._skipped.discard(sequence)
@@ -282,6 +320,15 @@ class SimulatedScheduler:
         sequence.status = SequenceStatus.WAITING
         self._waiting.prepend(sequence)
 
+    def complete_transfers(self, ids: Sequence[int]) -> None:
+        """Complete transfers between device and host, in this order. Call it after a step's sequences have ended."""
+        assert self.offloading is not None
+        for sequence in self.offloading.complete(ids):
+            if sequence.status is SequenceStatus.FINISHED:
+                self._free(sequence)
+            else:
+                self._loaded.add(sequence)
+
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
         step = SchedulerOutput()
@@ -300,7 +347,22 @@ class SimulatedScheduler:
                 step.samplers = [sequence for sequence in self._running if sequence in samplers]
         if self._has_loras:
             self._load_loras(step)
+        if self.offloading is not None:
+            self._schedule_transfers(self.offloading, step)
         return step
+
+    def _schedule_transfers(self, offloading: KvOffloading, step: SchedulerOutput) -> None:
+        computed = {*step.decodes, *(chunk.sequence for chunk in step.chunks)}
+        # The order of the step, in which the host's chunks get their recency.
+        scheduled = [sequence for sequence in self._running if sequence in computed]
+        step.transfers = offloading.build_transfers(scheduled, step.preempted)
+        if self._prefilling:
+            for sequence in step.decodes:
+                self._prefilling.pop(sequence, None)  # One whose last prompt token is computed as a decoding one is.
+        if computed:
+            self._num_scheduled_steps += 1
+            for sequence in computed:
+                sequence.last_step = self._num_scheduled_steps
 
     def _load_loras(self, step: SchedulerOutput) -> None:
         """Load the adapters of a step in place of those that were not used for longest, as vLLM's LRU cache does."""
@@ -327,6 +389,10 @@ class SimulatedScheduler:
         """
         if self.config.num_speculative_tokens:
             return self._update_with_drafts(step, count_sampled)
+        if self.offloading is not None and step.num_tokens:
+            self._num_ended_steps += 1
+            while self._deferred_frees and self._deferred_frees[0][0] <= self._num_ended_steps:
+                self.pool.release(self._deferred_frees.popleft()[1])
         for sequence in step.block_fillers:
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
@@ -361,12 +427,12 @@ class SimulatedScheduler:
                 if self._allocate(sequence, computed + count, step):
                     self._append_chunk(sequence, count, step)
                     is_mixed |= computed + count == known
-                elif ends_at_preempted:
+                elif ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                     break
                 continue
             if computed % block_size == 0:
                 if not self._allocate(sequence, known, step):
-                    if ends_at_preempted:
+                    if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                         break
                     continue
                 self._cache_full_blocks(sequence)  # with a step in flight, all of the block before is known only now
@@ -513,14 +579,19 @@ class SimulatedScheduler:
         if sequence.num_computed_tokens == sequence.num_tokens:
             sequence.num_tokens += 1
             step.last_chunks.append(sequence)
+            self._prefilling.pop(sequence, None)
+        elif self.offloading is not None:
+            self._prefilling[sequence] = None
 
     def _allocate(self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput) -> bool:
         """Allocate blocks for `num_tokens` tokens, preempting while there are too few. Returns False if the sequence
-        itself was preempted.
+        itself was preempted, or if the one to preempt may still be written by a running step, with offloading.
         """
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
         while missing > self.pool.num_free:
             victim = self._choose_victim()
+            if self.offloading is not None and victim.last_step > self._num_ended_steps:
+                return False
             self._preempt(victim, step)
             if victim is sequence:
                 return False
@@ -561,28 +632,36 @@ class SimulatedScheduler:
         step.counts.pop(victim, None)
 
     def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
-        """Admit sequences from the queue while there is room. The head is skipped only for its adapter.
+        """Admit sequences from the queue while there is room. The head is skipped only for its adapter, or a
+        transfer with the host.
 
         can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
         """
-        if not self._waiting and not self._ready_to_resume:
+        if not self._waiting and not self._ready_to_resume and not self._loading:
             return
         config, skipped = self.config, list[SimulatedSequence]()
         has_running = bool(step.counts)
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
         if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
+        if self._loading and not self._resume_loaded(step, loras):
+            return
         while self._waiting and len(self._running) < self._max_running:
             remaining = config.max_num_batched_tokens - step.num_tokens
             if not remaining:
                 break
             sequence = self._waiting.head
-            if sequence.lora and self._exceeds_max_loras(sequence, loras):
+            prefix = self._find_prefix(sequence, loras)
+            if prefix is None:
                 skipped.append(self._waiting.pop())
                 continue
-            hits = self.find_cached_prefix(sequence)
-            if sequence.num_remote_tokens:
-                if not self._start_fetch(sequence, hits, step):
+            hits, num_loadable = prefix
+            if num_loadable or sequence.num_remote_tokens:
+                if not (
+                    self._start_load(sequence, hits, num_loadable)
+                    if num_loadable
+                    else self._start_fetch(sequence, hits, step)
+                ):
                     break
                 continue
             cached = len(hits) * config.block_size
@@ -593,6 +672,19 @@ class SimulatedScheduler:
             self._skipped.discard(sequence)
         self._waiting.restore(skipped)
         self._skipped.update(skipped)
+
+    def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
+        """Find the cached blocks of the head of the queue, and how many tokens after them the host's memory has.
+
+        Returns None if it is passed over in this step: for its adapter, or until a transfer with the host ends.
+        """
+        if sequence.lora and self._exceeds_max_loras(sequence, loras):
+            return None
+        hits = self.find_cached_prefix(sequence)
+        if self.offloading is None or sequence.num_remote_tokens:
+            return hits, 0
+        num_loadable = self.offloading.find_loadable(sequence, len(hits) * self.config.block_size)
+        return None if num_loadable is None else (hits, num_loadable)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
         """Whether this sequence's adapter would be one too many beside these, which run."""
@@ -621,6 +713,76 @@ class SimulatedScheduler:
                 loras.add(sequence.lora)
         self._ready_to_resume += waiting
         return not waiting
+
+    def _resume_loaded(self, step: SchedulerOutput, loras: set[str]) -> bool:
+        """Resume sequences that were loaded. Returns False if the step has no room for one of them."""
+        for sequence in self._loading.copy():
+            remaining = self.config.max_num_batched_tokens - step.num_tokens
+            if not remaining or len(self._running) >= self._max_running:
+                return False
+            if sequence in self._loaded:
+                self._loaded.remove(sequence)
+                self._cache_full_blocks(sequence)
+                # The last token is computed again, to sample the next one.
+                sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
+                sequence.is_loaded = True
+            if not sequence.is_loaded or (sequence.lora and self._exceeds_max_loras(sequence, loras)):
+                continue
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, self._max_chunk)
+            if count > remaining and not self.config.enable_chunked_prefill:
+                return False
+            count = min(count, remaining)
+            if not self._can_continue(sequence, sequence.num_computed_tokens + count):
+                return False
+            self._loading.remove(sequence)
+            sequence.is_loaded = False
+            sequence.status = SequenceStatus.RUNNING
+            self._running.append(sequence)
+            step.admitted.append(sequence)
+            self._allocate(sequence, sequence.num_computed_tokens + count, step)
+            self._append_chunk(sequence, count, step)
+            if sequence.lora:
+                loras.add(sequence.lora)
+        return True
+
+    def _can_continue(self, sequence: SimulatedSequence, end: int) -> bool:
+        """Whether a loaded sequence can be admitted: it holds the blocks of what was loaded only."""
+        reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
+        missing = max(0, -(-reserved // self.config.block_size) - len(sequence.blocks))
+        return missing + (self._watermark if self._running else 0) <= self.pool.num_free
+
+    def _start_load(self, sequence: SimulatedSequence, hits: list[int], num_tokens: int) -> bool:
+        """Allocate blocks for the head of the queue, to be loaded from the host. Returns False without enough free
+        blocks: a load must leave those that prompts in progress still need, since it cannot be preempted."""
+        assert self.offloading is not None
+        block_size = self.config.block_size
+        cached = len(hits) * block_size
+        end = cached + num_tokens
+        reserved = sum(
+            max(0, -(-(other.num_prompt_tokens + other.num_output_tokens) // block_size) - len(other.blocks))
+            for other in (*self._prefilling, *self._loading)
+        )
+        missing = -(-end // block_size) - len(hits) + self.pool.count_free(hits)
+        watermark = self._watermark if self._running else 0
+        if missing + watermark > self.pool.num_free - reserved or not self._can_admit(sequence, hits, end):
+            return False
+        self._waiting.pop()
+        is_first = sequence.num_cached_tokens is None
+        self._acquire_prefix(sequence, hits)
+        sequence.blocks += self.pool.allocate(-(-end // block_size) - len(hits))
+        self.offloading.record_admission(sequence, cached, num_tokens)
+        self.offloading.begin_load(sequence, cached, num_tokens)
+        sequence.num_computed_tokens = end
+        if is_first:
+            sequence.num_cached_tokens = min(end, sequence.num_tokens - 1)
+            sequence.num_loaded_tokens = sequence.num_cached_tokens - cached
+        sequence.status = SequenceStatus.LOADING
+        self._skipped.discard(sequence)
+        if self.config.scheduling_policy == "priority":
+            insort(self._loading, sequence, key=lambda loading: loading.queue_rank)
+        else:
+            self._loading.append(sequence)
+        return True
 
     def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
         """Allocate blocks for the whole prompt, to be filled by another instance. Returns False without enough free
@@ -671,6 +833,8 @@ class SimulatedScheduler:
         self._running.append(sequence)
         step.admitted.append(sequence)
         self._allocate(sequence, end, step)
+        if self.offloading is not None:
+            self.offloading.record_admission(sequence, cached, 0)
         if is_padded:
             step.padded.add(sequence)
             self._append_decode(sequence, count, step)
@@ -704,6 +868,10 @@ class SimulatedScheduler:
         sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, num_full)
 
     def _free(self, sequence: SimulatedSequence) -> None:
-        self.pool.release(sequence.blocks)
+        if self.offloading is not None and sequence.last_step > self._num_ended_steps:
+            self._deferred_frees.append((self._num_scheduled_steps, sequence.blocks))
+        else:
+            self.pool.release(sequence.blocks)
+        self._prefilling.pop(sequence, None)
         sequence.blocks = []
         sequence.num_computed_tokens = 0

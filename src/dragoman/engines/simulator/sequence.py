@@ -10,10 +10,12 @@ from .hashing import BlockContents
 class SequenceStatus(Enum):
     """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran.
 
+    LOADING has its blocks and waits for the host's memory to fill them, or for a step that has room for it.
     FETCHING has its blocks and waits for another instance to fill them; FETCHED has them filled and is first in line.
     """
 
     WAITING = "waiting"
+    LOADING = "loading"
     FETCHING = "fetching"
     FETCHED = "fetched"
     RUNNING = "running"
@@ -28,6 +30,9 @@ class SimulatedSequence:
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
     num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
     num_fetched_tokens: of these, those that another instance computed.
+    num_loaded_tokens: of num_cached_tokens, those that were loaded from host memory.
+    is_loaded: it was, and waits for a step that has room for it.
+    last_step: number of its latest step; with KV offloading only.
     num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
     lora: name of its adapter; empty for the model itself.
     num_drafts: speculative tokens that its next step verifies.
@@ -42,8 +47,10 @@ class SimulatedSequence:
         "blocks",
         "contents",
         "id",
+        "is_loaded",
         "is_prefill_chunk",
         "keeps_blocks",
+        "last_step",
         "lora",
         "max_tokens",
         "num_cached_tokens",
@@ -52,6 +59,7 @@ class SimulatedSequence:
         "num_fetched_tokens",
         "num_hashed_blocks",
         "num_in_flight",
+        "num_loaded_tokens",
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -93,7 +101,8 @@ class SimulatedSequence:
         self.num_output_tokens = 0
         self.num_hashed_blocks = 0
         self.num_cached_tokens: int | None = None
-        self.num_fetched_tokens = 0
+        self.num_fetched_tokens = self.num_loaded_tokens = 0
+        self.last_step, self.is_loaded = 0, False
         self.num_preemptions = 0
         self.num_drafts = self.num_in_flight = 0
         self.num_sampled = 1

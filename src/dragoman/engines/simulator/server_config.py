@@ -11,6 +11,7 @@ from ...core.request import GenerationLimits, SamplingOptions
 from .config import SimulatedSchedulerConfig
 from .disaggregation import TransferCost
 from .faults import Fault
+from .host_link import OffloadingSettings
 from .kv_events import KvEventsVersion
 from .kv_notifications import KvTransferConfig
 from .kv_publisher import KvEventsConfig
@@ -61,6 +62,7 @@ class SimulatorConfig(Struct, frozen=True):
     kv_events: KvEventsConfig | None = None
     kv_events_version: KvEventsVersion = "0.33"
     kv_transfer: KvTransferSettings | None = None
+    offloading: OffloadingSettings | None = None
 
 
 def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:

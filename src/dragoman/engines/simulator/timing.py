@@ -9,8 +9,9 @@ class Timing(Struct, frozen=True):
     """Seconds on one clock for all requests of a run.
 
     arrival_s: as the client sent it. scheduled_s: beginning of its first step, None where a log does not tell.
-    cached_tokens: of the prompt, found in the prefix cache. prefill_replica, kv_transfer_s: where another instance made
-    the first step: which, and for how long its keys and values were on their way.
+    cached_tokens: of the prompt, found in the prefix cache; host_tokens: those of them that host memory had, with KV
+    offloading. prefill_replica, kv_transfer_s: where another instance made the first step: which, and for how long its
+    keys and values were on their way.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Timing(Struct, frozen=True):
     replica: int = 0
     prefill_replica: int | None = None
     kv_transfer_s: float = 0.0
+    host_tokens: int = 0
 
     @property
     def ttft(self) -> float:

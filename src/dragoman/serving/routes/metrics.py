@@ -44,6 +44,21 @@ _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
         "Share of the KV cache in use; 1 is full.",
         lambda stats: stats.kv_cache_usage,
     ),
+    (
+        "kv_offload_cpu_cache_usage_perc",
+        "Share of the KV cache in host memory that transfers hold.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.usage,
+    ),
+    (
+        "kv_offload_cpu_cache_write_usage_perc",
+        "Share of it that stores hold.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.write_usage,
+    ),
+    (
+        "kv_offload_cpu_cache_read_usage_perc",
+        "Share of it that loads hold.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.usage - stats.kv_offload.write_usage,
+    ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
     ("num_preemptions", "Preempted requests.", lambda stats: stats.preemptions),
@@ -51,13 +66,38 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_cache_hits),
     (
         "external_prefix_cache_queries",
-        "Prompt tokens requested from another instance.",
+        "Prompt tokens looked up in host memory or another instance.",
         lambda stats: stats.external_cache_queries,
     ),
     (
         "external_prefix_cache_hits",
-        "Prompt tokens received from another instance.",
+        "Prompt tokens received from there.",
         lambda stats: stats.external_cache_hits,
+    ),
+    (
+        "kv_offload_load_bytes",
+        "Bytes loaded from host memory.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_bytes,
+    ),
+    (
+        "kv_offload_load_time",
+        "Seconds of these loads.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_seconds,
+    ),
+    (
+        "kv_offload_store_bytes",
+        "Bytes stored in host memory.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_bytes,
+    ),
+    (
+        "kv_offload_store_time",
+        "Seconds of these stores.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_seconds,
+    ),
+    (
+        "kv_offload_allocation_failure",
+        "Stores for which host memory had no room.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.failed_stores,
     ),
     ("mm_cache_queries", "Media looked up in the cache of their inputs.", lambda stats: stats.mm_cache_queries),
     ("mm_cache_hits", "Media found in the cache of their inputs.", lambda stats: stats.mm_cache_hits),
@@ -110,6 +150,16 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
         "request_prefill_kv_computed_tokens",
         "Prompt tokens of a request that were computed.",
         lambda stats: stats.request_computed_tokens,
+    ),
+    (
+        "kv_offload_load_size",
+        "Bytes of a load.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_sizes,
+    ),
+    (
+        "kv_offload_store_size",
+        "Bytes of a store.",
+        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_sizes,
     ),
 )
 

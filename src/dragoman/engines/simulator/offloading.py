@@ -1,0 +1,269 @@
+"""KV offloading of one scheduler: what is stored in host memory and loaded from it, at which step. Pure; without times.
+
+The rules are those of the scheduler's side of vLLM 0.33's OffloadingConnector for full attention: every step stores the
+chunks that its sequences complete; a waiting sequence loads those that follow its prefix in the device's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, takewhile
+
+from msgspec import Struct
+
+from .host_cache import HostCache, HostCacheUse
+from .sequence import SimulatedSequence
+
+
+class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The host's part of a KV cache.
+
+    num_chunks: its size.
+    blocks_per_chunk: of the device, in each chunk.
+    offload_prompt_only: what requests answer is not stored, which is vLLM's default.
+    """
+
+    num_chunks: int
+    blocks_per_chunk: int = 1
+    offload_prompt_only: bool = True
+
+    def __post_init__(self) -> None:
+        if self.num_chunks < 1 or self.blocks_per_chunk < 1:
+            raise ValueError("the host's part of the KV cache must hold at least 1 chunk of at least 1 block")
+
+
+class HostTransfer(Struct, frozen=True, gc=False):
+    """A transfer between device and host. keys: the chunks; blocks: of the device."""
+
+    id: int
+    sequence: SimulatedSequence
+    is_store: bool
+    keys: list[bytes]
+    blocks: list[int]
+
+
+class StepTransfers(Struct):
+    """Transfers that a step begins: loads with it, stores after it. flushed: those that must end before it, because it
+    writes blocks that they read."""
+
+    loads: list[HostTransfer] = []
+    stores: list[HostTransfer] = []
+    flushed: set[int] = set()
+
+
+class OffloadingStats(Struct):
+    """Counts since the start. queries, hits: tokens, of admitted requests that were never preempted."""
+
+    queries: int = 0
+    hits: int = 0
+    num_failed_stores: int = 0
+
+
+class OffloadedRequest:
+    """State of one request. keys: of its chunks; blocks: as of its latest step; num_blocks: those known before it;
+    next_chunk: first one that was not offered to the host; transfers: that run."""
+
+    __slots__ = ("blocks", "finished_tokens", "keys", "next_chunk", "num_blocks", "transfers", "use")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.blocks: list[int] = []
+        self.num_blocks = self.next_chunk = 0
+        self.transfers: set[int] = set()
+        self.use = HostCacheUse()
+        self.finished_tokens: int | None = None
+
+    def reset(self) -> None:
+        """Reset what depends on its blocks, before they are allocated anew."""
+        self.blocks, self.num_blocks, self.next_chunk = [], 0, 0
+
+
+class KvOffloading:
+    """The offloading of one scheduler. The scheduler calls `build_transfers` once per step."""
+
+    def __init__(self, config: OffloadingConfig, block_size: int) -> None:
+        self.config, self.stats = config, OffloadingStats()
+        self.cache = HostCache(config.num_chunks)
+        self._block_size, self._chunk_size = block_size, block_size * config.blocks_per_chunk
+        self._requests: dict[SimulatedSequence, OffloadedRequest] = {}
+        self._transfers: dict[int, HostTransfer] = {}
+        self._num_transfers = 0
+        self._loading: set[bytes] = set()
+        self._fences: dict[int, set[int]] = {}
+        """Stores that read a block whose sequence has ended, so that it may be allocated again."""
+        self.finished: list[SimulatedSequence] = []
+        """Sequences that ended since the last step."""
+        self._loads: list[HostTransfer] = []
+        self._allocated: set[int] = set()
+
+    def add(self, sequence: SimulatedSequence) -> None:
+        self._requests[sequence] = OffloadedRequest()
+
+    def list_keys(self, sequence: SimulatedSequence) -> list[bytes]:
+        """List the keys of the chunks that a sequence has filled."""
+        return list(self._requests[sequence].keys)
+
+    def find_loadable(self, sequence: SimulatedSequence, num_cached: int) -> int | None:
+        """Count the tokens after the first num_cached ones that can be loaded; None if that is to be asked later.
+
+        Later: its own transfers or another's load of the same chunks run, or a chunk is still being stored.
+        """
+        state, size = self._requests[sequence], self._chunk_size
+        state.reset()
+        if state.transfers:
+            return None
+        known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        self._extend_keys(state, sequence, known)
+        begin, end = num_cached // size, known // size
+        keys = state.keys[begin:end] if end * size - num_cached >= size else []
+        keys = list(takewhile(self.cache.has, keys))
+        if any(map(self.cache.is_written, keys)):
+            return None
+        num_tokens = (begin + len(keys)) * size - num_cached
+        if num_tokens < size:
+            return 0
+        return num_tokens if self._loading.isdisjoint(keys) else None
+
+    def record_admission(self, sequence: SimulatedSequence, num_cached: int, num_loaded: int) -> None:
+        """Record an admission, before a load as well: its blocks are allocated, and it is a query to this cache."""
+        self._allocated.update(sequence.blocks)
+        if not sequence.num_preemptions:
+            self.stats.queries += sequence.num_prompt_tokens - num_cached
+            self.stats.hits += num_loaded
+
+    def begin_load(self, sequence: SimulatedSequence, num_cached: int, num_tokens: int) -> None:
+        """Begin to load so many tokens after the first num_cached ones, into the sequence's blocks."""
+        state, size = self._requests[sequence], self._chunk_size
+        end = num_cached + num_tokens
+        keys = state.keys[num_cached // size : -(-end // size)]
+        self.cache.begin_load(keys, state.use)
+        self._loading.update(keys)
+        state.next_chunk = -(-end // size)
+        blocks = sequence.blocks[num_cached // self._block_size : end // self._block_size]
+        self._loads.append(self._add_transfer(sequence, state, keys, blocks, is_store=False))
+
+    def finish(self, sequence: SimulatedSequence, num_computed: int, *, aborted: bool) -> None:
+        """End a sequence, before its blocks are freed: the next step stores the chunks that it completed last."""
+        state = self._requests[sequence]
+        known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        # The last token that was sampled is never computed.
+        state.finished_tokens = min(num_computed, known) if aborted else max(sequence.num_prompt_tokens, known - 1)
+        self._extend_keys(state, sequence, state.finished_tokens)
+        for id in state.transfers:
+            transfer = self._transfers[id]
+            if transfer.is_store:
+                self._add_fences(transfer)
+        self.finished.append(sequence)
+
+    def build_transfers(
+        self, scheduled: Iterable[SimulatedSequence], preempted: Iterable[SimulatedSequence]
+    ) -> StepTransfers:
+        """Build the transfers of a step that computes these sequences, whose num_computed_tokens include it."""
+        scheduled = list(scheduled)
+        for sequence in scheduled:
+            state = self._requests[sequence]
+            if state.blocks is not sequence.blocks:
+                state.blocks, state.num_blocks = sequence.blocks, 0
+            self._allocated.update(sequence.blocks[state.num_blocks :])
+            state.num_blocks = len(sequence.blocks)
+        step = StepTransfers(loads=self._loads)
+        begun = {load.id for load in self._loads}
+        for sequence in preempted:
+            step.flushed |= self._requests[sequence].transfers - begun
+        for block in self._allocated & self._fences.keys():
+            step.flushed |= self._fences[block]
+        for sequence in chain(scheduled, self.finished):
+            self._store(sequence, step)
+        for sequence in self.finished:
+            state = self._requests[sequence]
+            self.cache.finish(state.use)
+            if not state.transfers:
+                del self._requests[sequence]
+            else:
+                state.reset()
+        self._loads, self._allocated, self.finished = [], set(), []
+        return step
+
+    def complete(self, ids: Iterable[int]) -> list[SimulatedSequence]:
+        """Complete transfers. Returns the sequences that were loaded, also if they have ended meanwhile."""
+        loaded: list[SimulatedSequence] = []
+        for id in ids:
+            transfer = self._transfers.pop(id)
+            state = self._requests[transfer.sequence]
+            if transfer.is_store:
+                self.cache.end_store(transfer.keys)
+                self._remove_fences(transfer)
+            else:
+                self.cache.end_load(transfer.keys)
+                self._loading.difference_update(transfer.keys)
+                loaded.append(transfer.sequence)
+            state.transfers.remove(id)
+            if state.finished_tokens is not None and not state.transfers and transfer.sequence not in self.finished:
+                del self._requests[transfer.sequence]
+        return loaded
+
+    def _store(self, sequence: SimulatedSequence, step: StepTransfers) -> None:
+        """Store the chunks that this step completes, or the sequence's end."""
+        state, per_chunk = self._requests[sequence], self.config.blocks_per_chunk
+        num_tokens = state.finished_tokens
+        if num_tokens is None:
+            known = sequence.num_prompt_tokens + sequence.num_output_tokens
+            num_tokens = min(sequence.num_computed_tokens, known)
+            self._extend_keys(state, sequence, num_tokens)
+        if self.config.offload_prompt_only:
+            num_tokens = min(num_tokens, sequence.num_prompt_tokens)
+        end = min(num_tokens // self._chunk_size, len(state.blocks) // per_chunk, len(state.keys))
+        offered = state.keys[state.next_chunk : end]
+        if not offered:
+            return
+        keys = self.cache.begin_store(offered, state.use)
+        if keys is None:
+            self.stats.num_failed_stores += 1
+            return
+        begin, state.next_chunk = state.next_chunk, end
+        if not keys:
+            return
+        stored = set(keys)
+        indices = [begin + index for index, key in enumerate(offered) if key in stored]
+        blocks = [block for index in indices for block in state.blocks[index * per_chunk : (index + 1) * per_chunk]]
+        transfer = self._add_transfer(sequence, state, keys, blocks, is_store=True)
+        step.stores.append(transfer)
+        if state.finished_tokens is not None:
+            self._add_fences(transfer)
+            if not self._allocated.isdisjoint(blocks):
+                step.flushed.add(transfer.id)
+
+    def _add_transfer(
+        self,
+        sequence: SimulatedSequence,
+        state: OffloadedRequest,
+        keys: list[bytes],
+        blocks: list[int],
+        *,
+        is_store: bool,
+    ) -> HostTransfer:
+        transfer = HostTransfer(self._num_transfers, sequence, is_store, keys, blocks)
+        self._num_transfers += 1
+        self._transfers[transfer.id] = transfer
+        state.transfers.add(transfer.id)
+        return transfer
+
+    def _add_fences(self, transfer: HostTransfer) -> None:
+        for block in transfer.blocks:
+            self._fences.setdefault(block, set()).add(transfer.id)
+
+    def _remove_fences(self, transfer: HostTransfer) -> None:
+        for block in transfer.blocks:
+            fences = self._fences.get(block)
+            if fences is not None:
+                fences.discard(transfer.id)
+                if not fences:
+                    del self._fences[block]
+
+    def _extend_keys(self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int) -> None:
+        """Extend the keys to the chunks that these known tokens fill."""
+        per_chunk = self.config.blocks_per_chunk
+        for index in range(len(state.keys), num_tokens // self._chunk_size):
+            key = sequence.contents.get_block_hash((index + 1) * per_chunk - 1)
+            state.keys.append(key)
+            state.use.positions[key] = index
