@@ -251,6 +251,18 @@ async def test_a_request_that_a_limit_rejects_costs_nothing() -> None:
             assert before[name] == after[name]
 
 
+async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing() -> None:
+    async with serving({"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}) as server:
+        await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three"})
+        before = (await server.get("a", "/v1/models")).headers
+        assert 0 < int(before["x-ratelimit-remaining-tokens"]) < 58
+        refused = await server.post("a", "/v1/completions", {"model": "m", "prompt": "word " * 59})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
+        after = (await server.get("a", "/v1/models")).headers
+        for name in ("x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"):
+            assert before[name] == after[name]
+
+
 async def test_concurrent_requests_whatever_way_they_end() -> None:
     engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2), "b": tenant("b")}
