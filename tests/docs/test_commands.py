@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,10 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_does_what_it_says(page: Path, house: House):
-    house.run(blocks(page.read_text(encoding="utf-8")))
+    steps = list(blocks(page.read_text(encoding="utf-8")))
+    if shutil.which("curl") is None and any(each.kind == "test" and "$ curl" in each.text for each in steps):
+        pytest.skip("needs curl, which a bare Debian has not")
+    house.run(steps)
 
 
 def part(text: str, language: str = "console", kind: str = "test") -> list[Block]:

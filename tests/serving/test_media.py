@@ -245,7 +245,7 @@ async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
 async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
     async with sight() as server:
         body = message(type="url", url=PIXEL_URL)
-        with pytest.raises(anthropic.BadRequestError, match="does not support counting tokens"):
+        with pytest.raises(anthropic.BadRequestError, match="upstream does not support counting tokens"):
             await server.anthropic.messages.count_tokens(model="m", messages=body)
         async with server.http as http:
             counted = await http.post("/v1/responses/input_tokens", json={"model": "m", "input": "hi"})

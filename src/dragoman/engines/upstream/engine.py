@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
-from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited, Unsupported
+from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited, RequestError, Unsupported
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
@@ -141,7 +141,14 @@ class UpstreamEngine:
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
         """As `PromptCounter`. Raises Unsupported where the upstream does not tokenize."""
-        return len((await self.tokenize_prompt(request)).ids)
+        self._check_tokenizes()
+        try:
+            return len((await self.tokenize_prompt(request)).ids)
+        except RequestError as error:
+            if error.code != "unsupported_parameter":
+                raise
+            # What it says is about a request to /tokenize, which the client has not sent.
+            raise Unsupported("This model's upstream does not support counting tokens.", param="model") from error
 
     async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
         """As `RemoteTokenizer`. Raises Unsupported where the upstream does not tokenize."""
