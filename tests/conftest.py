@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
+
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup, servers that tests start would inherit it, and not reload.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
