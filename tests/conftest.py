@@ -9,9 +9,11 @@ import os
 import signal
 from collections import Counter
 
+# Under nohup, or as a background job, servers that tests start would inherit what is ignored, and not reload or stop.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    # Under nohup, servers that tests start would inherit it, and not reload.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
