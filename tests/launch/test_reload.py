@@ -210,8 +210,9 @@ def test_keys_are_reloaded_by_a_signal(tmp_path: Path) -> None:
     edit_key_file(keys, lambda tenants: tenants.update(a=Tenant(secrets=(KeyHash(hash_key("one")),))))
     with server(tmp_path, "--keys-file", "keys.yaml") as (process, url):
         request = Request(f"{url}/v1/models", headers={"authorization": "Bearer two"})
-        with pytest.raises(HTTPError, match="401"):
+        with pytest.raises(HTTPError, match="401") as raised:
             urlopen(request, timeout=20)
+        raised.value.close()
         edit_key_file(keys, lambda tenants: tenants.update(b=Tenant(secrets=(KeyHash(hash_key("two")),))))
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
