@@ -114,11 +114,9 @@ class EventRun:
         try:
             batch: list[Event] = []
             for event in events:
-                # As `_feed`, for deltas. The consumer yields the end, and closes the engine's stream.
-                self._grammar.feed(event)
-                batch += self._handle_event(event)
-                if self._was_stopped and all(choice.has_finished for choice in self._choices):
-                    self._ended = True
+                batch += self._advance(event)
+                if self._ended:
+                    # The consumer yields the end, and closes the engine's stream.
                     break
             if batch:
                 for observe in self._observers:
@@ -145,14 +143,21 @@ class EventRun:
                 self._waiting_task.cancel()
 
     def _feed(self, event: Event) -> list[Event]:
-        self._grammar.feed(event)
-        out = self._handle_event(event)
+        out = self._advance(event)
         if isinstance(event, Finished):
             self._ended = True
-        elif self._was_stopped and all(choice.has_finished for choice in self._choices):
-            # The last choice matched a stop string, so there is no need to wait for the engine's own end.
-            self._ended = True
+        elif self._ended:
             return [*out, Finished(self._build_usage())]
+        return out
+
+    def _advance(self, event: Event) -> list[Event]:
+        """Handle an event. It ends the answer where the last choice has matched a stop string: there is no need to wait
+        for the engine's own end.
+        """
+        self._grammar.feed(event)
+        out = self._handle_event(event)
+        if self._was_stopped and all(choice.has_finished for choice in self._choices):
+            self._ended = True
         return out
 
     def _handle_event(self, event: Event) -> list[Event]:

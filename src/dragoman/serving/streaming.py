@@ -318,11 +318,9 @@ class GenerationResponder(Responder):
         send, run = self._send, self._run
         if run is not None and self._direct is not None:
             run.attach(self)
-        is_first = True
         async for batch in self._batches:
-            if is_first:
-                is_first = False
-                self._begin(batch)
+            if self._add_warnings is not None:
+                self._begin(batch, self._add_warnings)
             chunk = self._render_batch(batch)
             if self._response_start is not None:
                 await self._send_headers()
@@ -336,11 +334,11 @@ class GenerationResponder(Responder):
         comment = b": dragoman_warnings %s\n\n" % self._warnings if self._warnings else b""
         await self._write(comment + self._writer.end, more_body=False)
 
-    def _begin(self, batch: list[Event]) -> None:
-        """Add the engine's own warnings, which come with its start, to those of the call."""
-        add, self._add_warnings = self._add_warnings, None
+    def _begin(self, batch: list[Event], add: WarningAdder) -> None:
+        """Add the engine's own warnings, which come with its start in the first batch, to those of the call."""
+        self._add_warnings = None
         warnings = next((event.warnings for event in batch if isinstance(event, Started)), ())
-        if add is None or not warnings:
+        if not warnings:
             return
         headers, self._warnings = add(warnings, self._response_start is None)
         if self._response_start is not None:
@@ -350,11 +348,9 @@ class GenerationResponder(Responder):
         builder = ReplyBuilder()
         if self._run is not None:
             self._run.attach(_BatchCollector(builder))
-        is_first = True
         async for batch in self._batches:
-            if is_first:
-                is_first = False
-                self._begin(batch)
+            if self._add_warnings is not None:
+                self._begin(batch, self._add_warnings)
             builder.feed_all(batch)
         assert self._response_start is not None
         body = add_warnings(self._writer.render_full(builder.build()), self._warnings)
