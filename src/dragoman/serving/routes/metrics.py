@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -21,7 +22,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from ... import __version__
-from ...core.metrics import EngineStats, Histogram
+from ...core.metrics import EngineStats, Histogram, KvOffloadStats
 from ...pipeline.metrics import ModelMetrics
 from ...pipeline.models import ServedModel
 from ..auth import Access
@@ -36,6 +37,14 @@ CoreStats = list[tuple[tuple[str, str], EngineStats]]
 
 LABELS = ("model_name", "engine")
 
+T = TypeVar("T")
+
+
+def _read_offload(read: Callable[[KvOffloadStats], T]) -> Callable[[EngineStats], T | None]:
+    """A figure of the second tier of the KV cache; None without one."""
+    return lambda stats: None if stats.kv_offload is None else read(stats.kv_offload)
+
+
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
     ("num_requests_running", "Requests in the running batch.", lambda stats: stats.running),
     ("num_requests_waiting", "Requests waiting to be scheduled.", lambda stats: stats.waiting),
@@ -47,17 +56,17 @@ _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
     (
         "kv_offload_cpu_cache_usage_perc",
         "Share of the KV cache in host memory that transfers hold.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.usage,
+        _read_offload(lambda offload: offload.usage),
     ),
     (
         "kv_offload_cpu_cache_write_usage_perc",
         "Share of it that stores hold.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.write_usage,
+        _read_offload(lambda offload: offload.write_usage),
     ),
     (
         "kv_offload_cpu_cache_read_usage_perc",
         "Share of it that loads hold.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.usage - stats.kv_offload.write_usage,
+        _read_offload(lambda offload: offload.usage - offload.write_usage),
     ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
@@ -77,27 +86,27 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = 
     (
         "kv_offload_load_bytes",
         "Bytes loaded from host memory.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_bytes,
+        _read_offload(lambda offload: offload.load_bytes),
     ),
     (
         "kv_offload_load_time",
         "Seconds of these loads.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_seconds,
+        _read_offload(lambda offload: offload.load_seconds),
     ),
     (
         "kv_offload_store_bytes",
         "Bytes stored in host memory.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_bytes,
+        _read_offload(lambda offload: offload.store_bytes),
     ),
     (
         "kv_offload_store_time",
         "Seconds of these stores.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_seconds,
+        _read_offload(lambda offload: offload.store_seconds),
     ),
     (
         "kv_offload_allocation_failure",
         "Stores for which host memory had no room.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.failed_stores,
+        _read_offload(lambda offload: offload.failed_stores),
     ),
     ("mm_cache_queries", "Media looked up in the cache of their inputs.", lambda stats: stats.mm_cache_queries),
     ("mm_cache_hits", "Media found in the cache of their inputs.", lambda stats: stats.mm_cache_hits),
@@ -154,12 +163,12 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
     (
         "kv_offload_load_size",
         "Bytes of a load.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.load_sizes,
+        _read_offload(lambda offload: offload.load_sizes),
     ),
     (
         "kv_offload_store_size",
         "Bytes of a store.",
-        lambda stats: None if stats.kv_offload is None else stats.kv_offload.store_sizes,
+        _read_offload(lambda offload: offload.store_sizes),
     ),
 )
 
