@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import build_command, print_warning, read_file
+from .options import build_api_key_option, build_command, build_extra_body_option, print_warning, read_file
 from .progress import show_progress
-from .workload import WORKLOAD_PANEL, WorkloadOptions, load_workload, read_slo
+from .workload import WORKLOAD_PANEL, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
     from ..engines.simulator.report import Slo
@@ -66,35 +66,10 @@ class BenchOptions(WorkloadOptions):
         str | None,
         typer.Option(help="Model name; by default the first one.", rich_help_panel=SERVER_PANEL, show_default=False),
     ] = None
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="OPENAI_API_KEY",
-            help="API key of the server.",
-            rich_help_panel=SERVER_PANEL,
-            show_default=False,
-            show_envvar=True,
-        ),
-    ] = None
-    extra_body: Annotated[
-        str,
-        typer.Option(
-            metavar="JSON",
-            help="JSON fields to merge into every request; null removes a field.",
-            rich_help_panel=SERVER_PANEL,
-        ),
-    ] = "{}"
+    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of the server.")] = None
+    extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
 
-    slo: Annotated[
-        list[str],
-        typer.Option(
-            "--slo",
-            "--goodput",
-            metavar="NAME:MS",
-            rich_help_panel=OUTPUT_PANEL,
-            help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
-        ),
-    ] = field(default_factory=list[str])
+    slo: Annotated[list[str], build_slo_option(OUTPUT_PANEL)] = field(default_factory=list[str])
     json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
     save_detailed: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -112,13 +113,15 @@ def build_bench_report(run: Run, slo: Slo | None = None) -> BenchReport:
 
 def count_peak(timings: Sequence[Timing]) -> int:
     """The most requests that were running at one time."""
-    # At equal times an end precedes a beginning: a closed loop never exceeds its clients.
-    changes = sorted(change for timing in timings for change in ((timing.last_token_s, -1), (timing.arrival_s, 1)))
-    running = peak = 0
-    for _, change in changes:
-        running += change
-        peak = max(peak, running)
-    return peak
+    return max(accumulate(change for _, change in list_changes(timings)), default=0)
+
+
+def list_changes(timings: Sequence[Timing]) -> list[tuple[float, int]]:
+    """The times in order, and by how much the number of running requests changes at each.
+
+    At equal times an end precedes a beginning: a closed loop never exceeds its clients.
+    """
+    return sorted(change for timing in timings for change in ((timing.last_token_s, -1), (timing.arrival_s, 1)))
 
 
 def render_bench_report(report: BenchReport) -> str:

@@ -14,7 +14,14 @@ import msgspec
 import typer
 
 from ..engines.simulator.config import SimulatedSchedulerConfig
-from .options import EngineOptions, build_command, print_warning, read_file
+from .options import (
+    EngineOptions,
+    build_api_key_option,
+    build_command,
+    build_extra_body_option,
+    print_warning,
+    read_file,
+)
 from .progress import show_progress
 from .workload import WorkloadOptions, load_workload
 
@@ -134,24 +141,8 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     served_model: Annotated[
         str | None, typer.Option(help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False)
     ] = None
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="OPENAI_API_KEY",
-            help="API key of that server.",
-            rich_help_panel=SERVER_PANEL,
-            show_default=False,
-            show_envvar=True,
-        ),
-    ] = None
-    extra_body: Annotated[
-        str,
-        typer.Option(
-            metavar="JSON",
-            help="JSON fields to merge into every request; null removes a field.",
-            rich_help_panel=SERVER_PANEL,
-        ),
-    ] = "{}"
+    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of that server.")] = None
+    extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
     save_log: Annotated[
         str | None,
         typer.Option(

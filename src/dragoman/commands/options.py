@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 import typer
+from typer.models import OptionInfo
 
 from ..core.errors import DragomanError
 from ..engines.simulator.config import SimulatedSchedulerConfig
@@ -23,6 +24,19 @@ from ..settings import SettingsError
 
 Options = TypeVar("Options")
 ENGINE_PANEL = "Engine (vLLM's names; defaults come from the profile)"
+
+
+def build_api_key_option(panel: str, about: str) -> OptionInfo:
+    """The API key of a server to measure: never on the command line, where the environment has it. about: its help."""
+    return typer.Option(
+        envvar="OPENAI_API_KEY", help=about, rich_help_panel=panel, show_default=False, show_envvar=True
+    )
+
+
+def build_extra_body_option(panel: str) -> OptionInfo:
+    return typer.Option(
+        metavar="JSON", help="JSON fields to merge into every request; null removes a field.", rich_help_panel=panel
+    )
 
 
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:

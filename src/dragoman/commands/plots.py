@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.simulator.workload import scale_arrivals
+from .bench_report import list_changes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,9 +118,7 @@ def _build_timeline_panel(name: str, runs: Sequence[Run], read: Callable[[Timing
 def _build_running_panel(runs: Sequence[Run]) -> Panel:
     def draw(axes: Axes) -> None:
         for run, color in zip(runs, RUN_COLORS, strict=False):
-            changes = sorted(
-                change for timing in run.timings for change in ((timing.arrival_s, 1), (timing.last_token_s, -1))
-            )
+            changes = list_changes(run.timings)
             counts = np.cumsum([change for _, change in changes])
             axes.plot([at for at, _ in changes], counts, color=color, linewidth=0.8, drawstyle="steps-post")
         axes.set(xlabel="s", ylabel="requests running", ylim=(0, None))

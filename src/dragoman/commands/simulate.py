@@ -15,7 +15,7 @@ import typer
 
 from .options import ENGINE_PANEL, EngineOptions, build_command
 from .progress import show_progress
-from .workload import WorkloadOptions, load_workload, read_slo
+from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
     from ..engines.simulator.autoscaling import AutoscalerConfig
@@ -203,16 +203,7 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         ),
     ] = None
 
-    slo: Annotated[
-        list[str],
-        typer.Option(
-            "--slo",
-            "--goodput",
-            metavar="NAME:MS",
-            rich_help_panel=SLO_PANEL,
-            help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
-        ),
-    ] = field(default_factory=list[str])
+    slo: Annotated[list[str], build_slo_option(SLO_PANEL)] = field(default_factory=list[str])
     sweep: Annotated[
         bool,
         typer.Option("--sweep", help="Find the number of replicas that meets the SLO.", rich_help_panel=SLO_PANEL),

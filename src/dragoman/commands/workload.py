@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from .options import read_file
 
@@ -135,6 +136,17 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[Workloa
                 parse_lengths(options.turns), inputs, outputs, options.think_time, options.system_tokens, options.groups
             )
             return generate_sessions(generator, count=count, rate=options.request_rate, options=conversations)
+
+
+def build_slo_option(panel: str) -> OptionInfo:
+    """The option whose values `read_slo` reads."""
+    return typer.Option(
+        "--slo",
+        "--goodput",
+        metavar="NAME:MS",
+        rich_help_panel=panel,
+        help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
+    )
 
 
 def read_slo(values: Sequence[str]) -> Slo | None:
