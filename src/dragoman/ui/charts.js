@@ -49,11 +49,11 @@ const draw = (title, facts, ...children) => h("figure.card", h("figcaption", h("
 
 export function drawHistogram(title, buckets) {
 	const start = Math.max(0, buckets.findIndex(({ count }) => count) - 1);
-	const shown = buckets.slice(start, Math.max(start + 8, buckets.findLastIndex(({ count }) => count) + 2));
-	const most = Math.max(1, ...shown.map(({ count }) => count));
-	const width = WIDTH / shown.length;
-	const every = Math.ceil(shown.length / 8);
-	const bars = shown.flatMap(({ bound, count }, at) => {
+	const range = buckets.slice(start, Math.max(start + 8, buckets.findLastIndex(({ count }) => count) + 2));
+	const most = Math.max(1, ...range.map(({ count }) => count));
+	const width = WIDTH / range.length;
+	const every = Math.ceil(range.length / 8);
+	const bars = range.flatMap(({ bound, count }, at) => {
 		const height = (count / most) * HEIGHT;
 		const label = bound === Infinity ? "∞" : seconds(bound);
 		const text = at % every ? [] : [svg("text", { x: (at + 1) * width - 2, y: HEIGHT + 13, "text-anchor": "end" }, label)];
