@@ -29,7 +29,7 @@ from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
 from ..serving.app import Application, create_app
-from ..serving.clock import Clock, SystemClock
+from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
 from ..serving.keepalive import StreamTimeouts
 from ..serving.media import MediaOptions, MediaResolver
@@ -177,13 +177,17 @@ def assemble_server(
     secret: bytes,
     port_controller: PortController | None = None,
     build: ModelsBuilder | None = None,
+    ids: IdGenerator | None = None,
 ) -> AssembledServer:
-    """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
+    """Build the models, the store and the application. Raises SettingsError.
+
+    port_controller: of a simulated server. ids: as in `create_app`.
+    """
     models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
-    application = build_application(settings, models, secret, store, port_controller)
+    application = build_application(settings, models, secret, store, port_controller, ids=ids)
     return AssembledServer(settings, models, application)
 
 
@@ -194,12 +198,14 @@ def build_application(
     store: Store | None,
     port_controller: PortController | None = None,
     *,
+    ids: IdGenerator | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
-    """requires_lifespan: as in `create_app`. Raises SettingsError."""
+    """ids, requires_lifespan: as in `create_app`. Raises SettingsError."""
     return create_app(
         models,
         options=build_serving_options(settings),
+        ids=ids,
         secret=secret,
         store=store,
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
