@@ -235,6 +235,7 @@ class TokenRequest(Struct, frozen=True):
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM).
     extras: JSON text by name.
     images: in prompt order; only for an engine with Feature.IMAGES.
+    arrival_time: of the client's request, on the event loop's clock; None is now.
     origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
     simulator, a script). Engines that run a model do not need them.
     """
@@ -257,6 +258,7 @@ class TokenRequest(Struct, frozen=True):
     origin: GenerateRequest | None = None
     choice: int = 0
     images: tuple[PromptImage, ...] = ()
+    arrival_time: float | None = None
 
 
 class Scheduled(Struct, frozen=True):

@@ -276,6 +276,7 @@ class _TokenPreparation:
             extras=self._select_extras(),
             origin=request,
             images=self._place_images(encoded),
+            arrival_time=self.terms.arrival_time,
         )
         return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
 
