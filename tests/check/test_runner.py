@@ -128,6 +128,16 @@ def test_a_request_without_a_response_is_a_verdict() -> None:
         run("http://127.0.0.1:9", build(hold))
 
 
+@pytest.mark.parametrize("profile", ["auto", "llamacpp"])
+def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "loading", "test", ".*", "", answer=lambda _: build_json(503, {"error": {"message": "Loading model"}})
+    )
+    with serve(proxy, models) as address, pytest.raises(Violation, match=r"not ready: .* Loading model"):
+        run(address, build(fail), profile=profile)
+
+
 def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:
     assert len(CHECKS) >= 300
     assert len({check.id for check in CHECKS}) == len(CHECKS)

@@ -53,7 +53,7 @@ PROFILES: dict[str, frozenset[str]] = {
         _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
     ),
     "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
-    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools", "request-id"}),
+    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}),
     "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
     "dragoman": frozenset(
         _OPENAI
