@@ -332,6 +332,17 @@ async def test_counts_that_are_none_are_the_engines_failure(kind: str, stream: b
     assert (response.status, b'"error"' in response.body) == (200 if stream else 500, True)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_none_is_no_event_and_no_end(stream: bool) -> None:
+    """It was taken for the end of an answer that had met a stop string."""
+    async with server() as (app, _, _):
+        for phase in range(5):
+            request = request_of(f"fault none {phase}", "/v1/chat/completions", {"stream": stream}, "e")
+            response = await send_request(app, request)
+            check_response(request, response, failing=True)
+            assert not is_success(response)
+
+
 @pytest.mark.long
 async def test_no_client_hangs_and_no_response_stays_in_progress_in_1000_crashes() -> None:
     await crash(MANY)

@@ -72,6 +72,8 @@ class EventRun:
                 finally:
                     self._waiting_task = None
                 if event is None:
+                    if not self._ended:
+                        raise ProtocolError("the engine yielded None, which is no event")
                     # A delta that was received directly has met the last stop string.
                     yield [Finished(self._build_usage())]
                     break
