@@ -181,7 +181,11 @@ class RolloutEngine:
             # If the weights changed during a call, the version is unknown unless the candidate reports it.
             version = version_before if version_before == self.weight_version else None
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
-        except Exception as error:
+        except BaseException as error:
+            # Only our own cancellation ends the task; whatever else the executor raises is its failure.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
             log.exception("the executor failed")
             message = error.message if isinstance(error, EngineError) else "The executor failed; see the server's log."
             for member in members:
