@@ -186,6 +186,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ssl_keyfile: Annotated[
         str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
     ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "Server",
+            "Number of processes that serve the port, each with its own engine; for upstreams, `scripted`, `sim`, "
+            "`tiny` and encoders. Limits of connections, queues and bodies apply to each.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 1
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
