@@ -38,6 +38,8 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, check_exposure, is_loopback, state_directory
 from ..store import Store
+from ..tenants.shared import LimitsStore
+from .limits import build_counters, build_limits_store, check_limits_store
 from .listener import listen_on_file
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
@@ -183,7 +185,10 @@ def assemble_server(
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
-    application = build_application(settings, models, secret, store, port_controller)
+    limits_store = build_limits_store(settings, os.environ)
+    if limits_store is not None:
+        asyncio.run(check_limits_store(limits_store))
+    application = build_application(settings, models, secret, store, port_controller, limits_store=limits_store)
     return AssembledServer(settings, models, application)
 
 
@@ -194,6 +199,7 @@ def build_application(
     store: Store | None,
     port_controller: PortController | None = None,
     *,
+    limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """requires_lifespan: as in `create_app`. Raises SettingsError."""
@@ -208,6 +214,7 @@ def build_application(
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
+        counters=build_counters(limits_store),
         requires_lifespan=requires_lifespan,
     )
 
