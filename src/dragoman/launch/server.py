@@ -38,7 +38,9 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
+from ..tenants.shared import LimitsStore
 from .greeting import build_greeting, is_simulated
+from .limits import build_counters, build_limits_store, check_limits_store
 from .listener import listen_on_file
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
@@ -195,7 +197,12 @@ def assemble_server(
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
-    application = build_application(settings, models, secret, store, port_controller, metrics_exchange)
+    limits_store = build_limits_store(settings, os.environ)
+    if limits_store is not None:
+        asyncio.run(check_limits_store(limits_store))
+    application = build_application(
+        settings, models, secret, store, port_controller, metrics_exchange, limits_store=limits_store
+    )
     return AssembledServer(settings, models, application)
 
 
@@ -207,6 +214,7 @@ def build_application(
     port_controller: PortController | None = None,
     metrics_exchange: MetricsExchange | None = None,
     *,
+    limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """requires_lifespan, metrics_exchange: as in `create_app`. Raises SettingsError."""
@@ -221,6 +229,7 @@ def build_application(
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
+        counters=build_counters(limits_store),
         metrics_exchange=metrics_exchange,
         requires_lifespan=requires_lifespan,
     )

@@ -295,6 +295,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    limits_store: Annotated[
+        str,
+        Option(
+            "Access",
+            "Where the limits of named keys are counted: `memory` (each process for itself), `store` (in the database "
+            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or `redis://...`; `auto` "
+            "is `store` if that is SQLite or PostgreSQL, else `memory`.",
+        ),
+    ] = "auto"
     secret_key: Annotated[
         Secret | None,
         Option(
