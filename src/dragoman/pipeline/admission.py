@@ -48,6 +48,7 @@ class CallTerms(Struct, frozen=True):
     answer_id: the response's id; sequence ids are derived from it.
     new_id: generates tool call ids.
     now: the time that templates see.
+    arrival_time: of the request, on the event loop's clock; None if it came in no request of its own.
     cache_salt: separates the prefix caches of different owners.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
@@ -71,6 +72,7 @@ class CallTerms(Struct, frozen=True):
     close_at_limit: bool = False
     timeout: float | None = None
     wait_for_start: Callable[[], Awaitable[None]] | None = None
+    arrival_time: float | None = None
 
 
 _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {

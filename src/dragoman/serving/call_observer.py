@@ -17,9 +17,6 @@ from .request_log import CLIENT_CLOSED_REQUEST, RecentRequest, RequestLog, Reque
 from .tenancy import CallAccount
 from .tracing import TracedCall
 
-COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
-"""Kinds of usage, as in OpenAI's usage routes."""
-
 
 class CallObserver:
     """A context that is left when the call has ended, whether it was rejected, finished, failed or cancelled.
