@@ -116,6 +116,12 @@ def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
     assert report.requests == 1
 
 
+def test_a_limit_below_what_detection_needs_leaves_all_untried(url: str) -> None:
+    report = run(url, build(hold), build(fail), max_requests=5)
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.UNTRIED] * 2
+    assert (report.find_exit_code(), report.requests, report.score) == (3, 5, None)
+
+
 def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
     report = asyncio.run(run_checks(CheckTarget(url=url, model="sim", max_requests=40), CHECKS))
     assert report.requests == 40

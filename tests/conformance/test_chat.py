@@ -66,6 +66,7 @@ def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[objec
     ("payloads", "rule"),
     [
         ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
+        ([ROLE, chat({}), STOP, DONE], "one field a delta"),
         ([ROLE, chat({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
         ([chat({"role": "assistant", "vendor": "x"}), STOP, DONE], "unknown fields"),
         ([chat({"role": "assistant", **ARGUMENTS}), CALLED, DONE], "without id"),

@@ -96,7 +96,8 @@ class _ChatStreamState(ChunkState):
         require("role" not in delta, f"{location}: the role again")
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
         fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
-        require(self._allow_variants or len(fields) == 1, f"{location}: one field a delta, not {sorted(delta)}")
+        has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
+        require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
         require(
             len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
             f"{location}: the names of the reasoning differ",
