@@ -115,7 +115,9 @@ def test_processes_together_admit_what_one_may(address: str) -> None:
     lines = [line.split() for output in outputs for line in output.splitlines()]
     admitted = lines.count(["admitted"])
     assert REQUESTS <= admitted <= REQUESTS * (1 + minutes)
-    edges = sorted((int(time), step) for line in lines if line[0] == "held" for time, step in zip(line[1:], (1, -1)))
+    edges = sorted(
+        (int(time), step) for line in lines if line[0] == "held" for time, step in zip(line[1:], (1, -1), strict=True)
+    )
     assert edges
     running = most = 0
     for _, step in edges:
