@@ -15,14 +15,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
+from tests.serving import test_greedy_key
+from tests.store.cluster import cluster, programs
+from tests.tenants.backends import find_redis_server, redis_server
+
 from dragoman.launch.limits import build_limits_store
 from dragoman.settings import Settings
 from dragoman.tenants import Counters, LocalCounters
 from dragoman.tenants.counters import Demand
 from dragoman.tenants.shared import SharedCounters
-from tests.serving import test_greedy_key
-from tests.store.cluster import cluster, programs
-from tests.tenants.backends import find_redis_server, redis_server
 
 DEMANDS = (Demand("requests", 10**9), Demand("tokens", 10**12, amount=200, needed=200), Demand("concurrency", 10**6, 0))
 TAKES, CLIENTS = 2000, 32
