@@ -36,7 +36,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --no-header $(LOCK_ARGS)
 INPUT := pyproject.toml requirements/build.in
 # The extras that the tests use.
-TESTED := --extra postgres --extra kv-events --extra plots
+TESTED := --extra postgres --extra redis --extra kv-events --extra plots
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, KvOffloadStats, LoraState
+from dragoman.launch.multiprocess.metrics_hub import build_worker_families
 from dragoman.serving.http_metrics import HttpMetrics
+from dragoman.serving.metrics_exchange import build_registry
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
 from dragoman.serving.tenancy import KeyMetrics
+from dragoman.tenants.shared import SharedCounters
+from dragoman.tenants.sqlite_limits import SqliteLimits
 
 PROCESS = (
     ("process_cpu_seconds", "counter", "CPU time of the process, in seconds."),
@@ -37,6 +42,7 @@ class MetricDefinition(NamedTuple):
 def list_metrics() -> list[MetricDefinition]:
     """All metrics that a server can have; which ones it has depends on its engines."""
     http, keys = HttpMetrics(), KeyMetrics()
+    keys.shared_counters = SharedCounters(SqliteLimits(Path("limits.db")), lambda: 0.0)
     http.record("POST", "/v1/chat/completions", 200, 1.0, 1, 1)
     keys.find_usage("k", "m")
     keys.count_rejection("k", "requests")
@@ -49,6 +55,8 @@ def list_metrics() -> list[MetricDefinition]:
         ("Process", BuildCollector()),
     )
     found = [_define(family, group) for group, collector in groups for family in collector.collect()]
+    workers = build_registry(build_worker_families(1, 0, {0: 0.0}))
+    found += [_define(family, "Workers") for family in workers.collect()]
     process = [
         MetricDefinition(f"{name}_total" if kind == "counter" else name, kind, (), text, "Process")
         for name, kind, text in PROCESS

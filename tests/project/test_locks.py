@@ -31,7 +31,7 @@ def pins(lock: Path) -> dict[str, set[str]]:
     return found
 
 
-TESTED = ("postgres", "kv-events", "plots")
+TESTED = ("postgres", "redis", "kv-events", "plots")
 """The extras that the tests use, as the Makefile has them."""
 
 

@@ -187,6 +187,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ssl_keyfile: Annotated[
         str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
     ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "Server",
+            "Number of processes that serve the port, each with its own engine; for upstreams, `scripted`, `sim`, "
+            "`tiny` and encoders. Limits of connections, queues and bodies apply to each.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 1
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
@@ -286,6 +296,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    limits_store: Annotated[
+        str,
+        Option(
+            "Access",
+            "Where the limits of named keys are counted: `memory` (each process for itself), `store` (in the database "
+            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or `redis://...`; `auto` "
+            "is `store` if that is SQLite or PostgreSQL, else `memory`.",
+        ),
+    ] = "auto"
     secret_key: Annotated[
         Secret | None,
         Option(
