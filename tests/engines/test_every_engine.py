@@ -250,6 +250,17 @@ async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) ->
     assert {name for name in fields if f"{name} is ignored" in warnings} == {n for n in fields if n not in honoured}
 
 
+async def test_a_warning_names_the_field_that_was_sent(subject: Subject) -> None:
+    honours = "truncate_prompt" in next(iter(subject.models)).capabilities.parameters
+    chat = await subject.chat(truncate_prompt_tokens=500)
+    body = {"inputs": "Hello", "parameters": {"truncate": 500, "max_new_tokens": 2}}
+    raw = await subject.client.post("/generate", json=body)
+    for answer, name in ((chat, "truncate_prompt_tokens"), (raw, "parameters.truncate")):
+        assert answer.status_code == 200, answer.text
+        warning = f"{name} is ignored: this model's engine does not support it"
+        assert honours or warning in answer.headers["x-dragoman-warnings"]
+
+
 async def test_an_error_has_the_envelope_and_names_the_field(subject: Subject) -> None:
     for stream in (False, True):
         answer = await subject.chat(temperature=-1, stream=stream)
