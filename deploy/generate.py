@@ -117,6 +117,13 @@ def build_alerts() -> dict[str, Any]:
         ("DragomanDown", 'up{job="dragoman"} == 0', "2m", "critical", "The server cannot be scraped."),
         ("DragomanEngineErrors", f"{errors} / {finished} > 0.05", "5m", "critical", "More than 5 % of requests fail."),
         (
+            "DragomanWorkersDie",
+            "increase(dragoman_worker_restarts_total[15m]) > 3",
+            "0m",
+            "warning",
+            "Worker processes die again and again.",
+        ),
+        (
             "DragomanServerErrors",
             f"{status_5xx} / sum(rate(http_requests_total[5m])) > 0.05",
             "5m",

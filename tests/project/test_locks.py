@@ -47,8 +47,8 @@ def wanted(*groups: str) -> list[Requirement]:
 
 def test_no_extra_is_for_developers_alone():
     text = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    engines = {"llamacpp", "mlx", "transformers", "vllm"}
-    assert set(text["project"]["optional-dependencies"]) == {*TESTED, *engines}
+    large = {"llamacpp", "mlx", "ray", "transformers", "vllm"}
+    assert set(text["project"]["optional-dependencies"]) == {*TESTED, *large}
 
 
 @pytest.mark.parametrize(

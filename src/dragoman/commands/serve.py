@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..settings import Settings
+from ..settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from ..launch.plugin import SupportedEngine
@@ -29,6 +29,8 @@ def serve(
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
+    if engines is not None and read_settings.workers > 1:
+        raise SettingsError("workers: engines that a program has made cannot be copied into several processes")
     return run_server(read_settings, typer.echo, build=build)
 
 
@@ -49,6 +51,10 @@ def run_server(
     # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:
+        if settings.workers > 1:
+            from ..launch.multiprocess.supervisor import run_workers  # noqa: PLC0415 - as below
+
+            return run_workers(settings, echo, read_settings)
         from ..launch import run  # noqa: PLC0415 - it brings the whole server
 
         return run(settings, echo, build, read_settings)

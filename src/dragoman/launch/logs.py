@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -17,8 +18,23 @@ from ..settings import Settings, SettingsError
 from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
 
 
+class TextFormatter(logging.Formatter):
+    """Lines for people. worker: number of this worker process; None if there is one process."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        place = "" if worker is None else f"[worker {worker}] "
+        super().__init__(f"%(asctime)s %(levelname)s {place}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
+
+
 class JsonFormatter(logging.Formatter):
-    """A JSON object per line: time (RFC 3339, UTC), level, logger, message, and the fields of a request."""
+    """A JSON object per line: time (RFC 3339, UTC), level, logger, message, and the fields of a request.
+
+    worker: as of TextFormatter.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -29,6 +45,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._worker is not None:
+            line["worker"] = self._worker
         line |= getattr(record, LOG_FIELDS, {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -46,12 +64,15 @@ def _replace_surrogates(line: dict[str, object]) -> dict[str, object]:
 def configure_logging(settings: Settings) -> None:
     """Configure the root logger, unless a program has done so before."""
     handler = logging.StreamHandler()
-    if settings.log_format == "json":
-        handler.setFormatter(JsonFormatter())
-    else:
-        text = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        handler.setFormatter(logging.Formatter(text, datefmt="%Y-%m-%d %H:%M:%S%z"))
+    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+
+
+def name_worker(number: int) -> None:
+    """Add the number of this worker process to each line, unless a program has its own format."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, TextFormatter | JsonFormatter):
+            handler.setFormatter(type(handler.formatter)(number))
 
 
 def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telemetry | None:
@@ -62,6 +83,9 @@ def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telem
         raise SettingsError(f"--otlp-endpoint: {error}") from error
     if otlp is None:
         return None
+    # Two processes that send cumulative metrics of the same name must differ in their resource.
+    resource = {"service.instance.id": str(uuid.uuid4()), **otlp.resource}
+    otlp = msgspec.structs.replace(otlp, resource=resource)
     metrics = MetricSet(time.time_ns())
     telemetry_metrics = GenAiMetrics(metrics)
     exporter = OtlpExporter(otlp, metrics, ("dragoman", __version__))

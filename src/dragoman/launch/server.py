@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import uvicorn
@@ -24,21 +24,22 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import VerificationMode
-from ..engines.simulator.config import VLLM_VERSION
 from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
-from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
+from ..pipeline.models import Models
 from ..serving.app import Application, create_app
-from ..serving.clock import Clock, SystemClock
+from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
 from ..serving.keepalive import StreamTimeouts
 from ..serving.media import MediaOptions, MediaResolver
+from ..serving.metrics_exchange import MetricsExchange
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError, check_exposure, is_loopback, state_directory
+from ..settings import Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
 from ..tenants.shared import LimitsStore
+from .greeting import build_greeting, is_simulated
 from .limits import build_counters, build_limits_store, check_limits_store
 from .listener import listen_on_file
 from .logs import build_telemetry, configure_logging
@@ -82,19 +83,9 @@ def run(
     build: makes what is served out of the settings.
     read_settings: reads the settings again, for a reload.
     """
-    configure_logging(settings)
-    if settings.log_level == "info":
-        # httpx2 logs every request that it sends, such as those for media.
-        logging.getLogger("httpx2").setLevel(logging.WARNING)
-    warn_unsupported(settings)
     configured_settings = settings
-    inherited = inherit_sockets(os.environ)
-    if inherited:
-        settings = adopt_address(settings, inherited[0])
+    settings, inherited, secret = prepare_process(settings)
     tls = build_tls_context(settings)
-    # One key for all servers: a load balancer may send a conversation's next turn to another one, which must decrypt
-    # its reasoning.
-    secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
     server_settings = _expand_instances(settings)
     server_ports = ServerPorts(
         [] if inherited else [ServerPort(item, tls) for item in server_settings if item.uds is None]
@@ -146,6 +137,23 @@ def run(
     return 0
 
 
+def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:
+    """Configure logging and check the settings. Return the settings with the address of inherited sockets, these
+    sockets, and the secret key. Raises SettingsError.
+    """
+    configure_logging(settings)
+    if settings.log_level == "info":
+        # httpx2 logs every request that it sends, such as those for media.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+    warn_unsupported(settings)
+    inherited = inherit_sockets(os.environ)
+    if inherited:
+        settings = adopt_address(settings, inherited[0])
+    # One key for all servers: a load balancer may send a conversation's next turn to another one, which must decrypt
+    # its reasoning.
+    return settings, inherited, load_secret_key(settings, os.environ) or secrets.token_bytes(32)
+
+
 def adopt_address(settings: Settings, listener: socket.socket) -> Settings:
     """The settings with the address of an inherited socket, which is the one that counts for access.
 
@@ -179,8 +187,13 @@ def assemble_server(
     secret: bytes,
     port_controller: PortController | None = None,
     build: ModelsBuilder | None = None,
+    metrics_exchange: MetricsExchange | None = None,
+    ids: IdGenerator | None = None,
 ) -> AssembledServer:
-    """Build the models, the store and the application. port_controller: of a simulated server. Raises SettingsError."""
+    """Build the models, the store and the application. Raises SettingsError.
+
+    port_controller: of a simulated server. metrics_exchange, ids: as in `create_app`.
+    """
     models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
@@ -188,7 +201,9 @@ def assemble_server(
     limits_store = build_limits_store(settings, os.environ)
     if limits_store is not None:
         asyncio.run(check_limits_store(limits_store))
-    application = build_application(settings, models, secret, store, port_controller, limits_store=limits_store)
+    application = build_application(
+        settings, models, secret, store, port_controller, metrics_exchange, ids=ids, limits_store=limits_store
+    )
     return AssembledServer(settings, models, application)
 
 
@@ -198,23 +213,27 @@ def build_application(
     secret: bytes,
     store: Store | None,
     port_controller: PortController | None = None,
+    metrics_exchange: MetricsExchange | None = None,
     *,
+    ids: IdGenerator | None = None,
     limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
-    """requires_lifespan: as in `create_app`. Raises SettingsError."""
+    """ids, metrics_exchange, requires_lifespan: as in `create_app`. Raises SettingsError."""
     return create_app(
         models,
         options=build_serving_options(settings),
+        ids=ids,
         secret=secret,
         store=store,
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
-        port_controller=port_controller if _is_simulated(settings) else None,
+        port_controller=port_controller if is_simulated(settings) else None,
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
         counters=build_counters(limits_store),
+        metrics_exchange=metrics_exchange,
         requires_lifespan=requires_lifespan,
     )
 
@@ -238,7 +257,13 @@ def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
     log.warning("SIGHUP ignored: there is nothing to reload")
 
 
-def install_signal_handlers(server: uvicorn.Server, on_hangup: SignalHandler = _ignore_hangup) -> None:
+class SignalTarget(Protocol):
+    """What signals stop."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None: ...
+
+
+def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ignore_hangup) -> None:
     """Install handlers that shut down gracefully, with exit code 0, also for signals before uvicorn listens.
 
     With a terminal, SIGHUP means that the terminal has closed, and shuts down too. Without one it comes from a service
@@ -450,56 +475,4 @@ def _build_cors_policy(settings: Settings) -> CorsPolicy:
 
 def _resolve_profile(settings: Settings) -> Profile:
     """The API profile: as configured, else `vllm` for the simulator and `openai` for other engines."""
-    return Profile(settings.api_profile or ("vllm" if _is_simulated(settings) else "openai"))
-
-
-def _is_simulated(settings: Settings) -> bool:
-    return settings.model.partition(":")[0] == "sim"
-
-
-def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
-    """The startup lines: what is served, and an example request."""
-    first_slot = models.slots[0]
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    scheme = "http" if settings.ssl_certfile is None else "https"
-    address = f"{scheme}://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
-    route, fields = _build_example_request(first_slot)
-    body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
-    curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
-    if settings.api_key or settings.keys_file is not None:
-        curl += ["-H", '"Authorization: Bearer $KEY"']
-    base_url = address if settings.uds is None else f"{scheme}://localhost"
-    context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
-    if first_slot.spec is not None and first_slot.is_starting:
-        context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
-    simulated = f", simulating vLLM {VLLM_VERSION}" if _is_simulated(settings) else ""
-    return [
-        f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
-        f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
-        f"Stored responses, files and batches: {_describe_store(settings)}. Documentation: README.md and docs/.",
-    ]
-
-
-def _describe_store(settings: Settings) -> str:
-    """Where responses, files and batches are stored, without credentials."""
-    match settings.store.partition(":"):
-        case "none", _, _:
-            return "none"
-        case "memory", _, _:
-            return "in memory, lost on exit"
-        case "sqlite", _, path:
-            return f"{path or state_directory(os.environ) / 'store.db'}"
-        case kind, _, _:
-            return kind
-
-
-def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:
-    """Return a route that the model supports and a minimal body for it."""
-    question = "What is the capital of Japan?"
-    match None if slot.model is None else slot.model.backend:
-        case EmbedderBackend():
-            return "/v1/embeddings", {"input": question}
-        case ScorerBackend():
-            return "/rerank", {"query": question, "documents": ["Tokyo", "Seven"]}
-        case _:
-            return "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
+    return Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai"))

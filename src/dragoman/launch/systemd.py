@@ -11,6 +11,8 @@ from ..settings import SettingsError
 
 FIRST_FD = 3
 """SD_LISTEN_FDS_START."""
+ALIVE = "WATCHDOG=1"
+"""The state that shows that the event loop runs."""
 
 
 def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
@@ -56,19 +58,19 @@ class Notifier:
         """Seconds between two signs of life; None if none is expected."""
 
     def notify_ready(self) -> None:
-        self._send("READY=1")
+        self.send("READY=1")
 
     def notify_reloading(self) -> None:
         # Type=notify-reload requires the time.
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def notify_stopping(self) -> None:
-        self._send("STOPPING=1")
+        self.send("STOPPING=1")
 
     def notify_alive(self) -> None:
-        self._send("WATCHDOG=1")
+        self.send(ALIVE)
 
-    def _send(self, state: str) -> None:
+    def send(self, state: str) -> None:
         if self._address[:1] not in ("/", "@"):
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address

@@ -63,6 +63,8 @@ class Models:
         self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
+        self.waits_for_loads = False
+        """Whether `start` returns only when the models that are loaded from the start have been loaded."""
         self._poll_tasks: dict[ModelSlot, asyncio.Task[None]] = {}
         self._retiring: dict[ModelSlot, asyncio.Task[None]] = {}
         self._permitted: tuple[str, ...] = ()
@@ -221,6 +223,8 @@ class Models:
                 await slot.start()
             elif slot.is_starting:
                 self.begin_load(slot)
+        if self.waits_for_loads:
+            await asyncio.gather(*self._loads.values())
         self._poll_tasks = {slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots}
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from .internal_client import InternalClient
 from .keepalive import StreamMonitor
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
 from .media import MediaOptions, MediaResolver
+from .metrics_exchange import MetricsExchange
 from .model_downloads import ModelDownloads
 from .port_faults import PortController
 from .request_log import RecentRequests, RequestLog
@@ -61,6 +62,7 @@ def create_app(
     tenants: Mapping[str, Tenant] | None = None,
     counters: Counters | None = None,
     telemetry: Telemetry | None = None,
+    metrics_exchange: MetricsExchange | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
@@ -72,6 +74,7 @@ def create_app(
     tenants: named keys, besides those of `options`; None if there is no file of keys.
     counters: of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
+    metrics_exchange: adds the other workers of the server to `/metrics`; None if there are none.
     requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
@@ -82,6 +85,7 @@ def create_app(
         puller=puller,
         downloads=None if puller is None else ModelDownloads(puller),
         ui=options.ui,
+        metrics_exchange=metrics_exchange,
     )
     generation = GenerationServices(
         reader_options=ReaderOptions(

@@ -12,6 +12,7 @@ import msgspec
 from .generation import GenerationConfig
 from .model_entries import ModelEntries, ModelEntry
 from .option import Option, Secret
+from .ray import RaySettings
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024
@@ -186,6 +187,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ssl_keyfile: Annotated[
         str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
     ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "Server",
+            "Number of processes that serve the port, each with its own engine; for upstreams, `scripted`, `sim`, "
+            "`tiny` and encoders. Limits of connections, queues and bodies apply to each.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 1
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
@@ -594,6 +605,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option("Model", "LoRA adapter to serve: a directory or `org/name`. Repeatable.", metavar="NAME=PATH"),
     ] = ()
+    ray: Annotated[
+        RaySettings,
+        Option(
+            "Server",
+            "Replicas, autoscaling and routing of `dragoman deploy`, as JSON or as a section of the configuration "
+            "file; other commands ignore it. See docs/ray.md.",
+            metavar="JSON",
+        ),
+    ] = RaySettings()
     config: Annotated[
         str | None,
         Option("Server", "TOML or YAML configuration file; its keys are the option names."),

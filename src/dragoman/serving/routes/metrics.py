@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -29,6 +30,7 @@ from ..auth import Access
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
 from ..http_metrics import HttpMetrics
+from ..metrics_exchange import MetricsExchange, build_registry, read_families
 from ..streaming import Responder
 from ..tenancy import KeyMetrics, KeyUsage
 
@@ -382,13 +384,23 @@ _KEY_COUNTERS: tuple[tuple[str, str, Callable[[KeyUsage], int]], ...] = (
 )
 
 
-def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Sequence[Route]:
-    return (
-        Route("/metrics", Access.PUBLIC, OPENAI, {"GET": build_metrics_handler(meters, http_metrics, key_metrics)}),
-    )
+def build_routes(
+    meters: ModelMetrics,
+    http_metrics: HttpMetrics,
+    key_metrics: KeyMetrics,
+    exchange: MetricsExchange | None = None,
+) -> Sequence[Route]:
+    """exchange: adds the metrics of the other workers of a server that has several."""
+    handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
+    return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": handler}),)
 
 
-def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics, key_metrics: KeyMetrics) -> Handler:
+def build_metrics_handler(
+    meters: ModelMetrics,
+    http_metrics: HttpMetrics,
+    key_metrics: KeyMetrics,
+    exchange: MetricsExchange | None = None,
+) -> Handler:
     """Build the handler of `/metrics`; the Accept header chooses the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
@@ -397,9 +409,16 @@ def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics, key_m
     registry.register(BuildCollector())
     # CPU, memory and file descriptors of this process, on Linux.
     ProcessCollector(registry=registry)
+    if exchange is not None:
+        exchange.provide(lambda: read_families(registry))
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
-        return JsonResponse(encode(registry), content_type=(b"content-type", content_type.encode()))
+        shown = registry
+        if exchange is not None:
+            # Without its supervisor a worker shuts down; until then it shows its own metrics.
+            with suppress(ConnectionError):
+                shown = build_registry(await exchange.merge())
+        return JsonResponse(encode(shown), content_type=(b"content-type", content_type.encode()))
 
     return handle

@@ -11,6 +11,7 @@ from ...pipeline.metrics import ModelMetrics
 from ...pipeline.recent_prompts import RecentPrompts
 from ..endpoint import Route
 from ..http_metrics import HttpMetrics
+from ..metrics_exchange import MetricsExchange
 from ..model_downloads import ModelDownloads
 from ..port_faults import PortController
 from ..tenancy import KeyMetrics
@@ -60,6 +61,7 @@ class Features:
     port_controller: None unless the server is simulated.
     puller: None where models cannot be downloaded. downloads: in the background, with it.
     ui: whether the page is served.
+    metrics_exchange: None unless the server has several workers.
     """
 
     background: BackgroundRuns | None = None
@@ -72,6 +74,7 @@ class Features:
     downloads: ModelDownloads | None = None
     key_metrics: KeyMetrics = field(default_factory=KeyMetrics)
     ui: bool = False
+    metrics_exchange: MetricsExchange | None = None
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
@@ -96,7 +99,7 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "explain": explain.build_routes(features.recent_prompts),
         "tokenize": tokenize.build_routes(),
         "health": health.build_routes(),
-        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics),
+        "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics, features.metrics_exchange),
         "usage": usage.build_routes(),
         "generate": generate.build_routes(),
         "ollama": ollama.build_routes(),

@@ -1,0 +1,115 @@
+"""The metrics of all workers together: kept in the supervisor, so that no counter falls when a worker is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ...serving.metrics_exchange import MetricFamily, MetricSample, keep_cumulative, merge_families
+
+COLLECT_TIMEOUT = 1.0
+"""Seconds to wait for the metrics of a worker; after that its last ones are used."""
+
+Answer = Callable[[list[MetricFamily]], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """A request for the metrics. missing: numbers of the workers that have not reported yet."""
+
+    answer: Answer
+    missing: set[int]
+    deadline: float
+
+
+@dataclass(slots=True)
+class MetricsHub:
+    """Collects what the workers report, and adds it up.
+
+    collect: asks the worker of this number for its metrics.
+    """
+
+    collect: Callable[[int], None]
+    restarts: int = 0
+    """Workers that have been replaced."""
+    _current: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
+    _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
+    """What earlier workers of the same number have counted."""
+    _rounds: list[_Round] = field(default_factory=list[_Round])
+    _asked: set[int] = field(default_factory=set[int])
+    """Workers whose report is outstanding, for one round or several."""
+
+    @property
+    def next_deadline(self) -> float | None:
+        return min((item.deadline for item in self._rounds), default=None)
+
+    def start_round(
+        self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int], now: float, answer: Answer
+    ) -> None:
+        """Ask all ready workers for their metrics, for the one that is `asking`."""
+        self._current[asking] = own
+        others = set(ready) - {asking}
+        self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
+        for number in others - self._asked:
+            self._asked.add(number)
+            self.collect(number)
+        self.finish_rounds(ready, now)
+
+    def add_report(self, number: int, own: Sequence[MetricFamily]) -> None:
+        self._current[number] = own
+        self._forget(number)
+
+    def end_worker(self, number: int) -> None:
+        """A worker has ended: what it had counted at its last report still counts."""
+        ended = keep_cumulative(self._current.pop(number, ()))
+        self._ended[number] = merge_families((self._ended.get(number, ()), ended))
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._asked.discard(number)
+        for item in self._rounds:
+            item.missing.discard(number)
+
+    def finish_rounds(self, ready: Sequence[int], now: float) -> None:
+        """Answer the rounds that are complete or late. ready: numbers of the workers that serve."""
+        finished = [item for item in self._rounds if not item.missing or item.deadline <= now]
+        if finished:
+            families = [
+                *merge_families((*self._current.values(), *self._ended.values())),
+                *build_worker_families(len(ready), self.restarts, self._count_requests()),
+            ]
+            for item in finished:
+                self._rounds.remove(item)
+                item.answer(families)
+
+    def _count_requests(self) -> dict[int, float]:
+        """HTTP requests by the number of the worker."""
+        counts: dict[int, float] = {}
+        for source in (self._current, self._ended):
+            for number, families in source.items():
+                counts[number] = counts.get(number, 0.0) + sum(
+                    sample.value for family in families if family.name == "http_requests" for sample in family.samples
+                )
+        return counts
+
+
+def build_worker_families(ready: int, restarts: int, requests: dict[int, float]) -> list[MetricFamily]:
+    """The metrics of a server with several workers. requests: by the number of the worker."""
+    return [
+        MetricFamily("dragoman_workers", "Workers that serve.", "gauge", [MetricSample("dragoman_workers", {}, ready)]),
+        MetricFamily(
+            "dragoman_worker_restarts",
+            "Workers that have died and were replaced.",
+            "counter",
+            [MetricSample("dragoman_worker_restarts_total", {}, restarts)],
+        ),
+        MetricFamily(
+            "dragoman_worker_requests",
+            "HTTP requests by the number of the worker.",
+            "counter",
+            [
+                MetricSample("dragoman_worker_requests_total", {"worker": str(number)}, count)
+                for number, count in sorted(requests.items())
+            ],
+        ),
+    ]

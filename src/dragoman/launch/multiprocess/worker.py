@@ -1,0 +1,214 @@
+"""A worker process: a server on sockets that it has inherited, controlled by its supervisor instead of by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from types import FrameType
+
+import uvicorn
+
+from ...pipeline.models import Models
+from ...serving.clock import SystemClock
+from ...serving.metrics_exchange import MetricFamily
+from ...settings import Settings, SettingsError
+from ..greeting import build_greeting
+from ..reload import RELOADED, Reloader
+from ..server import Server, assemble_server, build_uvicorn_config
+from ..shutdown import ShutdownConfig
+from ..systemd import ALIVE, Notifier
+from ..tls import build_tls_context
+from .messages import (
+    LENGTH_BYTES,
+    Alive,
+    AnyCommand,
+    CollectMetrics,
+    Failed,
+    MergedMetrics,
+    MergeRequest,
+    MetricsReport,
+    Ready,
+    Reload,
+    Reloaded,
+    Report,
+    Stop,
+    decode_command,
+    encode_frame,
+)
+
+log = logging.getLogger(__name__)
+
+STARTUP_FAILURE = 3
+"""Exit status, as uvicorn's."""
+
+
+class SupervisorLink(Notifier):
+    """A worker's connection to its supervisor: the notifications of the service and reports go up, commands come down.
+
+    Also a MetricsExchange.
+    """
+
+    def __init__(self, end: socket.socket, watchdog_interval: float | None = None) -> None:
+        super().__init__({})
+        self.watchdog_interval = watchdog_interval
+        self._end = end
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._read_metrics: Callable[[], Sequence[MetricFamily]] = tuple
+        self._merges: dict[int, asyncio.Future[Sequence[MetricFamily]]] = {}
+        self._ids = count()
+        self._is_lost = False
+
+    async def open(self) -> None:
+        """Connect with the running event loop."""
+        self._streams = await asyncio.open_unix_connection(sock=self._end)
+
+    def send(self, state: str) -> None:
+        """Pass on what the service manager would be told; of that, only the supervisor knows the whole."""
+        if state == ALIVE:
+            self.report(Alive())
+
+    def report(self, message: Report) -> None:
+        if self._streams is None:
+            self._end.sendall(encode_frame(message))
+        else:
+            self._streams[1].write(encode_frame(message))
+
+    async def receive(self) -> AnyCommand | None:
+        """The next command that the link does not answer itself; None when the supervisor is gone."""
+        assert self._streams is not None
+        reader = self._streams[0]
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                match decode_command(await reader.readexactly(size)):
+                    case CollectMetrics():
+                        self.report(MetricsReport(tuple(self._read_metrics())))
+                    case MergedMetrics(id, families):
+                        waiting = self._merges.get(id)
+                        if waiting is not None and not waiting.done():
+                            waiting.set_result(families)
+                    case command:
+                        return command
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._is_lost = True
+            for waiting in self._merges.values():
+                if not waiting.done():
+                    waiting.set_exception(ConnectionError("the supervisor is gone"))
+            return None
+
+    def provide(self, read: Callable[[], Sequence[MetricFamily]]) -> None:
+        self._read_metrics = read
+
+    async def merge(self) -> Sequence[MetricFamily]:
+        if self._is_lost:
+            raise ConnectionError("the supervisor is gone")
+        id, waiting = next(self._ids), asyncio.get_running_loop().create_future()
+        self._merges[id] = waiting
+        try:
+            self.report(MergeRequest(id, tuple(self._read_metrics())))
+            return await waiting
+        finally:
+            del self._merges[id]
+
+
+class WorkerServer(Server):
+    """The server of a worker. greet: makes the lines that the supervisor prints."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        models: Models,
+        shutdown_config: ShutdownConfig,
+        reloader: Reloader,
+        link: SupervisorLink,
+        greet: Callable[[], Sequence[str]],
+    ) -> None:
+        super().__init__(config, models, shutdown_config=shutdown_config, notifier=link)
+        self._link, self._worker_reloader, self._greet = link, reloader, greet
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Do nothing: a terminal and a service manager signal all processes, and the supervisor decides for all."""
+
+    def stop_after_failure(self, name: str, error: BaseException) -> None:
+        super().stop_after_failure(name, error)
+        if self.failure is not None:
+            self._link.report(Failed(self.failure))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._link.open()
+        self._tasks.add(asyncio.create_task(self._follow_commands()))
+        await super().startup(sockets)
+        if self.started:
+            self._link.report(Ready(tuple(self._greet())))
+
+    async def _follow_commands(self) -> None:
+        """Do what the supervisor says. Without it the worker shuts down: no process would replace it."""
+        while (command := await self._link.receive()) is not None:
+            match command:
+                case Stop(is_forced):
+                    self.force_exit = self.force_exit or is_forced
+                    self.should_exit = True
+                case Reload():
+                    # Beside the other commands: a reload may wait for a hub.
+                    task = asyncio.create_task(self._reload())
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                case _:
+                    pass
+        self.should_exit = True
+
+    async def _reload(self) -> None:
+        reloader = self._worker_reloader
+        before = reloader.settings
+        await reloader.reload()
+        changed = (name for name in RELOADED if getattr(reloader.settings, name) != getattr(before, name))
+        self._link.report(Reloaded(tuple(sorted(changed))))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker process serves.
+
+    configured: the settings as they were read, which a reload compares with. settings: with the address that is
+    listened on. listeners: sockets to accept from. watchdog_interval: seconds between two signs of life.
+    """
+
+    number: int
+    configured: Settings
+    settings: Settings
+    secret: bytes
+    listeners: Sequence[socket.socket]
+    read_settings: Callable[[], Settings] | None
+    watchdog_interval: float | None
+
+
+def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
+    """Serve until the supervisor stops the worker, and return the exit code. end: of the socket to the supervisor."""
+    link = SupervisorLink(end, plan.watchdog_interval)
+    settings = plan.settings
+    try:
+        tls = build_tls_context(settings)
+        assembled = assemble_server(settings, plan.secret, metrics_exchange=link)
+        assembled.models.waits_for_loads = True
+        reloader = Reloader(
+            plan.configured, assembled.application, assembled.models, SystemClock(), tls, plan.read_settings
+        )
+        server = WorkerServer(
+            build_uvicorn_config(assembled.application, settings, tls),
+            assembled.models,
+            ShutdownConfig(settings.shutdown_timeout, settings.shutdown_grace),
+            reloader,
+            link,
+            lambda: build_greeting(settings, assembled.models, settings.port if settings.uds is None else None),
+        )
+        assembled.models.on_start_failure = server.stop_after_failure
+    except SettingsError as error:
+        link.report(Failed(str(error)))
+        return STARTUP_FAILURE
+    server.run(sockets=list(plan.listeners))
+    return 0 if server.failure is None else STARTUP_FAILURE

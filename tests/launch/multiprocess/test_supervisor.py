@@ -1,0 +1,378 @@
+"""Several worker processes on one port: started, replaced, reloaded and stopped by their supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPResponse, IncompleteRead
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+import dragoman
+from dragoman.engines.scripted import Script, ScriptedEngine
+from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays, check_workers
+from dragoman.settings import Settings, SettingsError, load_settings
+from tests.launch.test_systemd import activated
+from tests.loopback import served
+from tests.serving.house import tokenizer
+
+from .processes import LOST, TIMEOUT, Workers, chat, serving, started
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+
+
+class Upstream:
+    """A server whose streams wait in their midst until they are released."""
+
+    def __init__(self) -> None:
+        self.is_released = threading.Event()
+
+    @contextmanager
+    def address(self) -> Generator[str]:
+        app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+        with served(app) as address:
+            try:
+                yield f"{address}/v1"
+            finally:
+                self.is_released.set()
+
+    async def _answer(self, _: Request) -> StreamingResponse:
+        async def stream():
+            yield _chunk({"role": "assistant", "content": "One "})
+            await anyio.to_thread.run_sync(self.is_released.wait, abandon_on_cancel=True)
+            yield _chunk({"content": "two."}, "stop") + b"data: [DONE]\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+def _chunk(delta: dict[str, str], reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+@contextmanager
+def proxying(folder: Path, upstream: Upstream, *arguments: str) -> Generator[Workers]:
+    options = ("--upstream-kind", "compatible", "--upstream-model", "m", "--store", "none", *arguments)
+    with upstream.address() as address, serving(folder, *options, model=address) as running:
+        yield running
+
+
+@contextmanager
+def streaming(running: Workers) -> Generator[HTTPResponse]:
+    """A stream whose first text has arrived."""
+    connection = running.connect()
+    try:
+        body = json.dumps(chat("Count.", stream=True, model="m"))
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200
+        while b"One " not in response.readline():
+            pass
+        with response:
+            yield response
+    finally:
+        connection.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none") as running:
+        running.ask_all("/v1/models")
+        assert running.read_metric("dragoman_workers") == 2
+        assert len(set(running.pids.values())) == 2
+        assert running.stop() == 0
+        assert running.process.stdout is not None
+        assert "Serving" not in running.process.stdout.read()
+        assert not any(map(is_running, running.pids.values()))
+
+
+def test_the_embedded_model_is_loaded_before_a_worker_serves(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none", model="tiny", count=3) as running:
+        running.ask_all("/v1/models/tiny", 3)
+        statuses = {running.post("/v1/chat/completions", chat("Hello", max_tokens=2))[0] for _ in range(12)}
+        assert statuses == {200}
+        assert all(running.get("/readyz")[0] == 200 for _ in range(12))
+        for number in range(3):
+            running.kill(number)
+        # A connection waits for the next worker; one that a worker had accepted before it died is lost.
+        answered = 0
+        while answered < 12:
+            try:
+                status, body = running.post("/v1/chat/completions", chat("Hello", max_tokens=2))
+            except LOST:
+                continue
+            answered += 1
+            assert status == 200, body
+
+
+def test_the_metrics_are_those_of_all_workers_whichever_is_asked(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none") as running:
+        for _ in range(30):
+            assert running.post("/v1/chat/completions", chat())[0] == 200
+        scraped = [running.read_metrics() for _ in range(20)]
+        for metrics in scraped:
+            totals = {name: 0.0 for name, _ in metrics}
+            for (name, _), value in metrics.items():
+                totals[name] += value
+            assert totals["http_requests_total"] == totals["dragoman_worker_requests_total"] == 30
+            assert totals["vllm:request_success_total"] == totals["vllm:e2e_request_latency_seconds_count"] == 30
+            assert totals["http_request_duration_highr_seconds_count"] == 30
+            assert totals["dragoman_build_info"] == 1
+            assert totals["vllm:num_requests_running"] == 0
+        status, body = running.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+        assert status == 200
+        assert body.endswith(b"# EOF\n")
+
+
+def test_a_killed_worker_is_replaced_and_what_it_counted_stays(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none") as running:
+        running.ask_all("/v1/models")
+        before = running.read_metrics()
+        killed = running.kill(1)
+        running.wait_until_replaced(1, 2)
+        assert running.pids[1] != killed
+        after = running.read_metrics()
+        for key, value in before.items():
+            if key[0].endswith(("_total", "_count", "_bucket")):
+                assert after[key] >= value, key
+        running.ask_all("/v1/models")
+        assert f"worker 1 (process {killed}) has died and is replaced: killed by SIGKILL" in running.log
+        assert running.stop() == 0
+
+
+def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
+    upstream = Upstream()
+    with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, ExitStack() as stack:
+        streams = [stack.enter_context(streaming(running)) for _ in range(8)]
+        running.process.terminate()
+        while "waiting up to 50 s for running requests" not in running.log:
+            pass
+        upstream.is_released.set()
+        for stream in streams:
+            rest = stream.read()
+            assert b"two." in rest
+            assert b"[DONE]" in rest
+        assert running.process.wait(TIMEOUT) == 0
+
+
+def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
+    with proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running, streaming(running) as stream:
+        running.process.terminate()
+        while "press Ctrl-C again" not in running.log:
+            pass
+        running.process.terminate()
+        assert running.process.wait(TIMEOUT) == 0
+        with pytest.raises(IncompleteRead):
+            stream.read()
+        assert not any(map(is_running, running.pids.values()))
+
+
+def test_an_interrupt_of_the_terminal_reaches_all_processes_and_counts_once(tmp_path: Path) -> None:
+    upstream = Upstream()
+    with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, streaming(running) as stream:
+        for pid in (running.process.pid, *running.pids.values()):
+            os.kill(pid, signal.SIGINT)
+        while "waiting up to 50 s" not in running.log:
+            pass
+        upstream.is_released.set()
+        assert b"[DONE]" in stream.read()
+        assert running.process.wait(TIMEOUT) == 0
+
+
+def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path) -> None:
+    file = tmp_path / "dragoman.yaml"
+
+    def write(**models: str) -> None:
+        file.write_text(yaml.safe_dump({"store": "none", "models": models}))
+
+    write(a="scripted")
+    command = ("--port", "0", "--no-access-log", "--workers", "2", "--config", str(file))
+    with started([sys.executable, "-m", "dragoman", "serve", *command], tmp_path) as running, ExitStack() as stack:
+        kept = stack.enter_context(closing(running.connect()))
+        kept.request("GET", "/v1/models/a")
+        assert kept.getresponse().read()
+        write(a="scripted", b="scripted")
+        running.process.send_signal(signal.SIGHUP)
+        while running.log.count("models reloaded") < 2:
+            assert running.get("/v1/models/a")[0] == 200
+        running.ask_all("/v1/models/b")
+        # The connection from before the reload is still open.
+        kept.request("GET", "/v1/models/b")
+        with kept.getresponse() as response:
+            assert response.status == 200
+        for number, restarts in ((0, 1), (1, 2)):
+            running.kill(number)
+            running.wait_until_replaced(restarts, 2)
+        running.ask_all("/v1/models/b")
+        file.write_text("models: [")
+        running.process.send_signal(signal.SIGHUP)
+        while running.log.count("settings not reloaded") < 2:
+            pass
+        running.ask_all("/v1/models/b")
+        assert running.stop() == 0
+
+
+def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none", "--reasoning-verification", "strict") as running:
+        question = {"role": "user", "content": "[[think Hm.]][[say Yes.]]"}
+        body = {"input": [question], "include": ["reasoning.encrypted_content"], "store": False}
+        status, answer = running.post("/v1/responses", body)
+        assert status == 200
+        history = [question, *json.loads(answer)["output"], {"role": "user", "content": "[[say Again.]]"}]
+        assert "encrypted_content" in history[1]
+        before = running.read_shares()
+        while not all(new > old for new, old in zip(running.read_shares(), before, strict=True)):
+            assert running.post("/v1/responses", {"input": history, "store": False})[0] == 200
+
+
+def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "none") as running:
+        running.ask_all("/v1/models")
+        running.process.kill()
+        running.process.wait(TIMEOUT)
+        host, port = running.address.split(":")
+        # They may stay as zombies where no process waits for orphans, so the port tells.
+        is_open = True
+        while is_open:
+            with socket.socket() as client:
+                is_open = client.connect_ex((host, int(port))) == 0
+
+
+def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "2", "--uds", str(path)]
+    with subprocess.Popen(
+        [*command, "--store", "none"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert f"unix:{path}" in process.stdout.readline()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        process.terminate()
+        assert process.wait(TIMEOUT) == 0
+    assert not path.exists()
+
+
+def test_systemd_learns_the_states_of_the_whole(tmp_path: Path) -> None:
+    def receive() -> bytes:
+        return next(state for state in iter(lambda: channel.recv(100), b"") if state != b"WATCHDOG=1")
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel,
+    ):
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(TIMEOUT)
+        address = str(tmp_path / "notify")
+        options = ("--workers", "2", "--no-access-log")
+        with activated(listener, tmp_path, *options, NOTIFY_SOCKET=address, WATCHDOG_USEC="2000000") as process:
+            assert receive() == b"READY=1"
+            assert channel.recv(100) == b"WATCHDOG=1"
+            process.send_signal(signal.SIGHUP)
+            assert receive().startswith(b"RELOADING=1\n")
+            assert receive() == b"READY=1"
+            process.terminate()
+            assert receive() == b"STOPPING=1"
+            _, errors = process.communicate(timeout=TIMEOUT)
+            assert process.returncode == 0
+            assert "does not respond" not in errors
+
+
+def test_a_worker_that_hangs_is_replaced_where_there_is_a_watchdog(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000000"}
+        with serving(tmp_path, "--store", "none", **environment) as running:
+            stopped = running.pids[1]
+            os.kill(stopped, signal.SIGSTOP)
+            while f"(process {stopped}) has died and is replaced" not in running.log:
+                channel.recv(100)
+            running.wait_until_replaced(1, 2)
+            assert "worker 1 does not respond and is killed" in running.log
+
+
+def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--workers", "3", "--port", "0"]
+    result = subprocess.run(
+        [*command, "--store", f"sqlite:{tmp_path}"], capture_output=True, text=True, check=False, timeout=TIMEOUT
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("cannot be opened") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"model": "vllm:./m"}, "the engine `vllm` runs in one process; serve it without --workers"),
+        ({"model": "transformers:./m"}, "the engine `transformers` runs in one process"),
+        ({"model": "mlx:./m"}, "the engine `mlx` runs in one process"),
+        ({"model": "m.gguf"}, "the engine `llamacpp` runs in one process"),
+        ({"model": "python:m:f"}, "the engine `python` runs in one process"),
+        ({"models": {"a": "tiny", "b": {"model": "vllm:./m"}}}, "`vllm`"),
+        ({"model": "org/name"}, "org/name may need an engine that exists once"),
+        ({"model": "scripted", "store": "memory"}, "each worker would have responses of its own"),
+        ({"model": "sim", "instances": 2}, "--instances needs a port or files that only one process can have"),
+        ({"model": "sim", "kv_events_config": "{}"}, "--kv-events-config"),
+        ({"model": "tiny", "kv_offloading_dir": "kv"}, "--kv-offloading-dir"),
+    ],
+)
+def test_what_several_processes_cannot_serve_is_rejected(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        check_workers(load_settings({"workers": 2, **options}, {}))
+    assert reason in str(raised.value)
+    assert str(raised.value).startswith("--workers 2: ")
+
+
+@pytest.mark.parametrize("model", ["tiny", "sim", "scripted", "http://127.0.0.1:1/v1", "encoder:org/name"])
+def test_engines_that_own_little_may_be_replicated(model: str) -> None:
+    check_workers(Settings(model=model, workers=2))
+
+
+def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dragoman", "serve", "vllm:./m", "--workers", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT)
+    assert result.returncode == 2
+    assert "the engine `vllm` runs in one process" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_programs_cannot_replicate_engines_that_they_have_made() -> None:
+
+    with pytest.raises(SettingsError, match="cannot be copied"):
+        dragoman.serve(engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())}, workers=2, store="none")
+    with pytest.raises(SettingsError, match="only `dragoman serve`"):
+        dragoman.create_app("scripted", workers=2, store="none")
+
+
+def test_a_worker_that_dies_before_it_serves_waits_longer_each_time() -> None:
+    delays = RestartDelays()
+    assert delays.note_death(0, has_served=True) == 0.0
+    assert [delays.note_death(0, has_served=False) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, MAX_DELAY, MAX_DELAY]
+    assert delays.note_death(1, has_served=False) == 0.5
+    delays.note_ready(0)
+    assert delays.note_death(0, has_served=False) == 0.5
