@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-STARTUP = 240.0
-"""Seconds after which a cluster that does not answer has failed; it takes 5 to 80."""
+STARTUP = 400.0
+"""Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -14,6 +15,8 @@ import typer
 
 from ..settings import Settings, SettingsError, load_settings
 from .options import print_error
+
+log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100_000_000
 """Of a cluster of its own: requests and responses do not go through Ray's object store."""
@@ -84,9 +87,13 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         location = "HeadOnly" if address is None else "EveryNode"
         application = build_application(settings, is_exposed=is_exposed)
         try:
-            serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
+            try:
+                serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
+            except TimeoutError:
+                # After a minute; it starts nevertheless.
+                log.warning("the proxy of Ray Serve takes long to start")
             serve.run(application, name=name, route_prefix="/")
-        except (RuntimeError, ray.exceptions.RayError) as error:
+        except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             raise SettingsError(f"the application did not start: {error}") from error
         typer.echo(f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} replicas on Ray.")
         if address is None:

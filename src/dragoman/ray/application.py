@@ -29,6 +29,8 @@ serve_config: Any = import_module("ray.serve.config")
 
 STATS_INTERVAL = 1.0
 """Seconds between two reports of a replica's load to the routers."""
+LOOK_BACK = 15.0
+"""Seconds over which the autoscaler takes the mean: more than the 10 between two reports of a replica."""
 ROUTER_REQUESTS = 1000
 """Questions that a router answers at the same time; Ray's default is 5."""
 
@@ -68,11 +70,7 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         graceful_shutdown_timeout_s=options.drain_timeout,
         graceful_shutdown_wait_loop_s=0.5,
-        request_router_config=serve_config.RequestRouterConfig(
-            request_router_class=AffinityRouter, request_routing_stats_period_s=STATS_INTERVAL
-        )
-        if options.routing != "load"
-        else None,
+        request_router_config=_build_router_config(options),
         **_build_scaling(options),
     )
     # Without what is for Ray alone.
@@ -97,6 +95,14 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     return application._with_ingress_request_router(router.bind(application, reads_bodies=reads_bodies))
 
 
+def _build_router_config(options: RaySettings) -> Any:  # noqa: ANN401 - Ray has no types
+    if options.routing == "load":
+        return serve_config.RequestRouterConfig()
+    return serve_config.RequestRouterConfig(
+        request_router_class=AffinityRouter, request_routing_stats_period_s=STATS_INTERVAL
+    )
+
+
 def _build_scaling(options: RaySettings) -> dict[str, Any]:
     if options.max_replicas is None:
         return {"num_replicas": options.replicas}
@@ -108,8 +114,7 @@ def _build_scaling(options: RaySettings) -> dict[str, Any]:
             target_ongoing_requests=options.target_requests,
             upscale_delay_s=options.upscale_delay,
             downscale_delay_s=options.downscale_delay,
-            metrics_interval_s=min(5.0, max(1.0, options.upscale_delay / 2)),
-            look_back_period_s=max(2.0, options.upscale_delay),
+            look_back_period_s=LOOK_BACK,
             policy=serve_config.AutoscalingPolicy(
                 policy_function="dragoman.ray.autoscaling:LoadPolicy",
                 policy_kwargs=build_policy_arguments(options),

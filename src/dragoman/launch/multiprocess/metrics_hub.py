@@ -36,7 +36,7 @@ class MetricsHub:
     _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
     """What earlier workers of the same number have counted."""
     _rounds: list[_Round] = field(default_factory=list[_Round])
-    _asked: set[int] = field(default_factory=set[int])
+    _outstanding: set[int] = field(default_factory=set[int])
     """Workers whose report is outstanding, for one round or several."""
 
     @property
@@ -50,8 +50,8 @@ class MetricsHub:
         self._current[asking] = own
         others = set(ready) - {asking}
         self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
-        for number in others - self._asked:
-            self._asked.add(number)
+        for number in others - self._outstanding:
+            self._outstanding.add(number)
             self.collect(number)
         self.finish_rounds(ready, now)
 
@@ -66,7 +66,7 @@ class MetricsHub:
         self._forget(number)
 
     def _forget(self, number: int) -> None:
-        self._asked.discard(number)
+        self._outstanding.discard(number)
         for item in self._rounds:
             item.missing.discard(number)
 

@@ -34,13 +34,13 @@ from .messages import (
     Alive,
     AnyReport,
     CollectMetrics,
-    Failed,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
     Ready,
     Reload,
     Reloaded,
+    StartFailed,
     Stop,
     WorkerChannel,
 )
@@ -351,7 +351,7 @@ class Supervisor:
         match report:
             case Ready(greeting):
                 self._handle_ready(worker, greeting)
-            case Failed(reason):
+            case StartFailed(reason):
                 worker.failure = reason
             case Reloaded(adopted):
                 self._finish_reload(worker, adopted)

@@ -27,15 +27,15 @@ from .messages import (
     Alive,
     AnyCommand,
     CollectMetrics,
-    Failed,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
     Ready,
     Reload,
     Reloaded,
-    Report,
+    StartFailed,
     Stop,
+    WorkerReport,
     decode_command,
     encode_frame,
 )
@@ -71,7 +71,7 @@ class SupervisorLink(Notifier):
         if state == ALIVE:
             self.report(Alive())
 
-    def report(self, message: Report) -> None:
+    def report(self, message: WorkerReport) -> None:
         if self._streams is None:
             self._end.sendall(encode_frame(message))
         else:
@@ -137,7 +137,7 @@ class WorkerServer(Server):
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         super().stop_after_failure(name, error)
         if self.failure is not None:
-            self._link.report(Failed(self.failure))
+            self._link.report(StartFailed(self.failure))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._link.open()
@@ -208,7 +208,7 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
         )
         assembled.models.on_start_failure = server.stop_after_failure
     except SettingsError as error:
-        link.report(Failed(str(error)))
+        link.report(StartFailed(str(error)))
         return STARTUP_FAILURE
     server.run(sockets=list(plan.listeners))
     return 0 if server.failure is None else STARTUP_FAILURE

@@ -415,11 +415,11 @@ def build_metrics_handler(
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
-        shown = registry
+        complete = registry
         if exchange is not None:
             # Without its supervisor a worker shuts down; until then it shows its own metrics.
             with suppress(ConnectionError):
-                shown = build_registry(await exchange.merge())
-        return JsonResponse(encode(shown), content_type=(b"content-type", content_type.encode()))
+                complete = build_registry(await exchange.merge())
+        return JsonResponse(encode(complete), content_type=(b"content-type", content_type.encode()))
 
     return handle
