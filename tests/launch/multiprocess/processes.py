@@ -98,6 +98,13 @@ class Workers:
                 continue
         raise AssertionError(self.log)
 
+    def wait_for_log(self, text: str, count: int = 1) -> None:
+        for _ in range(10**6):
+            if self.log.count(text) >= count:
+                return
+            os.sched_yield()
+        raise AssertionError(self.log)
+
     def wait_until_replaced(self, restarts: int, count: int) -> None:
         self.wait_until(
             lambda: (
