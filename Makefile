@@ -5,6 +5,7 @@
 #   make test-long                                    property tests with a longer search, and slow tests
 #   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model, and against the simulator's (installs it, and torch)
+#   make test-ray                                     Ray clusters on this machine, with replicas (installs Ray)
 #   make check                                        lint, format, types, layers
 #   make docs                                         build/site: the documentation as a site (installs mkdocs-material)
 #   make bench                                        benchmarks
@@ -35,11 +36,11 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --no-header $(LOCK_ARGS)
 INPUT := pyproject.toml requirements/build.in
 # The extras that the tests use.
-TESTED := --extra postgres --extra kv-events --extra plots
+TESTED := --extra postgres --extra redis --extra kv-events --extra plots
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long test-clients test-vllm check docs bench soak coverage sbom lock clean
+.PHONY: help serve test test-long test-clients test-vllm test-ray check docs bench soak coverage sbom lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -48,10 +49,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" $(TEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not ray and not clients and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest $(PARALLEL) -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not ray and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 # The lock constrains the installation: packages that conflict with it are not installed.
 test-clients: $(VENV)/.check $(VENV)/openapi/.made
@@ -83,6 +84,17 @@ $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
 	@$(VENV)/vllm/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r $<
 	@touch $@
 
+# A separate environment on top of the project's, so that Ray is not there when the other tests run.
+test-ray: $(VENV)/ray/.made
+	$(VENV)/ray/bin/python -m pytest -m ray $(TEST_ARGS)
+
+$(VENV)/ray/.made: requirements/ray.txt $(VENV)/.check
+	@$(BIN)/python -m venv $(VENV)/ray
+	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> $$($(VENV)/ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beneath.pth
+	@$(VENV)/ray/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r $<
+	@touch $@
+
 check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -104,7 +116,7 @@ soak: $(VENV)/.test
 coverage: $(VENV)/.test
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt coverage==7.17.3 pytest-cov==7.1.0
-	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" \
+	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not ray and not clients and not long" \
 		--cov=dragoman --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(TEST_ARGS)
 
 sbom:

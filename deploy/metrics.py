@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from prometheus_client.metrics_core import Metric
@@ -14,6 +15,8 @@ from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.metrics_exchange import build_registry
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
 from dragoman.serving.tenancy import KeyMetrics
+from dragoman.tenants.shared import SharedCounters
+from dragoman.tenants.sqlite_limits import SqliteLimits
 
 PROCESS = (
     ("process_cpu_seconds", "counter", "CPU time of the process, in seconds."),
@@ -39,6 +42,7 @@ class MetricDefinition(NamedTuple):
 def list_metrics() -> list[MetricDefinition]:
     """All metrics that a server can have; which ones it has depends on its engines."""
     http, keys = HttpMetrics(), KeyMetrics()
+    keys.shared_counters = SharedCounters(SqliteLimits(Path("limits.db")), lambda: 0.0)
     http.record("POST", "/v1/chat/completions", 200, 1.0, 1, 1)
     keys.find_usage("k", "m")
     keys.count_rejection("k", "requests")

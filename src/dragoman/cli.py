@@ -18,6 +18,7 @@ from .commands.bench import bench
 from .commands.calibrate import calibrate
 from .commands.chat import chat
 from .commands.check import check
+from .commands.deploy import deploy
 from .commands.keys import build_keys_app
 from .commands.launch import launch
 from .commands.models import list_models, pull, remove
@@ -102,6 +103,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     )
     app.callback()(_show_about)
     app.command("serve", cls=SimulatorCommand, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("deploy", cls=Command)(deploy)
     app.command("pull", cls=Command)(pull)
     app.command("models", cls=Command)(list_models)
     app.command("rm", cls=Command)(remove)

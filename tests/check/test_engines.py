@@ -11,6 +11,7 @@ import pytest
 from dragoman.check.runner import CheckOutcome
 from dragoman.engines import tiny
 from dragoman.settings import Settings
+from tests.engines.encoder.directories import write_encoder
 from tests.engines.llamacpp.files import write_embedded
 from tests.engines.vllm.serving import settings as vllm_settings
 from tests.engines.vllm.serving import without_accelerator
@@ -51,6 +52,17 @@ def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str
     skipped = [verdict.reason for verdict in report.verdicts if verdict.outcome is CheckOutcome.SKIPPED]
     assert all(reason.startswith("not claimed") for reason in skipped), skipped
     assert report.counts[CheckOutcome.PASSED] > 90
+
+
+def test_the_encoder_breaks_no_rule(tmp_path: Path) -> None:
+    """It only embeds, so the rules of generation do not apply, though the server has their routes."""
+    write_encoder(tmp_path)
+    with start(Settings(model=f"encoder:{tmp_path}")) as url:
+        report = check_server(url, QUICK, model="")
+    assert find_failures(report) == ()
+    areas = {verdict.check.area for verdict in report.verdicts if verdict.outcome is CheckOutcome.PASSED}
+    assert areas == {"embeddings", "models", "http", "operations"}
+    assert report.counts[CheckOutcome.PASSED] > 60
 
 
 @pytest.mark.long

@@ -116,6 +116,12 @@ def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
     assert report.requests == 1
 
 
+def test_a_limit_below_what_detection_needs_leaves_all_untried(url: str) -> None:
+    report = run(url, build(hold), build(fail), max_requests=5)
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.UNTRIED] * 2
+    assert (report.find_exit_code(), report.requests, report.score) == (3, 5, None)
+
+
 def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
     report = asyncio.run(run_checks(CheckTarget(url=url, model="sim", max_requests=40), CHECKS))
     assert report.requests == 40
@@ -126,6 +132,16 @@ def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
 def test_a_request_without_a_response_is_a_verdict() -> None:
     with pytest.raises(Violation, match="ConnectError"):
         run("http://127.0.0.1:9", build(hold))
+
+
+@pytest.mark.parametrize("profile", ["auto", "llamacpp"])
+def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "loading", "test", ".*", "", answer=lambda _: build_json(503, {"error": {"message": "Loading model"}})
+    )
+    with serve(proxy, models) as address, pytest.raises(Violation, match=r"not ready: .* Loading model"):
+        run(address, build(fail), profile=profile)
 
 
 def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:

@@ -328,6 +328,27 @@ def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
     assert "choose that API" in page.text(".columns section > pre:last-child")
 
 
+def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
+    """A text such as "true" is no boolean. Without HTTPS, a browser has no Clipboard API."""
+    set_up(page, servers.start("tiny"), system="true", temperature="0")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    page.click("[role=tab]", "Wire")
+    page.fill(".card textarea", "None")
+    page.click("button", "Send to both")
+    page.wait(BOTH_ANSWERED)
+    page.choose(".columns section .spread select", "openai")
+    program = page.text(".columns section > pre:last-child")
+    assert '"content": "true"' in program
+    assert "stream=True" in program
+    page.evaluate("document.body.append(Object.assign(document.createElement('textarea'), { id: 'paste' }))")
+    page.click(".columns section > .spread button", "Copy")
+    page.wait("document.querySelector('.columns section > .spread button').textContent === 'Copied'")
+    page.evaluate("document.querySelector('#paste').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="v", code="KeyV", modifiers=2, commands=["paste"])
+    page.wait("document.querySelector('#paste').value")
+    assert page.evaluate("document.querySelector('#paste').value") == program
+
+
 def test_the_charts_of_the_server_are_live(page: Page, servers: Servers):
     address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
     open_view(page, address, "server")
@@ -464,15 +485,18 @@ def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
 
 
 def test_every_control_has_a_name_for_screen_readers(page: Page, servers: Servers):
-    address = servers.start("tiny")
-    set_up(page, address, temperature="0", tools=TOOLS)
+    address = servers.start("sim --sim-output-tokens 4000 --data-parallel-size 2")
+    set_up(page, address, temperature="0", tools=TOOLS, maxTokens="40")
     ask(page, "What is the weather in Rome?")
-    for view in VIEWS[:4]:
+    for view in VIEWS:
         page.click("[role=tab]", view)
         page.wait("document.querySelector('#panel > *')")
+        if view in ("Server", "Simulator"):
+            page.wait("document.querySelectorAll('figure').length === 4")
         page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         nodes = page.call("Accessibility.getFullAXTree")["nodes"]
         roles = {"button", "textbox", "combobox", "checkbox", "spinbutton", "tab", "listbox", "option", "image"}
+        roles |= {"switch", "meter"}
         nameless = [
             node["role"]["value"]
             for node in nodes

@@ -48,6 +48,10 @@ VARIANTS = [
     [ROLE, HELLO, chat({"content": ""}, reason="stop"), DONE],
     [ROLE, chat({**BEGIN_CALL, "content": None}), chat(ARGUMENTS), CALLED, DONE],
     [ROLE, HELLO, STOP | {"system_fingerprint": "f"}, DONE],
+    [chat({"role": "assistant", "content": "x"}), HELLO, STOP, DONE],
+    [chat({"role": "assistant", "content": None, **BEGIN_CALL}), chat(ARGUMENTS), CALLED, DONE],
+    [chat({"role": "assistant", "content": "", **BEGIN_CALL}), chat(ARGUMENTS), CALLED, DONE],
+    [ROLE, chat({"reasoning_content": "x", "content": "y"}), STOP, DONE],
 ]
 
 
@@ -62,7 +66,10 @@ def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[objec
     ("payloads", "rule"),
     [
         ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
+        ([ROLE, chat({}), STOP, DONE], "one field a delta"),
         ([ROLE, chat({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
+        ([chat({"role": "assistant", "vendor": "x"}), STOP, DONE], "unknown fields"),
+        ([chat({"role": "assistant", **ARGUMENTS}), CALLED, DONE], "without id"),
         ([ROLE, chat({"role": "assistant"}, reason="stop"), DONE], "the role again"),
         (
             [ROLE, HELLO | {"system_fingerprint": "f"}, STOP | {"system_fingerprint": "g"}, DONE],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -11,10 +12,12 @@ import jsonschema_rs
 import pytest
 
 from dragoman.constraints.ending import ClosingMatcher
-from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.grammar_compiler import CompiledGrammar, Compiler
 from dragoman.core.engine import Tokenizer
 from dragoman.prompts.tokenizer import HfTokenizer
+from tests.prompts import vocabularies
 
+from .conftest import EOS
 from .walks import advance, allowed, text
 
 PERSON: dict[str, Any] = {
@@ -112,11 +115,12 @@ def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler
     while not matcher.finished:
         token = opener
         if not matcher.allows(token):
-            (token,) = allowed(matcher, embedded.vocab_size)
+            token = next(id for id in allowed(matcher, embedded.vocab_size) if matcher.allows(id))
         assert matcher.advance(token)
         found.append(token)
     assert json.loads(text(embedded, [*ids, *found]))
     assert len(found) <= 5
+    assert matcher.was_closed
 
 
 def test_a_vocabulary_of_another_kind(plain: HfTokenizer, plain_compiler: Compiler):
@@ -124,3 +128,132 @@ def test_a_vocabulary_of_another_kind(plain: HfTokenizer, plain_compiler: Compil
         matcher = closing(plain_compiler, json_grammar(PERSON), 60)
         ids = sample(matcher, plain, plain_compiler.vocabulary.eos[0], 60, Random(seed))
         jsonschema_rs.validate(PERSON, json.loads(text(plain, ids)))
+
+
+JOINS = (
+    '":',
+    '"}',
+    '"]',
+    '",',
+    "{}",
+    "[]",
+    '""',
+    "}}",
+    "],",
+    '{"',
+    '["',
+    "ab",
+    "aba",
+    "},",
+    "}]",
+    "tr",
+    "true",
+    "null",
+    "10",
+)
+AB: dict[str, Any] = {"type": "string", "pattern": "^[ab]*$"}
+SMALL: tuple[dict[str, Any] | str, ...] = (
+    {
+        "type": "object",
+        "properties": {"a": AB, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+    {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"enum": ["a", "bb", "aba"]}, "minItems": 2},
+            "b": {"$ref": "#"},
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    {
+        "type": "array",
+        "items": {"anyOf": [{"type": "null"}, {"enum": ["abab", "b"]}, {"type": "integer"}]},
+        "minItems": 2,
+    },
+    "(ab)*c{3}",
+    "[ab]{2,7}(true|b)",
+    "(a|b[ab]{3}|abab){2,4}!",
+    '"(a|ab|aba)+":(10)+000',
+)
+MOST = 7
+
+
+@pytest.fixture(scope="module")
+def small() -> HfTokenizer:
+    """Bytes, and tokens that end several things at once."""
+    data = vocabularies.byte_level_data((EOS,))
+    words = [vocabularies.BYTES[byte] for byte in range(256)]
+    merges: list[list[str]] = []
+    for join in JOINS:
+        letters = [vocabularies.BYTES[byte] for byte in join.encode()]
+        for end in range(1, len(letters)):
+            head, last = "".join(letters[:end]), letters[end]
+            if head + last not in words:
+                words.append(head + last)
+                merges.append([head, last])
+    words.append(EOS)
+    data["model"] |= {"vocab": {word: id for id, word in enumerate(words)}, "merges": merges}
+    data["added_tokens"] = [vocabularies.added(len(words) - 1, EOS)]
+    return vocabularies.made(data)
+
+
+def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence[int]) -> int | None:
+    """The fewest tokens after which an answer that begins with `ids` is complete, of all that there are; None if they
+    are more than MOST.
+    """
+    eos = tokenizer.special_tokens[EOS]
+    level: dict[bytes, list[int]] = {b"": []}
+    seen = {b""}
+    for count in range(MOST + 1):
+        following: dict[bytes, list[int]] = {}
+        for written, path in level.items():
+            state = grammar.build_matcher()
+            assert advance(state, [*ids, *path])
+            choices = allowed(state, tokenizer.vocab_size)
+            if eos in choices:
+                return count
+            for id in choices:
+                longer = written + tokenizer.token_bytes(id)
+                if longer not in seen:
+                    seen.add(longer)
+                    following[longer] = [*path, id]
+        level = following
+    return None
+
+
+@pytest.mark.parametrize("rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps"))
+def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: HfTokenizer, rule: Any):
+    """Compared with all endings that there are."""
+    eos, decided = small.special_tokens[EOS], 0
+    compiler = Compiler(small, [eos])
+    compact = {"x-guidance": {"whitespace_flexible": False}}
+    rule_text = f"start: /{rule}/" if isinstance(rule, str) else json_grammar({**rule, **compact})
+    grammar = compiler.compile_text(rule_text, None)
+    for seed in range(24):
+        random = Random(seed)
+        limit, ids = random.randrange(2, 20), list[int]()
+        matcher = grammar.build_closing_matcher(compiler.endings, limit)
+        assert isinstance(matcher, ClosingMatcher)
+        while len(ids) < limit and not matcher.finished and not matcher.was_closed:
+            choices = [id for id in allowed(matcher, small.vocab_size) if id != eos] or [eos]
+            token = random.choice(choices)
+            chosen = matcher.replace(token)
+            assert matcher.advance(chosen)
+            if matcher.was_closed:
+                decided += 1
+                fewest, rest = count_to_end(grammar, small, ids), int(chosen != eos)
+                while not matcher.finished and (last := matcher.replace(token)) != eos:
+                    assert matcher.advance(last)
+                    rest += 1
+                assert rest == fewest, "not the shortest"
+                after = count_to_end(grammar, small, [*ids, token])
+                assert after is None or after > limit - len(ids) - 1, "the sampled token left room for an ending"
+            ids.append(chosen)
+        if not matcher.was_closed and not matcher.finished:
+            fewest = count_to_end(grammar, small, [])
+            is_whole = count_to_end(grammar, small, ids) == 0
+            assert is_whole or fewest is None or fewest > limit, "cut, though an ending fitted"
+    assert decided, "no answer was closed"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dragoman.settings import FIELDS
+from dragoman.ray.options import check_settings
+from dragoman.settings import FIELDS, load_settings
 from tests.deploy.helm_subset import Chart
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +180,40 @@ def test_envoy_passes_streams_and_websockets() -> None:
     assert (route["timeout"], manager["request_timeout"]) == ("0s", "0s")
     assert manager["upgrade_configs"] == [{"upgrade_type": "websocket"}]
     assert clusters[route["cluster"]]["health_checks"][0]["http_health_check"]["path"] == "/readyz"
+
+
+RAY_SERVICE = DEPLOY / "kuberay/rayservice.yaml"
+
+
+def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> None:
+    settings, service = yaml.safe_load_all(RAY_SERVICE.read_text())
+    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    cluster = service["spec"]["rayClusterConfig"]
+    assert f"ray=={cluster['rayVersion']}" in (ROOT / "requirements/ray.txt").read_text().splitlines()
+    assert f"FROM rayproject/ray:{cluster['rayVersion']}-" in (DEPLOY / "kuberay/Dockerfile").read_text()
+    (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
+    assert application["import_path"] == "dragoman.ray:app"
+    file = Path(application["args"]["config"])
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for group in groups:
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        (mount,) = container["volumeMounts"]
+        assert mount["mountPath"] == str(file.parent)
+        (volume,) = pod["volumes"]
+        assert (volume["name"], volume["configMap"]["name"]) == (mount["name"], settings["metadata"]["name"])
+        # All nodes must agree on these, as each reads them for itself.
+        assert container["env"] == groups[0]["template"]["spec"]["containers"][0]["env"]
+    assert file.name in settings["data"]
+
+
+def test_the_settings_in_the_manifest_for_kuberay_are_valid(tmp_path: Path) -> None:
+    settings, service = yaml.safe_load_all(RAY_SERVICE.read_text())
+    (name,) = settings["data"]
+    (tmp_path / name).write_text(settings["data"][name])
+    read = load_settings({"config": str(tmp_path / name)}, {"DRAGOMAN_API_KEY": "key"})
+    check_settings(read, is_exposed=True)
+    assert read.ray.max_replicas == 8
+    # A replica can finish its requests before Kubernetes kills its pod.
+    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert workers["template"]["spec"]["terminationGracePeriodSeconds"] > read.ray.drain_timeout

@@ -20,6 +20,8 @@ import pytest
 import pytest_asyncio
 
 from dragoman import CONSTRAINED_TOKEN_CAPABILITIES, BaseTokenEngine, TokenRequest
+from dragoman.core.engine import check_ids
+from dragoman.core.errors import RequestError
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.launch.plugin import build_served_model
@@ -248,6 +250,17 @@ async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) ->
     assert {name for name in fields if f"{name} is ignored" in warnings} == {n for n in fields if n not in honoured}
 
 
+async def test_a_warning_names_the_field_that_was_sent(subject: Subject) -> None:
+    honours = "truncate_prompt" in next(iter(subject.models)).capabilities.parameters
+    chat = await subject.chat(truncate_prompt_tokens=500)
+    body = {"inputs": "Hello", "parameters": {"truncate": 500, "max_new_tokens": 2}}
+    raw = await subject.client.post("/generate", json=body)
+    for answer, name in ((chat, "truncate_prompt_tokens"), (raw, "parameters.truncate")):
+        assert answer.status_code == 200, answer.text
+        warning = f"{name} is ignored: this model's engine does not support it"
+        assert honours or warning in answer.headers["x-dragoman-warnings"]
+
+
 async def test_an_error_has_the_envelope_and_names_the_field(subject: Subject) -> None:
     for stream in (False, True):
         answer = await subject.chat(temperature=-1, stream=stream)
@@ -290,3 +303,31 @@ async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> 
     told = await subject.check("count", counted, "model", "messages")
     if told is not None:
         assert told["count"] == used
+
+
+UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"])
+async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: str) -> None:
+    """An engine that does not take the parameter says so instead."""
+    value = {str(id): 1 for id in (5, *UNKNOWN)} if name == "logit_bias" else [5, *UNKNOWN]
+    body = {"prompt": "Hello", "max_tokens": 2, "logprobs": 1 if name == "logprob_token_ids" else None, name: value}
+    answer = await subject.client.post("/v1/completions", json=body)
+    if f"{name} is ignored" in answer.headers.get("x-dragoman-warnings", ""):
+        return
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    if "does not support" not in error["message"]:
+        assert error["param"] == name
+        assert "Token ids 1000000000, 1000000001, 1000000002 are not in" in error["message"]
+
+
+def test_an_error_names_so_many_ids_and_counts_the_rest():
+    with pytest.raises(RequestError) as refused:
+        check_ids([7, *range(100, 125), 100], 100, "prompt")
+    listed = "100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 15 more"
+    assert refused.value.message == f"Token ids {listed} are not in this model's vocabulary of 100."
+    with pytest.raises(RequestError, match="Token id -1 is not in this model's vocabulary of 100"):
+        check_ids([-1], 100, "prompt")
+    check_ids([0, 99], 100, "prompt")

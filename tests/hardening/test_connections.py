@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.http.context import ServerContext
 from dragoman.http.limits import HttpLimits
+from dragoman.http.sockets import has_left
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
 
 SOON = 0.05
@@ -144,6 +145,30 @@ async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int
         writer.write(GET + b"x" * size)
         writer.close()
         async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_a_client_that_leaves_after_a_while_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, looked = asyncio.Event(), asyncio.Semaphore(0)
+
+    def look(transport: asyncio.BaseTransport) -> bool:
+        looked.release()
+        return has_left(transport)
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    monkeypatch.setattr("dragoman.http.connection.has_left", look)
+    async with serving(app, HttpLimits(peek=SOON)) as wire:
+        _, writer = await wire.connect()
+        writer.write(GET + b"x" * 100_000)
+        async with asyncio.timeout(5):
+            for _ in range(3):
+                await looked.acquire()
+            assert not gone.is_set()
+            writer.close()
             await gone.wait()
 
 

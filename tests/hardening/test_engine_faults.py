@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import cycle, islice, product
@@ -18,17 +18,23 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
+from dragoman import BaseTokenEngine
 from dragoman.core.engine import Capabilities, Failed, Health, OutputCallback, Rejected, Scheduled, TokenRequest
 from dragoman.core.errors import EngineError, Overloaded, RequestError
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.core.request import GenerateRequest
+from dragoman.engines import tiny
+from dragoman.engines.rollout import RolloutSampling
 from dragoman.launch import build_models
+from dragoman.launch.plugin import build_served_model
+from dragoman.launch.rollout import build_executor_model
 from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
+from tests.engines.rollout.executors import Dice
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
 from tests.serving.responses.house import lifespan
@@ -36,6 +42,8 @@ from tests.serving.responses.house import lifespan
 TIMEOUT = 0.3
 """Seconds of each request's deadline: what ends those whose engine hangs."""
 SOME, MANY = 300, 1_000
+EACH = 220
+"""Requests to each other kind of engine: all of its faults, in most dialects."""
 
 
 class Bottom(BaseException):
@@ -210,6 +218,38 @@ class FailingTokens:
         raise Bottom
 
 
+ODD_TOKENS = (None, "x", -1, 1.5)
+
+
+class FailingPlugin(BaseTokenEngine):
+    """A plug-in that samples, and fails in each way: before its first token, behind it, or by what it yields."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny.find_bundled_model(), max_model_len=512)
+        self._faults = cycle((*product(FAILURES, (0, 1)), *((odd, 1) for odd in ODD_TOKENS)))
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
+        kind, phase = next(self._faults)
+        for _ in range(phase):
+            yield 300
+        if kind in FAILURES:
+            await FAILURES[kind]()
+        yield kind  # pyright: ignore[reportReturnType]
+        yield 301
+
+
+class FailingExecutor(Dice):
+    """The inference executor of a trainer that fails in each way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._faults = cycle(FAILURES)
+
+    async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+        await FAILURES[next(self._faults)]()
+        return None
+
+
 def _body(path: str, text: str) -> dict[str, Any]:
     match path:
         case "/v1/chat/completions" | "/api/chat":
@@ -254,7 +294,9 @@ def models_that_fail() -> tuple[Models, Failing]:
         place.model, name="t", backend=backend, control=None, trainable=None, stats_source=None, aliases=()
     )
     engine = Failing()
-    return Models([ServedModel("e", EventBackend(engine), 4096, 0), tokens]), engine
+    plugin = build_served_model(FailingPlugin(), Settings(), SystemClock(), own_name="p")
+    executor = build_executor_model(Settings(), SystemClock(), FailingExecutor(), own_name="x", max_model_len=512)
+    return Models([ServedModel("e", EventBackend(engine), 4096, 0), tokens, plugin, executor]), engine
 
 
 @asynccontextmanager
@@ -307,7 +349,7 @@ async def crash(count: int) -> None:
     async with server() as (app, models, engine):
         requests: list[Request] = []
         for number, (kind, (path, fields)) in enumerate(islice(cases, count)):
-            requests.append(request_of(f"fault {kind}", path, fields, "t" if number % 10 == 9 else "e"))
+            requests.append(request_of(f"fault {kind}", path, fields, {9: "t", 6: "p", 3: "x"}.get(number % 10, "e")))
         wrong = [found for found in await asyncio.gather(*(ask(app, each, gate) for each in requests)) if found]
         assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:20])
         assert engine.running == 0
@@ -320,6 +362,17 @@ async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
     await crash(SOME)
 
 
+@pytest.mark.parametrize("model", ["t", "p", "x"])
+async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
+    """What they raised outside `Exception` ended their task and told nobody."""
+    gate = asyncio.Semaphore(32)
+    async with server() as (app, models, _):
+        requests = [request_of("a", *mode, model) for mode in islice(cycle(MODES), EACH)]
+        wrong = [found for found in await asyncio.gather(*(ask(app, each, gate) for each in requests)) if found]
+        assert not wrong, f"{len(wrong)} of {EACH}:\n" + "\n".join(wrong[:20])
+        assert all(each.progress.running == 0 for each in models)
+
+
 @pytest.mark.parametrize("kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_counts_that_are_none_are_the_engines_failure(kind: str, stream: bool) -> None:
@@ -330,6 +383,17 @@ async def test_counts_that_are_none_are_the_engines_failure(kind: str, stream: b
     check_response(request, response, failing=True)
     assert not is_success(response)
     assert (response.status, b'"error"' in response.body) == (200 if stream else 500, True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_none_is_no_event_and_no_end(stream: bool) -> None:
+    """It was taken for the end of an answer that had met a stop string."""
+    async with server() as (app, _, _):
+        for phase in range(5):
+            request = request_of(f"fault none {phase}", "/v1/chat/completions", {"stream": stream}, "e")
+            response = await send_request(app, request)
+            check_response(request, response, failing=True)
+            assert not is_success(response)
 
 
 @pytest.mark.long

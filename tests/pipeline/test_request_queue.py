@@ -13,6 +13,7 @@ from dragoman.pipeline.request_queue import (
     FAST_REJECTIONS,
     MIN_WINDOW,
     ONE_QUEUE,
+    SLOTS_PER_SUCCESSOR,
     QueuedRequest,
     QueueShare,
     RequestQueue,
@@ -229,8 +230,28 @@ async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
     for _ in range(5):
         await engine.begin()
     assert len(engine.running) == 64
-    assert len(engine.inside) == 64
-    assert queue.n_held == 300 - 128
+    # Enough to follow those that end in one step; the others wait where the next key's turn comes first.
+    assert len(engine.inside) == 64 // SLOTS_PER_SUCCESSOR
+    assert queue.n_held == 300 - 64 - 2
+
+
+async def test_few_wait_in_an_engine_whose_memory_is_full_before_its_slots() -> None:
+    queue = RequestQueue(1000, slots=256)
+    engine = Engine(queue, 64)
+    for _ in range(600):
+        await engine.ask("a")
+    for _ in range(4):
+        await engine.begin()
+    assert (len(engine.running), len(engine.inside)) == (64, 64)
+    for _ in range(64 + 64):
+        await engine.end()
+    assert (len(engine.running), len(engine.inside)) == (64, 2)
+    # Its memory has room again: what waits follows at once.
+    engine.slots = 256
+    for _ in range(100):
+        await engine.begin()
+        await asyncio.sleep(0)
+    assert len(engine.running) > 200
 
 
 @pytest.mark.parametrize("owner", ["", "a"])

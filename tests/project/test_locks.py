@@ -31,7 +31,7 @@ def pins(lock: Path) -> dict[str, set[str]]:
     return found
 
 
-TESTED = ("postgres", "kv-events", "plots")
+TESTED = ("postgres", "redis", "kv-events", "plots")
 """The extras that the tests use, as the Makefile has them."""
 
 
@@ -47,8 +47,8 @@ def wanted(*groups: str) -> list[Requirement]:
 
 def test_no_extra_is_for_developers_alone():
     text = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    engines = {"llamacpp", "mlx", "transformers", "vllm"}
-    assert set(text["project"]["optional-dependencies"]) == {*TESTED, *engines}
+    large = {"llamacpp", "mlx", "ray", "transformers", "vllm"}
+    assert set(text["project"]["optional-dependencies"]) == {*TESTED, *large}
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
 
 
 def test_what_tests_install_beside_the_locks_has_exact_versions():
-    """`make test-clients` and `make test-vllm`, whose packages run code while they are installed."""
-    for name in ("clients.txt", "vllm.txt"):
+    """`make test-clients`, `make test-ray` and `make test-vllm`, whose packages run code while they are installed."""
+    for name in ("clients.txt", "ray.txt", "vllm.txt"):
         lines = (ROOT / "requirements" / name).read_text().splitlines()
         for line in lines:
             if line and not line.startswith("#"):

@@ -37,6 +37,7 @@ from tests.serving.described import (
     routes,
 )
 from tests.serving.house import house
+from tests.serving.test_tenancy import serving, tenant
 
 RUNS, EACH = 3, 300
 GOLDEN_ROUTES = {
@@ -208,6 +209,47 @@ async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path)
             found = check_response(method, request.route, response.status, dict(response.headers), response.body)
             differences += [f"{difference}\n    {request}\n    {response.body[:300]!r}" for difference in found]
     assert not differences, f"{len(differences)} differences:\n" + "\n".join(differences[:20])
+
+
+async def test_the_headers_of_limits_and_of_errors_are_described() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    keys = {
+        "a": tenant("a", requests_per_minute=2, tokens_per_minute=1000),
+        "poor": tenant("poor", tokens_per_day=1),
+    }
+    seen: set[str] = set()
+    async with serving(keys) as served:
+        for key, path in (
+            *[("a", "/v1/messages"), ("a", "/v1/chat/completions"), ("a", "/v1/chat/completions"), ("a", "/health")],
+            *[("poor", "/v1/messages"), ("poor", "/v1/messages"), ("none", "/v1/responses")],
+        ):
+            method = "GET" if path == "/health" else "POST"
+            response = await (served.get(key, path) if method == "GET" else served.post(key, path, body))
+            assert check_response(method, path, response.status_code, dict(response.headers), response.content) == []
+            seen |= response.headers.keys()
+    assert {"x-ratelimit-reset-tokens", "anthropic-ratelimit-requests-remaining"} <= seen
+    assert {"retry-after", "x-should-retry", "www-authenticate"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "statuses"),
+    [
+        ("POST", "/v1/chat/completions", {"400", "401", "403", "404", "413", "415", "429", "500", "503", "504"}),
+        ("POST", "/v1/messages", {"400", "401", "403", "404", "413", "415", "429", "500", "529", "504"}),
+        ("POST", "/tokenize", {"400", "401", "403", "413", "415"}),
+        ("GET", "/v1/models/{model}", {"401", "403", "404"}),
+        ("GET", "/dragoman/requests", {"401", "403"}),
+        ("GET", "/version", set[str]()),
+    ],
+)
+def test_the_errors_that_a_route_is_known_for_are_described_by_their_status(
+    method: str, path: str, statuses: set[str]
+) -> None:
+    operation = find_operation(method, path)
+    assert operation is not None
+    described = {status for status in operation["responses"] if status.isdigit() and status >= "400"}
+    assert described == statuses
+    assert {"4XX", "5XX"} <= operation["responses"].keys()
 
 
 EXAMPLE_ROUTES = {

@@ -25,7 +25,7 @@ from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, SqliteStore, Store
-from dragoman.tenants import KeyHash, Tenant, hash_key
+from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
 from tests.serving.house import tokenizer
 from tests.serving.responses.house import lifespan
@@ -106,6 +106,7 @@ async def serving(
     tenants: Mapping[str, Tenant],
     *,
     store: Store | None = None,
+    counters: Counters | None = None,
     clock: Moved | None = None,
     options: ServingOptions | None = None,
     names: tuple[str, ...] = ("m",),
@@ -122,6 +123,7 @@ async def serving(
         ids=RandomIdGenerator(),
         store=store or MemoryStore(now=clock.now),
         tenants=tenants,
+        counters=counters,
     )
     async with lifespan(app):
         yield Server(app, clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..conformance.checks import Violation
 from .registry import Json, get_objects
-from .session import Client, Session
+from .session import REFUSALS, Client, Session
 
 ROUTES = {
     "chat": ("POST", "/v1/chat/completions"),
@@ -53,7 +53,7 @@ PROFILES: dict[str, frozenset[str]] = {
         _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
     ),
     "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
-    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools", "request-id"}),
+    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}),
     "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
     "dragoman": frozenset(
         _OPENAI
@@ -91,6 +91,25 @@ async def find_claims(client: Client) -> frozenset[str]:
     routes = await detect_routes(client)
     implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
     return frozenset(routes | implied | key | {"http", "cancellation"})
+
+
+_WITHOUT_GENERATION = frozenset(
+    {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
+)
+"""What applies to a model that generates nothing."""
+
+
+async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
+    """Drop the claims of generation with `auto`, if the model only embeds: routes are the server's, not the model's."""
+    if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
+        return claims
+    session, model = Session(client, claims), client.target.model
+    embedding = await session.post("/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"})
+    if embedding.status != 200:
+        return claims
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    answer = await session.post("/v1/chat/completions", body)
+    return claims & _WITHOUT_GENERATION if answer.status in REFUSALS else claims
 
 
 async def find_model(client: Client) -> str:

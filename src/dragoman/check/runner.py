@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from .profiles import find_claims, find_model
+from ..conformance.checks import require
+from .profiles import find_claims, find_model, limit_to_abilities
 from .registry import Check, Skipped
 from .session import CheckTarget, Client, Exchange, LimitReached, Session
 
@@ -77,12 +78,24 @@ async def run_checks(
     allow_destructive: bool = False,
     on_verdict: OnVerdict = lambda _: None,
 ) -> CheckReport:
-    """Run the checks one after the other. Raises Violation if the server cannot be reached, or lists no model."""
+    """Run the checks one after the other.
+
+    Raises Violation if the server cannot be reached, is not ready, or lists no model.
+    """
     client = Client(target)
     try:
-        claims = await find_claims(client)
-        if not target.model:
-            client.target = target = replace(target, model=await find_model(client))
+        try:
+            claims = await find_claims(client)
+            if "health" in claims:
+                # Servers that load their model answer every request with 503: no rule would be judged.
+                health = await Session(client, claims).get("/health")
+                require(health.status != 503, f"the server is not ready: GET /health: status 503: {health.message()}")
+            if not target.model:
+                client.target = target = replace(target, model=await find_model(client))
+            claims = await limit_to_abilities(client, claims)
+        except LimitReached as limit:
+            untried = tuple(Verdict(check, CheckOutcome.UNTRIED, str(limit)) for check in checks)
+            return CheckReport(target, frozenset(), untried, client.requests, client.tokens)
         verdicts: list[Verdict] = []
         for check in checks:
             verdicts.append(await _run_check(check, client, claims, allow_destructive))

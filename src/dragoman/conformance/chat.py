@@ -30,7 +30,8 @@ def check_stream(
     """Check a stream, and return its chunks. Raises Violation.
 
     include_usage: as in the request. allow_variants: accept what OpenAI's reference leaves open, though OpenAI's own
-    streams do not have it: null fields in a delta, content beside finish_reason, a fingerprint in some chunks only.
+    streams do not have it: null fields in a delta, content beside the role, another field or finish_reason, a
+    fingerprint in some chunks only.
     """
     reasons = (*REASONS, *extra_reasons)
     return _ChatStreamState(include_usage, reasons, allow_variants=allow_variants).check(data)
@@ -68,15 +69,16 @@ class _ChatStreamState(ChunkState):
         if index >= len(self._choices):
             require(index == len(self._choices), f"{location} begins before choice {len(self._choices)}")
             require(delta.get("role") == "assistant", f"{location}: the first delta has no role")
-            require(
-                delta.keys() <= {"role", "content"} and not delta.get("content"),
-                f"{location}: begins with more than a role",
-            )
+            begins_alone = delta.keys() <= {"role", "content"} and not delta.get("content")
+            require(begins_alone or self._allow_variants, f"{location}: begins with more than a role")
             self._choices.append(_ChoiceState(silent="content" not in delta))
-            delta = {}
+            # Vendors send the first text, or the first piece of a call beside an empty text, together with the role.
+            delta = {name: value for name, value in delta.items() if name != "role" and value != ""}
+            if delta:
+                self._check_delta(delta, location)
         elif reason is None:
             if delta != {"content": ""} or not self._choices[index].silent:
-                _check_delta(delta, location)
+                self._check_delta(delta, location)
             self._choices[index].silent = False
         state = self._choices[index]
         require(not state.finished, f"{location}: a chunk after finish_reason")
@@ -85,21 +87,21 @@ class _ChatStreamState(ChunkState):
             require(reason in self._reasons, f"{location}: finish_reason is {reason!r}")
             require(self._allow_variants or not delta, f"{location}: the last delta is not empty")
             if delta:
-                _check_delta(delta, location)
+                self._check_delta(delta, location)
             require(reason != "tool_calls" or state.calls > 0, f"{location}: tool_calls without a call")
             state.finished = True
 
-
-def _check_delta(delta: Json, location: str) -> None:
-    require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
-    require("role" not in delta, f"{location}: the role again")
-    require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
-    fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
-    require(len(fields) == 1, f"{location}: one field a delta, not {sorted(delta)}")
-    require(
-        len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
-        f"{location}: the names of the reasoning differ",
-    )
+    def _check_delta(self, delta: Json, location: str) -> None:
+        require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
+        require("role" not in delta, f"{location}: the role again")
+        require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
+        fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
+        has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
+        require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
+        require(
+            len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
+            f"{location}: the names of the reasoning differ",
+        )
 
 
 def _check_calls(choice: _ChoiceState, delta: Json, location: str) -> None:

@@ -2,7 +2,8 @@
 
 A sampled token is replaced only if after it no known ending would fit into the rest of the limit, so that an answer is
 what it would have been without the option for as long as possible. llguidance has no distance to the end of a grammar;
-the endings are found by a search that prefers tokens that close, and whose work is bounded.
+the endings are found by a search that prefers tokens that close, and whose work is bounded. Where that ending decides
+whether to close, and which tokens then follow, a second search looks for the shortest one among all tokens.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _WIDTH = 4
 """States of each length from which the search goes on where one is not enough."""
 _MAX_STATES = 1_500
 """States that a search visits, at 20 microseconds each with the embedded vocabulary."""
+_SHORTEST_WIDTH, _SHORTEST_STATES, _MAX_CHOICES, _MAX_ALIKE = 32, 1_000, 128, 3
+"""Of the search for the shortest ending: states of a length from which it goes on, states it visits, tokens that
+are all tried where no more are allowed, and states with the same mask that it keeps."""
 _MAX_FAILURES = 2
 """Searches without a result after which an answer is left as it is."""
 _WINDOW = 64
@@ -88,6 +92,70 @@ class EndingSearch:
             or self._search(probe, max_tokens, _WIDTH, narrow=False)
         )
 
+    def find_shortest(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
+        """Find the shortest ending of at most `max_tokens` tokens; None if there is none, or the search gives up.
+
+        It tries every token where a state allows few of them, so it costs more than `find`. state: not changed.
+        """
+        probe = state.deep_copy()
+        if probe.is_accepting():
+            return ()
+        visited, seen = 0, {b""}
+        level: list[tuple[bytes, Ending]] = [(probe.compute_bitmask(), ())]
+        for _ in range(max_tokens):
+            longer: dict[bytes, list[Ending]] = {}
+            for mask, path in level:
+                text = self._join(path)
+                probe.try_consume_tokens(list(path))
+                for id in self._choose(mask):
+                    if (key := text + self._join((id,))) in seen:
+                        continue
+                    seen.add(key)
+                    visited += 1
+                    if visited > _SHORTEST_STATES:
+                        return None
+                    probe.try_consume_tokens([id])
+                    if probe.is_accepting():
+                        return (*path, id)
+                    longer.setdefault(probe.compute_bitmask(), []).append((*path, id))
+                    probe.rollback(1)
+                probe.rollback(len(path))
+            # States with one mask may differ in how many repetitions they need; more text is nearer to a minimum.
+            level = sorted(
+                (
+                    (mask, path)
+                    for mask, paths in longer.items()
+                    for path in sorted(paths, key=lambda path: -len(self._join(path)))[:_MAX_ALIKE]
+                ),
+                key=self._rank,
+            )[:_SHORTEST_WIDTH]
+        return None
+
+    def _join(self, path: Ending) -> bytes:
+        """The text of tokens; control tokens differ from the same characters."""
+        special, tokens = self._special, self._vocabulary.tokens
+        return b"".join(b"\xff%d" % id if id in special else tokens[id] for id in path)
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        return frozenset(self._vocabulary.special_token_ids)
+
+    def _choose(self, mask: bytes) -> list[int]:
+        """All tokens that the mask allows, or some of each kind if they are many; those with most text first."""
+        allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        chosen: list[int] = np.flatnonzero(allowed).tolist()
+        if len(chosen) > _MAX_CHOICES:
+            chosen = self._prefer(allowed)
+        tokens = self._vocabulary.tokens
+        return sorted((id for id in chosen if id < len(tokens)), key=lambda id: -len(tokens[id]))
+
+    def _prefer(self, allowed: NDArray[np.uint8]) -> list[int]:
+        """Some of the allowed tokens of each kind."""
+        chosen: list[int] = []
+        for group, limit in self._preferences:
+            chosen += group[allowed[group] != 0][:limit].tolist()
+        return chosen
+
     def _search(self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool) -> Ending | None:
         """Search by breadth, in the states of each length that allow the fewest tokens: inside a string nearly all are.
 
@@ -139,11 +207,9 @@ class EndingSearch:
         if not narrow:
             yield from ((id,) for id in self._bytes[allowed[self._bytes] != 0].tolist())
             return
-        chosen: list[int] = []
-        for group, limit in self._preferences:
-            chosen += group[allowed[group] != 0][:limit].tolist()
         tokens = self._vocabulary.tokens
-        yield from ((id,) for id in sorted(chosen, key=lambda id: (not tokens[id].isalnum(), -len(tokens[id]))))
+        chosen = sorted(self._prefer(allowed), key=lambda id: (not tokens[id].isalnum(), -len(tokens[id])))
+        yield from ((id,) for id in chosen)
 
     def _encode_forced(self, probe: llguidance.LLMatcher) -> list[int]:
         """Encode the bytes that the grammar forces next, if they are text of their own."""
@@ -214,6 +280,8 @@ class ClosingMatcher:
         if self._ending is None:
             self._ending = self._search.find(self._state, self._left)
             if self._ending is None:
+                self._ending = self._search.find_shortest(self._state, self._left)
+            if self._ending is None:
                 # Without an ending that fits, the answer is cut, as it is without the option.
                 self._failures += 1
                 self._checks = self._failures < _MAX_FAILURES
@@ -226,6 +294,7 @@ class ClosingMatcher:
             self._next = (token, following)
             return token
         self.was_closed = True
+        self._ending = self._search.find_shortest(self._state, len(self._ending) - 1) or self._ending
         return self._closing_token(None)
 
     def _is_checking(self) -> bool:
@@ -250,7 +319,8 @@ class ClosingMatcher:
         for known in (ending, ending[1:], ending[2:]):
             if known and len(known) <= left and _ends(state, known):
                 return known
-        return self._search.find(state, left)
+        found = self._search.find(state, left)
+        return self._search.find_shortest(state, left) if found is None else found
 
     def _closing_token(self, mask: bytes | None) -> int:
         if self._ending:

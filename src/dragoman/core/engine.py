@@ -7,7 +7,7 @@ choices and usage, in one implementation for all of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,9 @@ from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
 from .request import Conversation, GenerateRequest, Sampling
 from .vision import PromptImage
+
+MAX_LISTED_IDS = 10
+"""Maximum wrong token ids that an error names."""
 
 
 class Feature(StrEnum):
@@ -235,6 +238,7 @@ class TokenRequest(Struct, frozen=True):
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM).
     extras: JSON text by name.
     images: in prompt order; only for an engine with Feature.IMAGES.
+    arrival_time: of the client's request, on the event loop's clock; None is now.
     origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
     simulator, a script). Engines that run a model do not need them.
     """
@@ -257,6 +261,7 @@ class TokenRequest(Struct, frozen=True):
     origin: GenerateRequest | None = None
     choice: int = 0
     images: tuple[PromptImage, ...] = ()
+    arrival_time: float | None = None
 
 
 class Scheduled(Struct, frozen=True):
@@ -495,8 +500,18 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
         raise RequestError("The prompt is empty.", param="prompt")
     if len(ids) >= max_model_len:
         raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab_size:
-        raise RequestError(f"The prompt contains token ids that are not in 0 to {vocab_size - 1}.", param="prompt")
+    check_ids(ids, vocab_size, "prompt")
+
+
+def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
+    """Raise RequestError for ids that are not in the vocabulary. It names the first of them, each once."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
+    unknown = list(dict.fromkeys(id for id in ids if not 0 <= id < vocab_size))
+    listed, rest = ", ".join(map(str, unknown[:MAX_LISTED_IDS])), len(unknown) - MAX_LISTED_IDS
+    more = f" and {rest} more" if rest > 0 else ""
+    subject = f"Token id {listed} is" if len(unknown) == 1 else f"Token ids {listed}{more} are"
+    raise RequestError(f"{subject} not in this model's vocabulary of {vocab_size}.", param=param)
 
 
 def check_unenforced_tool_choice(request: TokenRequest) -> None:

@@ -7,6 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from operator import index
 from pathlib import Path
 
 from ..core.engine import (
@@ -128,7 +129,10 @@ class BaseTokenEngine(ABC):
         try:
             async with aclosing(self.generate(request)) as tokens:
                 async for item in tokens:
-                    sampled = item if isinstance(item, Sampled) else Sampled(request.id, item)
+                    # An id may be an integer of numpy or torch.
+                    sampled = item if isinstance(item, Sampled) else Sampled(request.id, index(item))
+                    if sampled.token < 0:
+                        raise EngineError(f"The engine sampled {sampled.token}, which is no token id.")
                     count += 1
                     self._deliver(sampled)
                     end = _find_end(request, sampled.token, count)
@@ -142,7 +146,12 @@ class BaseTokenEngine(ABC):
             self._deliver(Failed(request.id, error.message) if count else Rejected(request.id, error))
         except EngineError as error:
             self._deliver(Failed(request.id, error.message))
-        except Exception:
+        except BaseException:
+            # Only our own cancellation ends the task; whatever else `generate` raises is the engine's failure, also a
+            # CancelledError of an inner task or a SystemExit, which would end the server.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
             log.exception("the engine failed on %s", request.id)
             self._deliver(Failed(request.id, "The engine failed; see the server's log."))
 

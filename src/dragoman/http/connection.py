@@ -327,6 +327,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_reading:
             self._is_reading = True
             self.transport.resume_reading()
+            if self._deadline is self._timeouts.peek:
+                self._set_deadline(None)
 
     def _start_drain_deadline(self) -> None:
         self._unsent_bytes = self.transport.get_write_buffer_size()
@@ -352,7 +354,7 @@ class HttpConnection(asyncio.Protocol):
             is_pipelining and unread(self.transport) > self._context.limits.max_buffered_bytes
         ):
             self.abort(hard=True)
-        elif self._deadline is None:
+        elif not self._is_reading:
             self._set_deadline(self._timeouts.peek)
 
     def on_drain_timeout(self) -> None:

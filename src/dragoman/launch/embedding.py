@@ -14,6 +14,7 @@ from ..pipeline.models import Models, ServedModel
 from ..serving.app import Application
 from ..serving.clock import Clock, SystemClock
 from ..settings import Settings, SettingsError, load_keywords
+from .limits import build_limits_store
 from .models import add_queues, build_models, build_models_in_background, warn_unsupported
 from .plugin import SupportedEngine, build_served_model
 from .secret import load_secret_key
@@ -42,7 +43,8 @@ def create_app(
     store = build_store(read_settings, os.environ)
     # The address that the outer application listens on is unknown: the page is off unless it is asked for.
     read_settings = msgspec.structs.replace(read_settings, ui=bool(read_settings.ui))
-    return build_application(read_settings, models, secret, store, requires_lifespan=True)
+    limits_store = build_limits_store(read_settings, os.environ)
+    return build_application(read_settings, models, secret, store, limits_store=limits_store, requires_lifespan=True)
 
 
 def resolve_models(

@@ -28,7 +28,7 @@ from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import Models
 from ..serving.app import Application, create_app
-from ..serving.clock import Clock, SystemClock
+from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
 from ..serving.keepalive import StreamTimeouts
 from ..serving.media import MediaOptions, MediaResolver
@@ -38,7 +38,9 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
+from ..tenants.shared import LimitsStore
 from .greeting import build_greeting, is_simulated
+from .limits import build_counters, build_limits_store, check_limits_store
 from .listener import listen_on_file
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
@@ -186,16 +188,22 @@ def assemble_server(
     port_controller: PortController | None = None,
     build: ModelsBuilder | None = None,
     metrics_exchange: MetricsExchange | None = None,
+    ids: IdGenerator | None = None,
 ) -> AssembledServer:
     """Build the models, the store and the application. Raises SettingsError.
 
-    port_controller: of a simulated server. metrics_exchange: as in `create_app`.
+    port_controller: of a simulated server. metrics_exchange, ids: as in `create_app`.
     """
     models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(check_store(store))
-    application = build_application(settings, models, secret, store, port_controller, metrics_exchange)
+    limits_store = build_limits_store(settings, os.environ)
+    if limits_store is not None:
+        asyncio.run(check_limits_store(limits_store))
+    application = build_application(
+        settings, models, secret, store, port_controller, metrics_exchange, ids=ids, limits_store=limits_store
+    )
     return AssembledServer(settings, models, application)
 
 
@@ -207,12 +215,15 @@ def build_application(
     port_controller: PortController | None = None,
     metrics_exchange: MetricsExchange | None = None,
     *,
+    ids: IdGenerator | None = None,
+    limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
-    """requires_lifespan, metrics_exchange: as in `create_app`. Raises SettingsError."""
+    """ids, metrics_exchange, requires_lifespan: as in `create_app`. Raises SettingsError."""
     return create_app(
         models,
         options=build_serving_options(settings),
+        ids=ids,
         secret=secret,
         store=store,
         media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
@@ -221,6 +232,7 @@ def build_application(
         puller=HubPuller(settings),
         telemetry=build_telemetry(settings, os.environ),
         tenants=None if settings.keys_file is None else load_tenants(settings.keys_file),
+        counters=build_counters(limits_store),
         metrics_exchange=metrics_exchange,
         requires_lifespan=requires_lifespan,
     )

@@ -48,6 +48,7 @@ class CallTerms(Struct, frozen=True):
     answer_id: the response's id; sequence ids are derived from it.
     new_id: generates tool call ids.
     now: the time that templates see.
+    arrival_time: of the request, on the event loop's clock; None if it came in no request of its own.
     cache_salt: separates the prefix caches of different owners.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
@@ -71,6 +72,7 @@ class CallTerms(Struct, frozen=True):
     close_at_limit: bool = False
     timeout: float | None = None
     wait_for_start: Callable[[], Awaitable[None]] | None = None
+    arrival_time: float | None = None
 
 
 _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
@@ -87,6 +89,8 @@ MAX_COUNTED = 8 * 1024 * 1024
 MAX_COUNTED_MESSAGES = 20_000
 _ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
+_SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
+"""Parameters whose fields have other names in requests."""
 
 
 def check_request(
@@ -110,7 +114,7 @@ def check_request(
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
-    ignored = sorted(requested - capabilities.parameters - _PIPELINE_PARAMETERS)
+    ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return warnings + [f"{name} is ignored: this model's engine does not support it" for name in ignored]

@@ -71,7 +71,7 @@ class EventRun:
                         raise failure from error
                 finally:
                     self._waiting_task = None
-                if event is None:
+                if event is None and self._ended:
                     # A delta that was received directly has met the last stop string.
                     yield [Finished(self._build_usage())]
                     break
@@ -142,7 +142,7 @@ class EventRun:
             if self._waiting_task is not None:
                 self._waiting_task.cancel()
 
-    def _feed(self, event: Event) -> list[Event]:
+    def _feed(self, event: Event | None) -> list[Event]:
         out = self._advance(event)
         if isinstance(event, Finished):
             self._ended = True
@@ -150,10 +150,12 @@ class EventRun:
             return [*out, Finished(self._build_usage())]
         return out
 
-    def _advance(self, event: Event) -> list[Event]:
+    def _advance(self, event: Event | None) -> list[Event]:
         """Handle an event. It ends the answer where the last choice has matched a stop string: there is no need to wait
         for the engine's own end.
         """
+        if event is None:
+            raise ProtocolError("the engine yielded None, which is no event")
         self._grammar.feed(event)
         out = self._handle_event(event)
         if self._was_stopped and all(choice.has_finished for choice in self._choices):

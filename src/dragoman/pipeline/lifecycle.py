@@ -419,6 +419,8 @@ class Lease(AsyncGenerator[list[Event]]):
     A generator function would hold nothing before its first step, and nothing at all if it is dropped before that.
     """
 
+    __slots__ = ("_batches", "_usage_guard")
+
     def __init__(self, usage_guard: AbstractContextManager[None], batches: AsyncGenerator[list[Event]]) -> None:
         self._usage_guard: AbstractContextManager[None] | None = usage_guard
         self._batches = batches

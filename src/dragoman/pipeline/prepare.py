@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from ..constraints.grammar_compiler import CompiledGrammar
-from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest
+from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
@@ -23,7 +23,7 @@ from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
-from .prompt_encoding import EncodedPrompt, check_ids, strip_reused_ids, truncate_prompt
+from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .stops import StopStage
@@ -253,7 +253,7 @@ class _TokenPreparation:
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
     ) -> tuple[TokenRequest, ...]:
         request, limits = self.request, self.request.limits
-        check_ids(self.backend, request.logprob_ids, "logprob_token_ids")
+        check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
@@ -276,6 +276,7 @@ class _TokenPreparation:
             extras=self._select_extras(),
             origin=request,
             images=self._place_images(encoded),
+            arrival_time=self.terms.arrival_time,
         )
         return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
 

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 from msgspec import Meta
 
+from ..core.engine import check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
 from ..core.message import Audio, File, Image, Text, Tool
@@ -60,7 +61,7 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
     """
     prompt = request.prompt
     if isinstance(prompt, tuple):
-        check_ids(backend, prompt, "prompt")
+        check_ids(prompt, backend.tokenizer.vocab_size, "prompt")
         return EncodedPrompt(prompt, backend.tokenizer.decode(prompt))
     if isinstance(prompt, str):
         ids = await encode_text(backend, prompt, add_special_tokens=request.add_special_tokens)
@@ -71,12 +72,12 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
     rendered, images = await render_conversation(backend, prompt, terms)
     if reused_ids is not None:
         # Only parsers need what was rendered: whether it opens a thought.
-        check_ids(backend, reused_ids, f"kv_transfer_params.{REUSED_IDS}")
+        check_ids(reused_ids, backend.tokenizer.vocab_size, f"kv_transfer_params.{REUSED_IDS}")
         text = backend.tokenizer.decode(reused_ids)
         return EncodedPrompt(reused_ids, text, rendered.tail, rendered.ignored_options)
     ids = add_special_tokens(backend, rendered.ids) if request.add_special_tokens else rendered.ids
     if prompt.preceding_ids:
-        check_ids(backend, prompt.preceding_ids, "context")
+        check_ids(prompt.preceding_ids, backend.tokenizer.vocab_size, "context")
         ids = _join_prompts(backend, prompt.preceding_ids, ids)
     return EncodedPrompt(ids, rendered.text, rendered.tail, rendered.ignored_options, images=images)
 
@@ -127,14 +128,6 @@ def _join_prompts(backend: TokenBackend, preceding_ids: tuple[int, ...], ids: tu
     size = len(beginning)
     repeats_beginning = bool(size) and preceding_ids[:size] == beginning == ids[:size]
     return (*preceding_ids, *(ids[size:] if repeats_beginning else ids))
-
-
-def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:
-    """Raise RequestError for an id that is not in the vocabulary."""
-    size = backend.tokenizer.vocab_size
-    invalid_id = next((id for id in ids if not 0 <= id < size), None)
-    if invalid_id is not None:
-        raise RequestError(f"Token id {invalid_id} is not in this model's vocabulary of {size}.", param=param)
 
 
 async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:

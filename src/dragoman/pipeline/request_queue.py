@@ -27,6 +27,8 @@ FAST_REJECTIONS = 50
 MIN_WINDOW = 16
 """Requests of owners that may wait in the engine's own first-come-first-served queue, if fewer are running. Enough to
 fill a step of the engine; each of them delays the next key's turn."""
+SLOTS_PER_SUCCESSOR = 32
+"""Running requests of a full engine for each that waits in its queue, to take the place of one that ends."""
 COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
@@ -132,6 +134,9 @@ class RequestQueue:
         self._owners: dict[str, _Owner] = {}
         self._n_arrived = self._n_dispatched = self._n_running = 0
         self._fast_rejections = 0
+        self._capacity: int | None = None
+        """Requests that the engine runs at once, if it was full; less than its slots where its memory is full."""
+        self._peak = self._n_ended = 0
         self.waiting_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
 
@@ -178,6 +183,9 @@ class RequestQueue:
             request.state = _State.RUNNING
             self._n_dispatched -= 1
             self._n_running += 1
+            self._peak = max(self._peak, self._n_running)
+            if self._capacity is not None:
+                self._capacity = max(self._capacity, self._n_running)
             self._fast_rejections = 0
             self._dispatch()
 
@@ -194,6 +202,7 @@ class RequestQueue:
                 self._n_dispatched -= 1
             case _State.RUNNING:
                 self._n_running -= 1
+                self._measure_capacity()
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
@@ -240,7 +249,22 @@ class RequestQueue:
 
     def _compute_window(self) -> int:
         """Requests that may wait in the engine's own queue. At most half of all, so that others can be replaced."""
-        return min(max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
+        window = min(max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
+        if self._slots is None:
+            return window
+        # In a full engine each of them waits until another request ends, and with it the next key's turn.
+        capacity = min(self._slots, self._capacity or self._slots)
+        return min(window, max(0, capacity - self._n_running) + max(1, capacity // SLOTS_PER_SUCCESSOR))
+
+    def _measure_capacity(self) -> None:
+        """A running request has ended. Memory can be full before the slots are: as many requests ended as run, others
+        waited all the time, and no more than `_peak` ran.
+        """
+        self._n_ended += 1
+        if not self.n_held:
+            self._capacity, self._peak, self._n_ended = None, self._n_running, 0
+        elif self._n_ended >= max(MIN_WINDOW, self._peak):
+            self._capacity, self._peak, self._n_ended = self._peak, self._n_running, 0
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""

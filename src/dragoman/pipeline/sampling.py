@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ..core.engine import ReasoningBudget
+from ..core.engine import ReasoningBudget, check_ids
 from ..core.errors import Unsupported
 from ..core.message import Tool
 from ..core.request import Conversation, GenerateRequest, Sampling
 from ..core.syntax import ReasoningSyntax
 from .models import ServedModel, TokenBackend
-from .prompt_encoding import check_ids
 
 
 def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
@@ -23,9 +22,10 @@ def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
 def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
     """The effective sampling. Raises RequestError for ids outside the vocabulary."""
     options = request.sampling
-    check_ids(backend, tuple(id for id, _ in options.logit_bias or ()), "logit_bias")
-    check_ids(backend, options.allowed_token_ids or (), "allowed_token_ids")
-    check_ids(backend, request.limits.stop_token_ids, "stop_token_ids")
+    vocab_size = backend.tokenizer.vocab_size
+    check_ids([id for id, _ in options.logit_bias or ()], vocab_size, "logit_bias")
+    check_ids(options.allowed_token_ids or (), vocab_size, "allowed_token_ids")
+    check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
     banned_sequences = [ids for word in options.bad_words or () for ids in _encode_bad_word(backend, word)]
     return options.resolve(model.sampling, (*banned_sequences, *_find_banned_openers(model, backend, request)))
 

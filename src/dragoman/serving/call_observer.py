@@ -17,9 +17,6 @@ from .request_log import CLIENT_CLOSED_REQUEST, RecentRequest, RequestLog, Reque
 from .tenancy import CallAccount
 from .tracing import TracedCall
 
-COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
-"""Kinds of usage, as in OpenAI's usage routes."""
-
 
 class CallObserver:
     """A context that is left when the call has ended, whether it was rejected, finished, failed or cancelled.
@@ -27,19 +24,23 @@ class CallObserver:
     account: takes the call's share of its key's limits; None without keys.
     traced: its span; None without telemetry.
     recent: its entry among the last requests; None if they are not kept.
+    now: seconds on any clock.
     """
+
+    __slots__ = ("_now", "_recent", "_request_log", "_started_at", "_traced", "account", "line")
 
     def __init__(
         self,
         line: RequestLogLine,
         account: CallAccount | None,
         request_log: RequestLog | None,
-        elapsed: Callable[[], float],
+        now: Callable[[], float],
         traced: TracedCall | None = None,
         recent: RecentRequest | None = None,
     ) -> None:
         self.line, self.account, self._traced = line, account, traced
-        self._request_log, self._elapsed, self._recent = request_log, elapsed, recent
+        self._request_log, self._recent = request_log, recent
+        self._now, self._started_at = now, now()
 
     async def charge_prompt(self, tokens: int) -> None:
         """Raises RateLimited."""
@@ -49,11 +50,32 @@ class CallObserver:
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
         """The same batches. This context is left when they end, are closed or are dropped before their first step."""
         context = None if self._traced is None else self._traced.span.context
-        return Lease(self, _record_batches(batches, self.line, self._elapsed, context))
+        return Lease(self, self._record_batches(batches, context))
 
     def record(self, batch: list[Event]) -> None:
-        """Record a batch that does not pass through `observe`."""
-        _record_batch(self.line, batch, self._elapsed)
+        """Record a batch: the caller's part where batches do not pass through `observe`."""
+        line = self.line
+        # The common case by far, and all that it changes is a count.
+        if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
+            line.output_tokens += len(event.tokens)
+        else:
+            line.record(batch, self._now() - self._started_at)
+
+    async def _record_batches(
+        self, batches: AsyncGenerator[list[Event]], span_context: SpanContext | None
+    ) -> AsyncGenerator[list[Event]]:
+        """Yield the same batches, and record them. Closing it closes `batches`."""
+        if span_context is not None:
+            # For the engine's requests to other servers. Each request has a task, and so a context, of its own.
+            CURRENT_SPAN.set(span_context)
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    self.record(batch)
+                    yield batch
+        except Exception as error:
+            self.line.failed(error)
+            raise
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:
         if self._recent is not None:
@@ -80,7 +102,7 @@ class CallObserver:
         elif line.status == CLIENT_CLOSED_REQUEST and line.error is None:
             # Neither finished nor failed: it was cancelled.
             line.error = "cancelled"
-        line.latency_s = self._elapsed()
+        line.latency_s = self._now() - self._started_at
         if self.account is not None:
             if line.prompt_tokens is not None:
                 self.account.settle(
@@ -117,7 +139,7 @@ async def observe_call(
     )
     if not is_observed and tenancy.keyring.is_open:
         return None
-    clock, started_at = service.clock, service.clock.monotonic()
+    clock = service.clock
     line = RequestLogLine(
         clock.now(),
         context.id,
@@ -136,7 +158,7 @@ async def observe_call(
             parent = record.span.context
         traced = telemetry.start_call(parent, model, kind, request, response_id)
     recent = None if recent_requests is None else recent_requests.add(line)
-    observer = CallObserver(line, None, request_log, lambda: clock.monotonic() - started_at, traced, recent)
+    observer = CallObserver(line, None, request_log, clock.monotonic, traced, recent)
     try:
         # Clients can choose names that an alias matches by a pattern; the slot's own name is one of few.
         account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
@@ -146,31 +168,3 @@ async def observe_call(
         raise
     observer.account = account
     return observer
-
-
-async def _record_batches(
-    batches: AsyncGenerator[list[Event]],
-    line: RequestLogLine,
-    elapsed: Callable[[], float],
-    span_context: SpanContext | None,
-) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches, and record them in the line. Closing it closes `batches`."""
-    if span_context is not None:
-        # For the engine's requests to other servers. Each request has a task of its own, and so a context of its own.
-        CURRENT_SPAN.set(span_context)
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                _record_batch(line, batch, elapsed)
-                yield batch
-    except Exception as error:
-        line.failed(error)
-        raise
-
-
-def _record_batch(line: RequestLogLine, batch: list[Event], elapsed: Callable[[], float]) -> None:
-    # The common case by far, and all that it changes is a count.
-    if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
-        line.output_tokens += len(event.tokens)
-    else:
-        line.record(batch, elapsed())

@@ -42,14 +42,16 @@ class RequestRecord:
     """What is known of a request when its response begins or has ended, for headers and the access log.
 
     owner: whose limits the response's headers report.
+    arrival_time: when its JSON body was complete, on the event loop's clock; None without one.
     call: its last call that used a model; None if there was none, or if nothing observes calls.
     span: of the request; None if it is not traced.
     """
 
-    __slots__ = ("call", "owner", "span")
+    __slots__ = ("arrival_time", "call", "owner", "span")
 
     def __init__(self) -> None:
         self.owner = ""
+        self.arrival_time: float | None = None
         self.span: Span | None = None
         self.call: RequestLogLine | None = None
 

@@ -109,7 +109,9 @@ class HttpRequest:
         has_body = bool(self.content_length) or "transfer-encoding" in self.headers
         if not is_json and (media_type or (has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
-        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
+        body = await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
+        self.record.arrival_time = asyncio.get_running_loop().time()
+        return body
 
     def build_headers(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
         """Build the headers of this request's response."""

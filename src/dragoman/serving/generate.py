@@ -26,12 +26,13 @@ from ..pipeline.prepare import TokenJob
 from ..pipeline.request_queue import QueueShare
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
-from .call_observer import COMPLETIONS, observe_call
+from .call_observer import observe_call
 from .context import RequestContext, build_owner_files
 from .disconnect import cancel_on_disconnect
 from .endpoint import Handler, HttpRequest, JsonResponse
 from .service import Service
 from .streaming import EventBatches, GenerationResponder, RawHeaders, Responder
+from .tenancy import COMPLETIONS
 
 T = TypeVar("T")
 
@@ -321,6 +322,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         wait_for_start=service.generation.start_limiter.acquire,
+        arrival_time=context.record.arrival_time,
     )
 
 

@@ -52,6 +52,7 @@ def build_lifespan(
             _open(service.store),
             # Generations can end, and are counted, until the models have stopped.
             _open(None if service.tenancy.keyring.is_open else service.tenancy.ledger),
+            _open(None if service.tenancy.keyring.is_open else service.tenancy.counters),
             _start_models(service.models),
             _open(background),
             _open(downloads),

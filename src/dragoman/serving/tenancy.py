@@ -2,13 +2,18 @@
 
 A call is admitted by `Tenancy.admit`, which takes a request and a place from its key's counters; its tokens follow once
 its prompt has been counted and when it has ended. A call that is rejected by a limit costs nothing.
+
+Counters that are shared with other processes take one round trip before the call, and one after it: where the tokens of
+the prompt are limited too, everything is taken when they are known.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 
+import msgspec
 from msgspec import Struct
 
 from ..core.errors import BudgetExhausted, RateLimited
@@ -16,11 +21,14 @@ from ..dialects.rate_limits import RateLimitState
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
 from ..tenants.counters import UnmetDemand
+from ..tenants.shared import SharedCounters
 from .auth import Caller, Keyring
 from .clock import Clock
 from .usage import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
 
-REQUESTS, TOKENS, CONCURRENCY = "requests", "tokens", "concurrency"
+REQUESTS, TOKENS, CONCURRENCY, DAY, MONTH = "requests", "tokens", "concurrency", "day", "month"
+COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
+"""Kinds of usage, as in OpenAI's usage routes."""
 SECOND = 1_000_000
 """Microseconds."""
 MAX_SERIES = 1000
@@ -44,6 +52,8 @@ class KeyMetrics:
         self.usage: dict[tuple[str, str], KeyUsage] = {}
         self.rejected: Counter[tuple[str, str]] = Counter()
         self.running: Counter[str] = Counter()
+        self.shared_counters: SharedCounters | None = None
+        """None where the limits are counted in this process alone."""
 
     def find_usage(self, key: str, model: str) -> KeyUsage:
         found = self.usage.get((key, model))
@@ -64,7 +74,9 @@ class Tenancy:
         self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
     ) -> None:
         self.keyring, self.ledger, self.metrics = keyring, ledger, metrics
-        self._counters, self._clock = counters, clock
+        self.counters, self._clock = counters, clock
+        if isinstance(counters, SharedCounters):
+            metrics.shared_counters = counters
 
     def find_share(self, owner: str) -> QueueShare:
         """The owner's share of an engine. One queue for all where there is one key at most."""
@@ -88,29 +100,46 @@ class Tenancy:
         tenant, name = self.keyring.find_tenant(owner), self.keyring.find_name(owner) or ""
         account = CallAccount(self, tenant, UsageKey(owner, name, kind, model, caller.is_background))
         if tenant is not None:
-            self._check_budgets(tenant, name)
-            # Tokens: some must be left. How many the prompt has is not known yet.
-            demands = [*_build_demands(tenant), *_build_concurrency_demand(tenant)]
-            rejection = await self._counters.take(tenant.id, demands)
-            if rejection is not None:
-                raise self._build_error(name, rejection)
+            await self._begin(account, tenant, name)
         self.metrics.running[name] += 1
         return account
 
-    async def charge_prompt(self, tenant: Tenant, name: str, tokens: int) -> None:
-        """Raises RateLimited: the key has fewer tokens left, and its bucket is not full either."""
-        if tenant.tokens_per_minute is None or not tokens:
+    async def _begin(self, account: CallAccount, tenant: Tenant, name: str) -> None:
+        demands = self._build_demands(tenant)
+        # A shared counter is asked once, with the tokens of the prompt; or now, where the request will hardly pass.
+        # Embeddings learn their tokens at the end.
+        waits_for_prompt = self.counters.is_shared and tenant.tokens_per_minute is not None
+        if waits_for_prompt and account.key.kind == COMPLETIONS and self.counters.check(tenant.id, demands) is None:
             return
-        demand = Demand(TOKENS, tenant.tokens_per_minute, amount=tokens, needed=tokens)
-        rejection = await self._counters.take(tenant.id, [demand])
-        if rejection is not None:
-            raise self._build_error(name, rejection)
+        await self._take(tenant, name, demands)
+        account.is_begun = True
 
-    def give_back(self, tenant: Tenant, counter: str, amount: int) -> None:
-        """Give back what was taken; a negative amount takes more, whatever is there."""
-        for demand in (*_build_demands(tenant), *_build_concurrency_demand(tenant)):
-            if demand.counter == counter:
-                self._counters.add(tenant.id, Demand(counter, demand.limit, demand.period, amount=-amount))
+    async def charge_prompt(self, account: CallAccount, tenant: Tenant, tokens: int) -> None:
+        """Raises RateLimited: the key has fewer tokens left, and its bucket is not full either; or, if nothing has been
+        taken yet, as `admit`.
+        """
+        name = account.key.name
+        if not account.is_begun:
+            await self._take(tenant, name, self._build_demands(tenant, tokens))
+            account.is_begun = True
+        elif tenant.tokens_per_minute is not None and tokens:
+            demand = Demand(TOKENS, tenant.tokens_per_minute, amount=tokens, needed=tokens)
+            try:
+                await self._take(tenant, name, [demand])
+            except RateLimited:
+                self.add(tenant, {REQUESTS: -1})
+                raise
+
+    async def _take(self, tenant: Tenant, name: str, demands: list[Demand]) -> None:
+        unmet = await self.counters.take(tenant.id, demands) if demands else None
+        if unmet is not None:
+            raise self._build_error(name, unmet)
+
+    def add(self, tenant: Tenant, amounts: Mapping[str, int]) -> None:
+        """Take amounts from counters, whatever is there; negative ones are given back."""
+        for demand in self._build_demands(tenant):
+            if amount := amounts.get(demand.counter, 0):
+                self.counters.add(tenant.id, msgspec.structs.replace(demand, amount=amount, floor=0))
 
     def read_limits(self, owner: str) -> tuple[RateLimitState, ...]:
         """The state of a key's limits a minute; empty without limits."""
@@ -119,37 +148,64 @@ class Tenancy:
         tenant = self.keyring.peek_tenant(owner)
         if tenant is None:
             return ()
-        states = self._counters.peek(tenant.id, _build_demands(tenant))
+        limits = [demand for demand in self._build_demands(tenant) if demand.period]
         return tuple(
-            RateLimitState(each.counter, each.limit, each.remaining, each.reset_after / SECOND) for each in states
+            RateLimitState(each.counter, each.limit, each.remaining, each.reset_after / SECOND)
+            for each in self.counters.peek(tenant.id, limits)
         )
 
-    def _check_budgets(self, tenant: Tenant, name: str) -> None:
+    def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> list[Demand]:
+        """What a request takes, or needs. Of tokens, one must be left as long as those of its prompt are unknown."""
+        demands: list[Demand] = []
+        if tenant.requests_per_minute is not None:
+            demands.append(Demand(REQUESTS, tenant.requests_per_minute))
+        if tenant.tokens_per_minute is not None:
+            needed = max(1, prompt_tokens)
+            demands.append(Demand(TOKENS, tenant.tokens_per_minute, amount=prompt_tokens, needed=needed))
+        if tenant.concurrent_requests is not None:
+            demands.append(Demand(CONCURRENCY, tenant.concurrent_requests, period=0))
         now = self._clock.now()
-        budgets = (
-            ("day", tenant.tokens_per_day, self.ledger.count_tokens_of_day, start_of_day(now) + 86400),
-            ("month", tenant.tokens_per_month, self.ledger.count_tokens_of_month, end_of_month(now)),
-        )
-        for period, budget, count, end in budgets:
-            if budget is not None and (used := count(tenant.id)) >= budget:
-                self.metrics.count_rejection(name, period)
-                raise BudgetExhausted(
-                    f"You exceeded your current quota: the key `{name}` has used {used} of {budget} tokens of this "
-                    f"{period} (UTC).",
-                    retry_after=end - now,
+        if tenant.tokens_per_day is not None:
+            demands.append(
+                Demand(
+                    DAY,
+                    tenant.tokens_per_day,
+                    period=0,
+                    amount=0,
+                    until=(start_of_day(now) + 86400) * SECOND,
+                    floor=self.ledger.count_tokens_of_day(tenant.id),
                 )
+            )
+        if tenant.tokens_per_month is not None:
+            demands.append(
+                Demand(
+                    MONTH,
+                    tenant.tokens_per_month,
+                    period=0,
+                    amount=0,
+                    until=end_of_month(now) * SECOND,
+                    floor=self.ledger.count_tokens_of_month(tenant.id),
+                )
+            )
+        return demands
 
-    def _build_error(self, name: str, rejection: UnmetDemand) -> RateLimited:
-        demand, state = rejection.demand, rejection.state
+    def _build_error(self, name: str, unmet: UnmetDemand) -> RateLimited:
+        demand, state = unmet.demand, unmet.state
         self.metrics.count_rejection(name, demand.counter)
-        if not demand.period:
+        if demand.until:
+            return BudgetExhausted(
+                f"You exceeded your current quota: the key `{name}` has used {state.used} of {demand.limit} tokens of "
+                f"this {demand.counter} (UTC).",
+                retry_after=demand.until / SECOND - self._clock.now(),
+            )
+        if demand.is_hold:
             return RateLimited(
                 f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
                 "one has ended.",
                 limit=REQUESTS,
                 retry_after=1.0,
             )
-        seconds = rejection.retry_after / SECOND
+        seconds = unmet.retry_after / SECOND
         used = demand.limit - state.remaining
         return RateLimited(
             f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit {demand.limit}, Used {used}, "
@@ -165,20 +221,17 @@ class CallAccount:
     """
 
     def __init__(self, tenancy: Tenancy, tenant: Tenant | None, key: UsageKey) -> None:
-        self._tenancy, self._tenant, self._key = tenancy, tenant, key
+        self._tenancy, self._tenant, self.key = tenancy, tenant, key
         self._charged = 0
         self._counts: UsageCounts | None = None
+        self.is_begun = False
+        """Whether its request and its place were taken."""
 
     async def charge_prompt(self, tokens: int) -> None:
         """Take the prompt's tokens. Raises RateLimited, after which the call has cost nothing."""
-        if self._tenant is None:
-            return
-        try:
-            await self._tenancy.charge_prompt(self._tenant, self._key.name, tokens)
-        except RateLimited:
-            self._tenancy.give_back(self._tenant, REQUESTS, 1)
-            raise
-        self._charged = tokens
+        if self._tenant is not None:
+            await self._tenancy.charge_prompt(self, self._tenant, tokens)
+            self._charged = tokens
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """Note what the engine has used. Called more than once, the last call counts."""
@@ -189,30 +242,18 @@ class CallAccount:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         tenancy, tenant, counts = self._tenancy, self._tenant, self._counts or UsageCounts()
-        tenancy.metrics.running[self._key.name] -= 1
-        if tenant is not None:
-            tenancy.give_back(tenant, CONCURRENCY, 1)
-            # The prompt's tokens of a request that never reached the engine; or the generated ones.
-            tenancy.give_back(tenant, TOKENS, self._charged - counts.tokens)
+        tenancy.metrics.running[self.key.name] -= 1
+        if tenant is not None and self.is_begun:
+            # Of the tokens a minute: the prompt of a request that never reached the engine; or what was generated.
+            tokens = counts.tokens - self._charged
+            tenancy.add(tenant, {CONCURRENCY: -1, TOKENS: tokens, DAY: counts.tokens, MONTH: counts.tokens})
+        elif tenant is not None and (kind is None or not issubclass(kind, RateLimited)):
+            # Its prompt was invalid: that costs a request.
+            tenancy.add(tenant, {REQUESTS: 1})
         if self._counts is None:
             return
-        tenancy.ledger.record(self._key, counts)
-        usage = tenancy.metrics.find_usage(self._key.name, self._key.model)
+        tenancy.ledger.record(self.key, counts)
+        usage = tenancy.metrics.find_usage(self.key.name, self.key.model)
         usage.requests += 1
         usage.prompt_tokens += counts.input
         usage.generation_tokens += counts.output
-
-
-def _build_demands(tenant: Tenant) -> list[Demand]:
-    """What a request takes from the limits a minute, before its tokens are known: one must be left."""
-    demands: list[Demand] = []
-    if tenant.requests_per_minute is not None:
-        demands.append(Demand(REQUESTS, tenant.requests_per_minute))
-    if tenant.tokens_per_minute is not None:
-        demands.append(Demand(TOKENS, tenant.tokens_per_minute, amount=0))
-    return demands
-
-
-def _build_concurrency_demand(tenant: Tenant) -> list[Demand]:
-    limit = tenant.concurrent_requests
-    return [] if limit is None else [Demand(CONCURRENCY, limit, period=0)]

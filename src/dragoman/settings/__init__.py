@@ -6,6 +6,7 @@ from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
 from .generation import GenerationConfig
 from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
+from .ray import RaySettings, read_ray_settings
 from .sources import check_exposure, is_loopback, load_keywords, load_settings, suggest_name
 from .state import load_or_create_key, state_directory
 
@@ -19,6 +20,7 @@ __all__ = [
     "ModelEntries",
     "ModelEntry",
     "Option",
+    "RaySettings",
     "Secret",
     "SettingField",
     "Settings",
@@ -31,6 +33,7 @@ __all__ = [
     "load_keywords",
     "load_or_create_key",
     "load_settings",
+    "read_ray_settings",
     "state_directory",
     "suggest_name",
 ]

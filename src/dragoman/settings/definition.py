@@ -12,6 +12,7 @@ import msgspec
 from .generation import GenerationConfig
 from .model_entries import ModelEntries, ModelEntry
 from .option import Option, Secret
+from .ray import RaySettings
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024
@@ -295,6 +296,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    limits_store: Annotated[
+        str,
+        Option(
+            "Access",
+            "Where the limits of named keys are counted: `memory` (each process for itself), `store` (in the database "
+            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or `redis://...`; `auto` "
+            "is `store` if that is SQLite or PostgreSQL, else `memory`.",
+        ),
+    ] = "auto"
     secret_key: Annotated[
         Secret | None,
         Option(
@@ -595,6 +605,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...],
         Option("Model", "LoRA adapter to serve: a directory or `org/name`. Repeatable.", metavar="NAME=PATH"),
     ] = ()
+    ray: Annotated[
+        RaySettings,
+        Option(
+            "Server",
+            "Replicas, autoscaling and routing of `dragoman deploy`, as JSON or as a section of the configuration "
+            "file; other commands ignore it. See docs/ray.md.",
+            metavar="JSON",
+        ),
+    ] = RaySettings()
     config: Annotated[
         str | None,
         Option("Server", "TOML or YAML configuration file; its keys are the option names."),

@@ -13,6 +13,7 @@ from .fields import SettingField
 from .generation import GenerationConfig
 from .model_entries import Instances, ModelEntries
 from .option import Secret
+from .ray import RaySettings, read_ray_settings
 
 
 def read_value(field: SettingField, raw: object) -> object:
@@ -29,10 +30,13 @@ def read_value(field: SettingField, raw: object) -> object:
         from .entry_reader import read_entries, read_instances  # noqa: PLC0415 - which read settings with this very function
 
         return read_entries(raw, read_value) if field.kind is ModelEntries else read_instances(raw, read_value)
-    reader = {bool: _read_bool, GenerationConfig: _read_generation_config, Secret: _read_secret}.get(
-        field.kind, _read_text
-    )
-    return reader(raw)
+    readers = {
+        bool: _read_bool,
+        GenerationConfig: _read_generation_config,
+        RaySettings: read_ray_settings,
+        Secret: _read_secret,
+    }
+    return readers.get(field.kind, _read_text)(raw)
 
 
 def _read_choice(field: SettingField, raw: object) -> object:

@@ -1,7 +1,7 @@
 // Requests to the server that this page comes from, and to no other.
 
 /** The page is at BASE/ui, also behind a proxy or a mounting application that adds a prefix. */
-export const BASE = new URL(".", location.href).href.replace(/\/$/, "");
+export const BASE = new URL(".", location.href).href.slice(0, -1);
 
 const KEY = "dragoman.key";
 let askForKey = () => {};

@@ -2,10 +2,10 @@
 
 import { h, readProblem, seconds, svg, total, toSpans } from "./dom.js";
 
-/** The samples of a scrape by name: [{labels, value}]. */
+/** The samples of a scrape by name, without vLLM's prefix: [{labels, value}]. */
 export function parseMetrics(text) {
 	const samples = new Map();
-	for (const [, name, labels, value] of text.matchAll(/^([\w:]+)(?:\{(.*)\})? (\S+)/gm)) {
+	for (const [, name, labels, value] of text.matchAll(/^(?:vllm:)?([\w:]+)(?:\{(.*)\})? (\S+)/gm)) {
 		if (!samples.has(name)) samples.set(name, []);
 		samples.get(name).push({ labels: labels || "", value: Number(value) });
 	}
@@ -22,16 +22,11 @@ export function readHistogram(samples, name) {
 		const bound = labels.match(/le="([^"]+)"/)[1].replace("+Inf", "Infinity");
 		totals.set(bound, (totals.get(bound) || 0) + value);
 	}
-	let before = 0;
-	return [...totals].map(([bound, upTo]) => {
-		const entry = { bound: Number(bound), count: upTo - before };
-		before = upTo;
-		return entry;
-	});
+	return [...totals].map(([bound, upTo], at, all) => ({ bound: Number(bound), count: upTo - (all[at - 1]?.[1] ?? 0) }));
 }
 
 /** A quantile, interpolated within its bucket as Prometheus does. */
-export function quantile(buckets, q) {
+function quantile(buckets, q) {
 	let left = q * total(buckets, "count");
 	let low = 0;
 	for (const { bound, count } of buckets) {
@@ -63,13 +58,13 @@ export function drawHistogram(title, buckets) {
 	return draw(title, toSpans(facts), ...bars);
 }
 
-/** series: {label: values} over the same points in time, at most `size`. */
-export function drawLines(title, series, format, size = 120) {
+/** series: {label: values} over the same points in time, at most 120. */
+export function drawLines(title, series, format) {
 	const entries = Object.entries(series);
 	const most = Math.max(...entries.flatMap(([, values]) => values), 1e-6);
 	const lines = entries.map(([, values], at) => svg("polyline", {
 		class: `line${at}`,
-		points: values.map((value, x) => `${(WIDTH * (x + size - values.length)) / (size - 1)},${HEIGHT - (value / most) * (HEIGHT - 4)}`).join(" "),
+		points: values.map((value, x) => `${(WIDTH * (x + 120 - values.length)) / 119},${HEIGHT - (value / most) * (HEIGHT - 4)}`).join(" "),
 	}));
 	const facts = entries.map(([label, values], at) => h(`span.key.line${at}`, `${label} ${format(values.at(-1) ?? 0)}`));
 	return draw(title, [...facts, h("span", `most ${format(most < 1e-5 ? 0 : most)}`)], svg("path", { d: `M0 ${HEIGHT}H${WIDTH}` }), ...lines);
@@ -89,7 +84,7 @@ export function poll(update) {
 }
 
 export function drawTable(caption, heads, rows) {
-	return h("div.scroll", { tabIndex: 0, role: "region", "aria-label": caption }, h("table", h("caption", caption),
+	return h("div.scroll", { tabIndex: 0, role: "region", ariaLabel: caption }, h("table", h("caption", caption),
 		h("thead", h("tr", heads.map((head) => h("th", { scope: "col" }, head)))),
 		h("tbody", rows.map((cells) => h("tr", cells.map((cell) => h("td", cell ?? "–")))))));
 }

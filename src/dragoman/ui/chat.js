@@ -35,11 +35,11 @@ export async function ask(name, conversation, options, { reply, wire, signal, on
 }
 
 export function createChat(app) {
-	const log = h("div.log", { role: "log", "aria-live": "off", "aria-label": "Conversation", tabIndex: 0 });
+	const log = h("div.log", { role: "log", "aria-live": "off", ariaLabel: "Conversation", tabIndex: 0 });
 	const announcer = h("div.hidden", { role: "status" });
 	const previews = h("div.row");
 	const input = h("textarea", {
-		rows: 3, placeholder: "Ask something", "aria-label": "Message",
+		rows: 3, placeholder: "Ask something", ariaLabel: "Message",
 		onpaste: (event) => addFiles(event.clipboardData.files),
 		onkeydown: (event) => {
 			if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -47,7 +47,7 @@ export function createChat(app) {
 			composer.requestSubmit();
 		},
 	});
-	const file = h("input.hidden", { type: "file", accept: "image/*", multiple: true, tabIndex: -1, "aria-label": "Images", onchange: () => addFiles(file.files) });
+	const file = h("input.hidden", { type: "file", accept: "image/*", multiple: true, tabIndex: -1, ariaLabel: "Images", onchange: () => addFiles(file.files) });
 	const attach = quiet("Add images", () => file.click());
 	const sendButton = submitButton("Send");
 	const stopButton = button("Stop", () => running?.abort(), { className: "danger", hidden: true });
@@ -80,7 +80,7 @@ export function createChat(app) {
 	function setImages(next) {
 		images = next;
 		previews.replaceChildren(...images.map((url) => h("span.row.preview", drawImage(url),
-			quiet("×", () => setImages(images.filter((other) => other !== url)), { "aria-label": "Remove image" }))));
+			quiet("×", () => setImages(images.filter((other) => other !== url)), { ariaLabel: "Remove image" }))));
 	}
 
 	/** Answer a node, as a new branch below it. */
@@ -123,7 +123,8 @@ export function createChat(app) {
 
 	function render() {
 		const path = state.current.path();
-		log.replaceChildren(...(path.length ? path.map((node) => (node.role === "assistant" ? renderAnswer(node) : renderTurn(node))) : [renderEmpty()]));
+		log.replaceChildren(...path.map((node) => (node.role === "assistant" ? renderAnswer(node) : renderTurn(node))));
+		if (!path.length) log.append(h("div.group.empty", h("h2", "Ask the model"), h("p", "Through any API of this server, with the tokens and the raw events behind every answer."), h("div.row.centre", SUGGESTIONS.map(suggest))));
 		log.scrollTop = log.scrollHeight;
 		side.refreshChats();
 	}
@@ -132,7 +133,6 @@ export function createChat(app) {
 		input.value = text;
 		composer.requestSubmit();
 	});
-	const renderEmpty = () => h("div.group.empty", h("h2", "Ask the model"), h("p", "Through any API of this server, with the tokens and the raw events behind every answer."), h("div.row.centre", SUGGESTIONS.map(suggest)));
 
 	function renderHead(node, name, actions) {
 		const siblings = state.current.childrenOf(node.parent);
@@ -141,7 +141,7 @@ export function createChat(app) {
 			if (running) return;
 			state.current.choose(siblings[at + step]);
 			render();
-		}, { "aria-label": name, disabled: !siblings[at + step] });
+		}, { ariaLabel: name, disabled: !siblings[at + step] });
 		const branches = siblings.length > 1 && h("span.row", go("‹", -1, "Previous branch"), `${at + 1}/${siblings.length}`, go("›", 1, "Next branch"));
 		return h("div.head", h("strong", name), branches, h("span.actions", actions));
 	}
@@ -153,14 +153,14 @@ export function createChat(app) {
 			? [...(node.images || []).map(drawImage), h("div.text", node.text)]
 			: node.results.map((result) => h("div.call", h("strong", result.name), h("pre", result.text)))));
 		const edit = () => {
-			const area = h("textarea", { rows: 4, value: node.text, "aria-label": "Edit message" });
+			const area = h("textarea", { rows: 4, value: node.text, ariaLabel: "Edit message" });
 			const resend = () => running || answer(state.current.add({ ...node, id: undefined, text: area.value }));
 			body.replaceChildren(area, h("div.row.end", quiet("Cancel", show), button("Send as a new branch", resend, { className: "primary" })));
 			area.focus();
 		};
 		show();
 		const name = isUser ? "You" : "Tool result";
-		return h("article.turn", { "aria-label": name }, renderHead(node, name, isUser ? [copyButton(() => node.text), quiet("Edit", edit)] : []), body);
+		return h("article.turn", { ariaLabel: name }, renderHead(node, name, isUser ? [copyButton(() => node.text), quiet("Edit", edit)] : []), body);
 	}
 
 	function renderAnswer(node) {
@@ -171,7 +171,7 @@ export function createChat(app) {
 		const reasoning = h("details.reasoning", { open: isRunning }, h("summary", "Reasoning"), thoughts);
 		const calls = h("div");
 		const text = h("div.text");
-		const article = h("article.turn", { "aria-label": "Answer" });
+		const article = h("article.turn", { ariaLabel: "Answer" });
 		article.update = () => {
 			reasoning.hidden = !reply.reasoning;
 			thoughts.textContent = reply.reasoning;
@@ -179,12 +179,10 @@ export function createChat(app) {
 			calls.replaceChildren(...reply.calls.map((call) => h("div.call", h("span.tag", "tool call"), " ", h("strong", call.name), h("pre", call.input))));
 		};
 		article.update();
-		const inspect = (name) => () => app.inspect(name, node);
 		const actions = [
 			copyButton(() => reply.text),
 			quiet("Retry", () => answer(state.current.find(node.parent))),
-			quiet("Tokens", inspect("tokens")),
-			quiet("Wire", inspect("wire")),
+			["Tokens", "Wire"].map((name) => quiet(name, () => app.inspect(name.toLowerCase(), node))),
 		];
 		article.append(renderHead(node, `${node.model} · ${DIALECTS[node.dialect].label}`, isRunning ? [] : actions),
 			h("div.body", reasoning, isRunning ? text : prose(reply.text), calls, isRunning && h("span.cursor"),
@@ -218,7 +216,7 @@ export function createChat(app) {
 
 /** An image without an <img>, whose data: URL the page's policy would have to allow. */
 function drawImage(url) {
-	const canvas = h("canvas", { role: "img", "aria-label": "Image" });
+	const canvas = h("canvas", { role: "img", ariaLabel: "Image" });
 	const { type, data } = splitDataUrl(url);
 	const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
 	createImageBitmap(new Blob([bytes], { type })).then((bitmap) => {
@@ -250,7 +248,7 @@ function createSettings(app, render) {
 		control.addEventListener("input", () => saveSettings({ [name]: control.value }));
 		return field(label, control);
 	};
-	const number = (label, name, placeholder, step) => setting(label, name, h("input", { type: "number", min: 0, step, placeholder }));
+	const number = (label, name, step = 1, placeholder = "default") => setting(label, name, h("input", { type: "number", min: 0, step, placeholder }));
 	const choice = (label, name, options) => setting(label, name, select(options));
 	const check = (label, name) => h("label.row", h("input", { type: "checkbox", checked: settings[name], onchange: (event) => saveSettings({ [name]: event.target.checked }) }), label);
 	const group = (title, ...children) => h("details", h("summary", title), h("div.group", children));
@@ -266,14 +264,14 @@ function createSettings(app, render) {
 		choice("Reasoning effort", "effort", [["", "the model's default"], "none", "low", "medium", "high"]),
 		h("div.row", check("Stream", "stream"), check("Log-probabilities", "logprobs")),
 		group("Sampling",
-			h("div.pair", number("Temperature", "temperature", "default", 0.1), number("Max tokens", "maxTokens", "the rest", 1),
-				number("Top p", "topP", "default", 0.05), number("Top k", "topK", "default", 1),
-				number("Seed", "seed", "random", 1), number("Alternatives", "alternatives", "0", 1)),
+			h("div.pair", number("Temperature", "temperature", 0.1), number("Max tokens", "maxTokens", 1, "the rest"),
+				number("Top p", "topP", 0.05), number("Top k", "topK"),
+				number("Seed", "seed", 1, "random"), number("Alternatives", "alternatives", 1, "0")),
 			setting("Stop strings, one on each line", "stop", h("textarea", { rows: 2 }))),
 		group("Tools", editor("Tools, as JSON", "tools", EXAMPLE_TOOLS, checkTools), choice("Tool choice", "toolChoice", [["", "default"], "auto", "required", "none"])),
 		group("Output schema", editor("JSON Schema of the answer", "schema", EXAMPLE_SCHEMA)));
 	const toggle = button("Settings", () => toggle.setAttribute("aria-expanded", element.classList.toggle("open")), { className: "toggle", "aria-expanded": "false", "aria-controls": "settings" });
-	const element = h("aside.side", { "aria-label": "Settings" }, toggle, body);
+	const element = h("aside.side", { ariaLabel: "Settings" }, toggle, body);
 	return {
 		element,
 		refreshChats: () => {

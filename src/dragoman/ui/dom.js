@@ -1,6 +1,6 @@
 // Builds elements out of text nodes. Nothing here parses markup: the server's Trusted Types policy forbids it.
 
-/** Create an element from "tag.class.class"; `on*` of the props is a listener, `aria-*` an attribute. */
+/** Create an element from "tag.class.class"; `on*` of the props is a listener. */
 export function h(selector, props, ...children) {
 	const [tag, ...classes] = selector.split(".");
 	const element = document.createElement(tag);
@@ -9,7 +9,7 @@ export function h(selector, props, ...children) {
 	else {
 		for (const [name, value] of Object.entries(props)) {
 			if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-			else if (name in element && !name.startsWith("aria")) element[name] = value;
+			else if (name in element) element[name] = value;
 			else element.setAttribute(name, value);
 		}
 	}
@@ -45,7 +45,7 @@ export function select(options, value, onchange) {
 export const button = (label, onclick, props) => h("button", { type: "button", onclick, ...props }, label);
 export const quiet = (label, onclick, props) => button(label, onclick, { className: "quiet", ...props });
 
-export const submitButton = (label) => h("button.primary", { type: "submit" }, label);
+export const submitButton = (label) => h("button.primary", label);
 
 export const form = (selector, onsubmit, ...children) => h(selector, {
 	onsubmit: (event) => {
@@ -56,7 +56,16 @@ export const form = (selector, onsubmit, ...children) => h(selector, {
 
 export function copyButton(read) {
 	const control = quiet("Copy", async () => {
-		await navigator.clipboard.writeText(read());
+		const text = read();
+		if (navigator.clipboard) await navigator.clipboard.writeText(text);
+		else {
+			// The API is there only on loopback and over HTTPS.
+			addEventListener("copy", (event) => {
+				event.preventDefault();
+				event.clipboardData.setData("text/plain", text);
+			}, { once: true });
+			document.execCommand("copy");
+		}
 		control.textContent = "Copied";
 		setTimeout(() => (control.textContent = "Copy"), 1200);
 	});
@@ -64,7 +73,7 @@ export function copyButton(read) {
 }
 
 export function seconds(value) {
-	if (value === null || value === undefined) return "–";
+	if ((value ?? null) === null) return "–";
 	if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
 	if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
 	return `${value.toFixed(value < 10 ? 2 : 1)} s`;
@@ -98,7 +107,7 @@ export function parseJson(text, check) {
 /** A text area for JSON with its state below. */
 export function jsonEditor(label, text, onchange, check) {
 	const state = h("small", { role: "status" });
-	const area = h("textarea.code", { rows: 6, spellcheck: false, value: text, "aria-label": label, oninput: () => validate() });
+	const area = h("textarea.code", { rows: 6, spellcheck: false, value: text, ariaLabel: label, oninput: () => validate() });
 	const validate = () => {
 		const { value, problem } = parseJson(area.value, check);
 		area.setAttribute("aria-invalid", Boolean(problem));

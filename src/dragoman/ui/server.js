@@ -2,16 +2,16 @@
 
 import { get, post, send } from "./api.js";
 import { drawHistogram, drawLines, drawTable, parseMetrics, poll, readHistogram, sum, tile } from "./charts.js";
-import { count, h, quiet, readProblem, seconds, showWarnings } from "./dom.js";
+import { count, h, quiet, readProblem, seconds, showWarnings, total } from "./dom.js";
 import { loadModels } from "./state.js";
 
 const MAX_SAMPLES = 120;
 const GAUGES = {
-	generated: "vllm:generation_tokens_total",
-	prompt: "vllm:prompt_tokens_total",
-	cached: "vllm:prompt_tokens_cached_total",
-	running: "vllm:num_requests_running",
-	waiting: "vllm:num_requests_waiting",
+	generated: "generation_tokens_total",
+	prompt: "prompt_tokens_total",
+	cached: "prompt_tokens_cached_total",
+	running: "num_requests_running",
+	waiting: "num_requests_waiting",
 };
 
 export function createServer() {
@@ -29,8 +29,8 @@ export function createServer() {
 		history.push(point);
 		if (history.length > MAX_SAMPLES) history.shift();
 		const values = (name) => history.map((entry) => entry[name]);
-		const cores = samples.get("vllm:kv_cache_usage_perc");
-		const usage = cores && `${((100 * sum(samples, "vllm:kv_cache_usage_perc")) / cores.length).toFixed(1)} %`;
+		const cores = samples.get("kv_cache_usage_perc");
+		const usage = cores && `${((100 * sum(samples, "kv_cache_usage_perc")) / cores.length).toFixed(1)} %`;
 		tiles.replaceChildren(
 			tile("Running", count(point.running)), tile("Waiting", count(point.waiting)),
 			tile("Tokens/s", count(point.generatedRate), `${count(point.generated)} generated`),
@@ -40,8 +40,8 @@ export function createServer() {
 		charts.replaceChildren(
 			drawLines("Tokens per second", { generated: values("generatedRate"), prompt: values("promptRate") }, count),
 			drawLines("Requests", { running: values("running"), waiting: values("waiting") }, count),
-			drawHistogram("Time to first token", readHistogram(samples, "vllm:time_to_first_token_seconds")),
-			drawHistogram("Inter-token latency", readHistogram(samples, "vllm:inter_token_latency_seconds")));
+			drawHistogram("Time to first token", readHistogram(samples, "time_to_first_token_seconds")),
+			drawHistogram("Inter-token latency", readHistogram(samples, "inter_token_latency_seconds")));
 	}
 
 	async function change(action, model) {
@@ -55,7 +55,7 @@ export function createServer() {
 		const unit = (amount, divisor, name) => amount && `${(amount / divisor).toFixed(amount < 10 * divisor ? 1 : 0)} ${name}`;
 		models.replaceChildren(drawTable("Models", ["Model", "State", "Context", "Parameters", "Size", ""], data.map(({ id, status, meta = {} }) => {
 			const { value, failed, progress } = status;
-			const sum = (name) => Object.values(progress).reduce((bytes, file) => bytes + file[name], 0);
+			const sum = (name) => total(Object.values(progress), name);
 			const state = failed ? "failed" : value;
 			const action = value === "loaded" ? "unload" : "load";
 			return [id, h(`span.state.${state}`, state, progress && ` ${((100 * sum("done")) / (sum("total") || 1)).toFixed(0)} %`),

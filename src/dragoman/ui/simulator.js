@@ -15,7 +15,7 @@ const PRESETS = {
 export function createSimulator() {
 	const problem = h("p.bad", { role: "status" });
 	const [tiles, ranks, ports] = ["tiles", "charts", "ports"].map((name) => h(`div.${name}`));
-	const scale = h("input", { type: "number", min: 0.001, step: "any" });
+	const scale = h("input", { type: "number", min: 0.001, step: "any", ariaLabel: "Time scale" });
 	let isFaulty = false;
 
 	const put = async (name, readBody) => {
@@ -24,12 +24,13 @@ export function createSimulator() {
 	};
 	const tryPut = async (name, readBody) => (problem.textContent = await readProblem(put(name, readBody)));
 	const setScale = (value) => tryPut("simulator", () => ({ time_scale: Number(value) }));
-	const speeds = form("form.row", () => setScale(scale.value), scale, h("button", { type: "submit" }, "Apply"), [1, 10, 100].map((value) => quiet(`×${value}`, () => setScale(value))));
+	const speeds = form("form.row", () => setScale(scale.value), scale, h("button", "Apply"), [1, 10, 100].map((value) => quiet(`×${value}`, () => setScale(value))));
 
 	const example = Object.values(PRESETS)[0];
 	const plan = jsonEditor("Fault plan, as JSON", localStorage.getItem(PLAN) || pretty(example), (text, bad) => bad || localStorage.setItem(PLAN, text));
 	const toggle = button("", () => tryPut("faults", () => (isFaulty ? [] : JSON.parse(plan.area.value))), { role: "switch" });
 	const presets = select([["", "Choose an example"], ...Object.keys(PRESETS)], "", (name) => plan.set(pretty(PRESETS[name] || example)));
+	presets.ariaLabel = "Examples of faults";
 
 	async function update() {
 		const [{ data: [simulation] }, faults, { ports: list }] = await Promise.all(["simulator", "faults", "listener"].map((name) => get(`/dragoman/${name}`, { quiet: true })));

@@ -3,7 +3,7 @@
 import { DIALECTS } from "./dialects.js";
 import { pretty } from "./dom.js";
 
-export const SNIPPETS = [["curl", "curl"], ["openai", "Python, openai"], ["anthropic", "Python, anthropic"], ["ollama", "Python, ollama"], ["javascript", "JavaScript"]];
+export const SNIPPETS = ["curl", ["openai", "Python, openai"], ["anthropic", "Python, anthropic"], ["ollama", "Python, ollama"], ["javascript", "JavaScript"]];
 /** Fields that an SDK's method does not have, and takes in `extra_body`. */
 const EXTRA = { chat: ["top_k", "return_token_ids"], responses: ["top_k", "seed", "stop"], messages: ["temperature", "top_p", "top_k", "seed"], ollama: [] };
 
@@ -11,7 +11,8 @@ function python(value, indent = "    ") {
 	const inner = `${indent}    `;
 	if (Array.isArray(value)) return `[${value.map((item) => python(item, indent)).join(", ")}]`;
 	if (value && typeof value === "object") return `{\n${Object.entries(value).map(([key, item]) => `${inner}${JSON.stringify(key)}: ${python(item, inner)},\n`).join("")}${indent}}`;
-	return { true: "True", false: "False", null: "None" }[`${value}`] ?? JSON.stringify(value);
+	const text = JSON.stringify(value);
+	return { true: "True", false: "False", null: "None" }[text] ?? text;
 }
 
 /** dialect: of the body. hasKey: the program reads the key from the environment; it is never written down. */

@@ -16,7 +16,7 @@ const load = (name) => {
 };
 
 export const settings = {
-	model: "", dialect: "chat", system: "", tools: "", schema: "", stream: true, logprobs: true, alternatives: "5", ...load(SETTINGS),
+	dialect: "chat", tools: "", schema: "", stream: true, logprobs: true, alternatives: "5", ...load(SETTINGS),
 };
 
 const NUMBERS = ["temperature", "topP", "topK", "maxTokens", "seed", "alternatives"];

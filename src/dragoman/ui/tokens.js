@@ -68,7 +68,7 @@ export function createTokens(app) {
 				}, visible(token.text ?? `#${token.id}`));
 				return chip;
 			});
-			const box = h("div.tokens", { role: "listbox", "aria-label": label }, chips);
+			const box = h("div.tokens", { role: "listbox", ariaLabel: label }, chips);
 			rove(box, () => chips);
 			return [box, list.length > MAX_SHOWN && h("p", `${list.length - MAX_SHOWN} more are not shown.`)];
 		};
@@ -106,7 +106,7 @@ function describeToken({ text, id, part, isCached, logprob, top }, at, isControl
 	if (logprob !== null) rows.push(["Logprob", logprob.toFixed(4)], ["Probability", percent(Math.exp(logprob))]);
 	const bars = top.map((other) => {
 		const p = Math.exp(other.logprob);
-		return h("tr", h("td", h("code", JSON.stringify(other.text))), h("td", h("meter", { value: p, "aria-label": "Probability" })), h("td.num", percent(p)));
+		return h("tr", h("td", h("code", JSON.stringify(other.text))), h("td", h("meter", { value: p, ariaLabel: "Probability" })), h("td.num", percent(p)));
 	});
 	return [h("dl", rows.filter(([, value]) => value || value === 0).map(([name, value]) => [h("dt", name), h("dd", `${value}`)])), bars.length ? h("table", h("caption", "Alternatives"), bars) : ""];
 }

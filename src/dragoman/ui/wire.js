@@ -51,10 +51,10 @@ function createColumn(dialect) {
 	const body = pre();
 	const answer = h("div.text");
 	const facts = h("div.meta");
-	const events = h("ol.events", { "aria-label": "Events" });
+	const events = h("ol.events", { ariaLabel: "Events" });
 
 	function writeCode() {
-		const example = { system: "", messages: [{ role: "user", text: "Hello" }] };
+		const example = { messages: [{ role: "user", text: "Hello" }] };
 		const sent = last?.wire.body ?? buildBody(dialect, example, { model: state.settings.model, stream: true });
 		code.textContent = snippet(language.value, BASE, dialect, sent, Boolean(readKey()));
 	}

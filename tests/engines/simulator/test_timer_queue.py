@@ -21,6 +21,7 @@ class VirtualSelector(selectors.DefaultSelector):
         self.milliseconds = self.n_waits = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "nothing is scheduled"
         if timeout:
             self.milliseconds += max(1, ceil(timeout * 1000 - 1e-6))
             self.n_waits += 1
@@ -39,6 +40,7 @@ class MillisecondLoop(asyncio.SelectorEventLoop):
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
         self.n_timers += 1
+        assert self.n_timers <= 1000, "the loop spins"
         now = self.time()
         return super().call_at(now + round((when - now) * 1000) / 1000, callback, *args, **kwargs)
 
@@ -66,5 +68,5 @@ def test_each_step_takes_one_timer(step: float) -> None:
     finally:
         loop.close()
     assert loop.n_timers == 50
-    assert min(late) > -0.00001, "a step that ends before its time"
-    assert max(late) < 0.0011
+    assert min(late) > -0.0006
+    assert max(late) < 0.0006

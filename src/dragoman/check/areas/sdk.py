@@ -218,4 +218,5 @@ async def messages_tools(s: Session, client: anthropic.AsyncAnthropic) -> None:
     ) as events:
         final = await events.get_final_message()
     names = [block.name for block in final.content if block.type == "tool_use"]
-    require(names == ["get_time"], f"the calls are {names}")
+    # Only `disable_parallel_tool_use` limits them to one.
+    require(set(names) == {"get_time"}, f"the calls are {names}")

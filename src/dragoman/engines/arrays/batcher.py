@@ -136,7 +136,7 @@ class Batcher(Generic[T, R]):
         """Compute a batch. An exception fails only the calls in it."""
         try:
             results = self._compute([input for _, input in batch])
-        except Exception:
+        except BaseException:
             log.exception("a batch failed")
             for call in dict.fromkeys(call for call, _ in batch):
                 _complete_call(call, EngineError("The engine failed while computing a batch."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import suppress
 from functools import partial
@@ -24,6 +24,7 @@ from ...core.engine import (
     Scheduled,
     TokenOutput,
     TokenRequest,
+    check_ids,
     check_prompt,
 )
 from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
@@ -370,11 +371,5 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
     sampling = request.sampling
-    _check_ids((id for id, _ in sampling.logit_bias), vocab, "logit_bias")
-    _check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
-
-
-def _check_ids(ids: Iterable[int], vocab: int, param: str) -> None:
-    for id in ids:
-        if not 0 <= id < vocab:
-            raise RequestError(f"{param} names token {id}, which is not in 0 to {vocab - 1}.", param=param)
+    check_ids([id for id, _ in sampling.logit_bias], vocab, "logit_bias")
+    check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")

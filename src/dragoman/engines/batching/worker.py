@@ -120,7 +120,7 @@ class Worker:
         while not self._stopping:
             try:
                 outputs = self._run_step()
-            except Exception:
+            except BaseException:  # a panic of a library in Rust is no Exception
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             if self._abandoned:
@@ -139,7 +139,7 @@ class Worker:
     def _offload(self, max_blocks: int) -> bool:
         try:
             return self._stepper.offload(max_blocks)
-        except Exception:
+        except BaseException:
             log.exception("the KV cache could not be saved to disk")
             return False
 
@@ -160,7 +160,7 @@ class Worker:
             return True
         try:
             self._vision_runner.prepare_images(sequence.request.images)
-        except Exception:
+        except BaseException:
             log.exception("the images of %s could not be processed", sequence.request.id)
             return False
         return True

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Pooling, RelevanceScores, ScoreRequest
-from ...core.engine import Health
-from ...core.errors import EngineError, RequestError
+from ...core.engine import Health, check_ids
+from ...core.errors import EngineError
 from ..arrays.batcher import Batcher
 from ..arrays.products import ROWS, BlockSizes
 from ..arrays.vectors import build_embeddings
@@ -49,9 +49,7 @@ class _BatchedEngine:
 
     async def _run(self, inputs: Iterable[EncoderInput]) -> list[Floats]:
         batch = tuple(inputs)
-        invalid = next((id for item in batch for id in item.ids if not 0 <= id < self._vocab), None)
-        if invalid is not None:
-            raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
+        check_ids([id for item in batch for id in item.ids], self._vocab, "input")
         return await self._batcher.run(batch)
 
 

@@ -224,8 +224,11 @@ class LlamaCppEngine:
             )
         except DragomanError as error:
             self._deliver(sequence, Failed(request.id, error.message))
-        except Exception:
-            # For example a matcher that raises: only this sequence fails.
+        except BaseException:
+            # For example a matcher that raises: only this sequence fails. Our own cancellation ends the task.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
             log.exception("%s failed", request.id)
             self._deliver(sequence, Failed(request.id, "The engine failed."))
 

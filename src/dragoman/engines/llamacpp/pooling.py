@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
-from ...core.engine import Health
-from ...core.errors import EngineError, Overloaded, RequestError
+from ...core.engine import Health, check_ids
+from ...core.errors import EngineError, Overloaded
 from ..arrays.vectors import build_embeddings
 from .connection import LlamaCppConnection
 
@@ -43,9 +43,7 @@ class _PoolingEngine:
         return Health(problem is None, problem, count - running, running, self._connection.is_broken)
 
     async def _compute(self, inputs: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
-        invalid = next((id for ids in inputs for id in ids if not 0 <= id < self._vocab), None)
-        if invalid is not None:
-            raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
+        check_ids([id for ids in inputs for id in ids], self._vocab, "input")
         if len(self._tasks) > self._max_waiting:
             raise Overloaded(f"{len(self._tasks)} requests are already queued or running; retry later.")
         task = asyncio.create_task(self._embed(inputs))

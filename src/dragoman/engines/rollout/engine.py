@@ -20,9 +20,10 @@ from ...core.engine import (
     Scheduled,
     TokenOutput,
     TokenRequest,
+    check_prompt,
     check_unenforced_tool_choice,
 )
-from ...core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError
+from ...core.errors import EngineError, Overloaded, QueueFull
 from ...core.events import FinishReason
 from ...core.request import SamplingOptions
 from .executor import DeclaresCapabilities, Executor, Versioned
@@ -89,11 +90,7 @@ class RolloutEngine:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
             raise Overloaded(self.rejection, code="engine_paused")
-        if len(request.prompt) >= self._max_model_len:
-            raise ContextTooLong(limit=self._max_model_len, prompt=len(request.prompt), param="prompt")
-        if not request.prompt or not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab:
-            message = f"The prompt is empty, or contains token ids that are not in 0 to {self._vocab - 1}."
-            raise RequestError(message, param="prompt")
+        check_prompt(request.prompt, self._vocab, self._max_model_len)
         check_unenforced_tool_choice(request)
         if len(self._active) >= self._max_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
@@ -184,7 +181,11 @@ class RolloutEngine:
             # If the weights changed during a call, the version is unknown unless the candidate reports it.
             version = version_before if version_before == self.weight_version else None
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
-        except Exception as error:
+        except BaseException as error:
+            # Only our own cancellation ends the task; whatever else the executor raises is its failure.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
             log.exception("the executor failed")
             message = error.message if isinstance(error, EngineError) else "The executor failed; see the server's log."
             for member in members:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ...core.engine import Tokenizer
-from ...core.errors import ContextTooLong, RequestError
+from ...core.engine import Tokenizer, check_ids
+from ...core.errors import ContextTooLong
 from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, Tool, ToolCall, ToolResult
 from ...core.request import Conversation, GenerateRequest
 
@@ -47,9 +47,7 @@ def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
         case str():
             return request.prompt
         case tuple():
-            unknown = next((id for id in request.prompt if not 0 <= id < tokenizer.vocab_size), None)
-            if unknown is not None:
-                raise RequestError(f"{unknown} is no token of this vocabulary.", param="prompt")
+            check_ids(request.prompt, tokenizer.vocab_size, "prompt")
             return tokenizer.decode(request.prompt)
 
 

@@ -234,8 +234,9 @@ class SimulatorEngine:
         self._register_transfer(request, live, rank)
         self._live[request.id], self._rank_of[request.id] = live, rank
         self._num_arriving += 1
-        arrival = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
-        self._clock.call_at(arrival, lambda at: self._arrive(live, rank, at))
+        # What this server's own front end took is a part of the modelled front end's time, and does not add to it.
+        queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
+        self._clock.call_at(queued_at, lambda at: self._arrive(live, rank, at))
 
     def abort(self, id: str) -> None:
         live = self._live.pop(id, None)
@@ -283,7 +284,7 @@ class SimulatorEngine:
             contents,
             reply,
             rng,
-            arrived_at=self._get_arrival_time(),
+            arrived_at=self._find_arrival_time(request),
             lora=lora,
             fault=fault,
             choice_lengths=self._find_choice_lengths(request),
@@ -350,9 +351,14 @@ class SimulatorEngine:
     def _now(self) -> float:
         return 0.0 if self._timers is None else self._timers.now()
 
-    def _get_arrival_time(self) -> float:
-        """Return the arrival time: requests added in one iteration of the event loop arrive together, as in one message
-        to vLLM's engine core.
+    def _find_arrival_time(self, request: TokenRequest) -> float:
+        """Find when the client's request arrived; without its own time it arrives now."""
+        now = self._get_tick_time()
+        return now if request.arrival_time is None else min(now, self._clock.convert(request.arrival_time))
+
+    def _get_tick_time(self) -> float:
+        """Return the time of this iteration of the event loop: requests added in one iteration arrive together, as in
+        one message to vLLM's engine core.
         """
         if self._tick_time is None:
             self._tick_time = self._now()

@@ -212,6 +212,7 @@ class DataParallelRank:
         self._live: dict[SimulatedSequence, LiveRequest] = {}
         self._tick_at: float | None = None
         """The time for which `tick` is scheduled."""
+        self._last_step_end = 0.0
 
     @property
     def live(self) -> Iterable[LiveRequest]:
@@ -287,12 +288,15 @@ class DataParallelRank:
                 self._images.popitem(last=False)
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
-        """Add a request to the scheduler's queue. The scheduler has checked that it can run."""
+        """Add a request to the scheduler's queue. The scheduler has checked that it can run.
+
+        at: can be in the past, as every deadline that is met late.
+        """
         live.queued_at = at
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
-        self.launch_if_idle(at)
+        self.launch_if_idle(max(at, self._last_step_end))
 
     def launch_if_idle(self, at: float) -> None:
         """Launch a step if none is running."""
@@ -336,6 +340,7 @@ class DataParallelRank:
             return  # A transfer has ended while a step ran, which sees it when it ends.
         self._tick_at = None
         outcome = self.core.commit(at)
+        self._last_step_end = outcome.at
         if outcome.sampled:
             self._deliver_tokens(outcome)
         if outcome.load is not None:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
-from ...core.engine import Health
-from ...core.errors import RequestError
+from ...core.engine import Health, check_ids
 from ..arrays.batcher import Batcher
 from ..arrays.vectors import build_embeddings
 from .attention import CHUNK, CHUNK_BLOCKS, count_chunks
@@ -69,8 +68,6 @@ class TinyEmbedder:
         return self._batcher.health()
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        invalid = next((id for ids in request.inputs for id in ids if not 0 <= id < self._vocab), None)
-        if invalid is not None:
-            raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
+        check_ids([id for ids in request.inputs for id in ids], self._vocab, "input")
         vectors = await self._batcher.run(request.inputs)
         return build_embeddings(vectors, request, self._embedding_info)

@@ -190,7 +190,10 @@ class VllmEngine:
             self._deliver(active, Rejected(request.id, Overloaded(str(error))))
         except DragomanError as error:
             self._deliver(active, Rejected(request.id, error))
-        except Exception:
+        except BaseException:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # our own cancellation
             log.exception("vLLM failed on %s", request.id)
             self._deliver(active, Failed(request.id, "The engine failed while computing this request."))
         finally:

@@ -15,12 +15,13 @@ from ...pipeline.embedding import embed
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ..auth import Access
-from ..call_observer import EMBEDDINGS, observe_call
+from ..call_observer import observe_call
 from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
 from ..generate import WarningSource, collect_warnings, find_queue_share, read_call, request_timeout
 from ..streaming import Responder
+from ..tenancy import EMBEDDINGS
 
 LARGE_RESPONSE = 4096
 """Numbers above which a response is rendered in a thread, so that it does not block the event loop."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from ... import __version__
+from ...pipeline.models import Models
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
@@ -24,25 +26,39 @@ def build_routes() -> Sequence[Route]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a model cannot serve requests."""
+
+    model: str
+    reason: str | None
+
+
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
-    limit = http.service.options.progress_timeout
+    fault = find_fault(http.service.models, http.service.options.progress_timeout)
+    return JsonResponse(b"") if fault is None else JsonResponse(msgspec.json.encode(fault), 503)
+
+
+def find_fault(models: Models, progress_timeout: float) -> Fault | None:
+    """The first fault; None if all engines are ready. progress_timeout: as in the settings."""
     # An engine can hang without dying: requests run, and no event comes.
-    for slot in http.service.models.slots:
+    for slot in models.slots:
         if slot.is_starting:
-            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": f"the model is {slot.status}"}), 503)
-        if slot.stalled_for > limit:
+            return Fault(slot.name, f"the model is {slot.status}")
+        if slot.stalled_for > progress_timeout:
             running = 0 if slot.model is None else slot.model.progress.running
-            reason = f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
-            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": reason}), 503)
-    for model in http.service.models:
+            return Fault(
+                slot.name, f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
+            )
+    for model in models:
         for engine in model.engines:
             state = engine.health()
             if not state.ready:
-                return JsonResponse(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
-    return JsonResponse(b"")
+                return Fault(model.name, state.reason)
+    return None
 
 
 async def live(_: HttpRequest) -> JsonResponse | Responder:

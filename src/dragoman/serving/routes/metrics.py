@@ -354,6 +354,16 @@ class KeyCollector(Collector):
         for key, count in self._key_metrics.running.items():
             running.add_metric((key,), count)
         yield running
+        shared = self._key_metrics.shared_counters
+        if shared is not None:
+            up = GaugeMetricFamily(
+                "dragoman:limits_store_up", "1, or 0 while the store of the limits fails and they apply per process."
+            )
+            up.add_metric((), float(not shared.is_failing))
+            yield up
+            errors = CounterMetricFamily("dragoman:limits_store_errors", "Failed calls of the store of the limits.")
+            errors.add_metric((), shared.errors)
+            yield errors
 
 
 class BuildCollector(Collector):

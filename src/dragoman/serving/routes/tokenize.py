@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio.to_thread
 import msgspec
 
-from ...core.engine import RemoteTokenizer, Tokenizer
+from ...core.engine import RemoteTokenizer, Tokenizer, check_ids
 from ...core.errors import NotFound, RequestError, Unsupported
 from ...core.request import GenerateRequest
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
@@ -88,9 +88,7 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
             raise Unsupported("An upstream does not return the tokens' texts.", param="return_token_strs")
         text = await cancel_on_disconnect(http.on_disconnect, remote.detokenize(call.tokens))
         return JsonResponse(render_detokenize(text), warnings=warnings)
-    invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
-    if invalid_id is not None:
-        raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
+    check_ids(call.tokens, tokenizer.vocab_size, "tokens")
     text = await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)
     if not call.return_token_strs:
         return JsonResponse(render_detokenize(text), warnings=warnings)

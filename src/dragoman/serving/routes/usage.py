@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ...core.errors import NotFound
 from ...dialects.usage import UsageRow, read_usage_query, render_usage
 from ..auth import Access
-from ..call_observer import COMPLETIONS, EMBEDDINGS
 from ..endpoint import Handler, HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
+from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 
 def build_routes() -> Sequence[Route]:

@@ -8,9 +8,24 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from .... import __version__
+from ....core.errors import (
+    AuthenticationError,
+    BodyTooLarge,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    RequestError,
+    UnsupportedMediaType,
+)
 from ....dialects.anthropic.errors import AnthropicErrorBody
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.ollama.answers import OllamaError
+from ....dialects.rate_limits import render_anthropic_rate_limits, render_openai_rate_limits
 from ....dialects.responses.answers import RESPONSE_EVENTS
 from ....dialects.tgi.errors import TgiError
 from ... import envelopes
@@ -56,12 +71,50 @@ _HEADERS: Mapping[str, tuple[object, str]] = {
 }
 _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
     "retry-after": (int, "Seconds after which to try again."),
+    "x-should-retry": (str, "`false` with the 429 of a budget: clients should not retry by themselves."),
     "www-authenticate": (str, "With a 401."),
     "allow": (str, "The route's methods, with a 405."),
 }
 _CACHE_HEADERS: Mapping[str, tuple[object, str]] = {
     "etag": (str, "The version of the response, for `If-None-Match`."),
 }
+_LOCATION_HEADERS: Mapping[str, tuple[object, str]] = {"location": (str, "Where the page is.")}
+_LIMITED = (("requests", "Requests a minute"), ("tokens", "Tokens a minute"))
+_OPENAI_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
+    f"x-ratelimit-{field}-{name}": (type, f"{text} of the key{about}, where it has this limit.")
+    for name, text in _LIMITED
+    for field, type, about in (
+        ("limit", int, ""),
+        ("remaining", int, " that are left"),
+        ("reset", str, ", time until all are available, such as `1m30s`"),
+    )
+}
+_ANTHROPIC_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
+    f"anthropic-ratelimit-{name}-{field}": (type, f"{text} of the key{about}, where it has this limit.")
+    for name, text in _LIMITED
+    for field, type, about in (
+        ("limit", int, ""),
+        ("remaining", int, " that are left"),
+        ("reset", str, ", time when all are available (RFC 3339)"),
+    )
+}
+_ALL_HEADERS = {
+    **_HEADERS,
+    **_ERROR_HEADERS,
+    **_CACHE_HEADERS,
+    **_LOCATION_HEADERS,
+    **_OPENAI_LIMIT_HEADERS,
+    **_ANTHROPIC_LIMIT_HEADERS,
+}
+_BODY_ERRORS = (RequestError("m"), BodyTooLarge("m"), UnsupportedMediaType("m"))
+_GENERATION_ERRORS = (
+    RequestError("m"),
+    ModelNotFound("m"),
+    RateLimited("m"),
+    EngineError("m"),
+    Overloaded("m"),
+    EngineTimeout("m"),
+)
 _GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
     "x-dragoman-timeout": (float, "Seconds after which the answer ends; no longer than the server's own limit."),
     "x-data-parallel-rank": (int, "The engine core that runs the request, where an engine has several."),
@@ -107,7 +160,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
         "components": {
             "schemas": schemas.components,
             "responses": builder.describe_errors(),
-            "headers": _describe_headers(schemas, {**_HEADERS, **_ERROR_HEADERS, **_CACHE_HEADERS}),
+            "headers": _describe_headers(schemas, _ALL_HEADERS),
             "parameters": {
                 name: {"name": name, "in": "header", "description": text, "schema": schemas.refer(type)}
                 for name, (type, text) in _PARAMETERS.items()
@@ -143,9 +196,7 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
         requests += [type for body in operation.bodies if isinstance(body, Form) for type, _ in body.fields.values()]
         requests += [query.type for query in operation.query]
         answers += [type for answer in operation.answers for type in answer.types]
-    requests += [
-        type for headers in (_HEADERS, _ERROR_HEADERS, _CACHE_HEADERS, _PARAMETERS) for type, _ in headers.values()
-    ]
+    requests += [type for headers in (_ALL_HEADERS, _PARAMETERS) for type, _ in headers.values()]
     return Schemas(bodies, requests, answers)
 
 
@@ -216,21 +267,37 @@ class _DocumentBuilder:
 
     def _describe_responses(self, route: Route, operation: Operation) -> Json:
         responses: Json = {}
-        headers = _refer_to_headers((*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ())))
+        given = operation.envelopes or (route.envelope,)
+        dialects = _add_client_envelopes(given)
+        names = (*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ()), *_name_limit_headers(dialects))
+        headers = _refer_to_headers(names)
         for answer in operation.answers:
             response = responses.setdefault(
                 str(answer.status),
                 {"description": answer.description or "The response.", "headers": headers},
             )
+            if 300 <= answer.status < 400:
+                response["headers"] = headers | _refer_to_headers(_LOCATION_HEADERS)
             if answer.media is not None:
                 response.setdefault("content", {})[answer.media] = self._describe_content(answer)
         if operation.is_cached:
             responses["304"] = {"description": "The client has it already.", "headers": headers}
-        given = operation.envelopes or (route.envelope,)
         name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in given)) + "Error"
         self._errors[name] = given
         reference = {"$ref": f"#/components/responses/{name}"}
-        return {**responses, "4XX": reference, "5XX": reference}
+        expected: list[DragomanError] = (
+            [] if route.access is Access.PUBLIC else [AuthenticationError("m"), PermissionDenied("m")]
+        )
+        if operation.bodies:
+            expected += _BODY_ERRORS
+        if operation.generates:
+            expected += _GENERATION_ERRORS
+        if _PLACEHOLDER.search(route.path):
+            expected.append(NotFound("m"))
+        statuses = sorted({each.map_status(error) for each in dialects for error in expected})
+        # Any route may answer with others, such as 421 for another host name.
+        errors = {str(status): reference for status in statuses} | {"4XX": reference, "5XX": reference}
+        return {**responses, **{status: error for status, error in errors.items() if status not in responses}}
 
     def _describe_content(self, answer: ApiAnswer) -> Json:
         if answer.media == BINARY:
@@ -245,11 +312,10 @@ class _DocumentBuilder:
         described: Json = {}
         for name, given in sorted(self._errors.items()):
             types = dict.fromkeys(type for envelope in given for type in _ERRORS[envelope.name])
+            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(given)))
             described[name] = {
                 "description": f"An error, in the format of {' or '.join(envelope.name for envelope in given)}.",
-                "headers": {
-                    header: {"$ref": f"#/components/headers/{header}"} for header in (*_HEADERS, *_ERROR_HEADERS)
-                },
+                "headers": _refer_to_headers(names),
                 "content": {JSON: {"schema": any_of([self._schemas.refer(type) for type in types])}},
             }
         return described
@@ -259,6 +325,20 @@ def _build_event(data: Json) -> Json:
     """The schema of a server-sent event, as OpenAPI 3.2 describes them: its data is a text with JSON."""
     text = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
     return {"type": "object", "properties": {"event": {"type": "string"}, "data": text}, "required": ["data"]}
+
+
+def _add_client_envelopes(given: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
+    """These envelopes, and those that depend on the client's headers."""
+    return [each for one in given for each in (one, one.anthropic) if each is not None]
+
+
+def _name_limit_headers(given: Iterable[ErrorEnvelope]) -> list[str]:
+    """The headers with the limits of a key, as these dialects name them."""
+    renderers = {each.render_rate_limits for each in given}
+    return [
+        *(_OPENAI_LIMIT_HEADERS if render_openai_rate_limits in renderers else ()),
+        *(_ANTHROPIC_LIMIT_HEADERS if render_anthropic_rate_limits in renderers else ()),
+    ]
 
 
 def _refer_to_headers(names: Iterable[str]) -> Json:

@@ -1,0 +1,115 @@
+"""`dragoman deploy`: a server as an application of Ray Serve, on a cluster of its own or on an existing one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from importlib import import_module
+from importlib.util import find_spec
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from ..settings import Settings, SettingsError, load_settings
+from .options import print_error
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 100_000_000
+"""Of a cluster of its own: requests and responses do not go through Ray's object store."""
+
+
+def deploy(
+    model: Annotated[str | None, typer.Argument(help="As for `dragoman serve`.", show_default=False)] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Deploy on this cluster (`auto`, or HOST:PORT) and return. By default a cluster on this machine runs "
+            "until the command is stopped.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The name of the application.")] = "dragoman",
+    replicas: Annotated[str | None, typer.Option(help="Number of replicas.", metavar="N")] = None,
+    max_replicas: Annotated[
+        str | None, typer.Option(help="Scale up to this number of replicas, by load.", metavar="N")
+    ] = None,
+    routing: Annotated[
+        str | None, typer.Option(help="One of prefix, session, load; see docs/ray.md.", metavar="WORD")
+    ] = None,
+) -> None:
+    """Serve a model on a Ray cluster, with replicas (needs `pip install '.[ray]'`)."""
+    overrides = {"replicas": replicas, "max_replicas": max_replicas, "routing": routing}
+    try:
+        settings = load_settings({"model": model, "config": config}, os.environ)
+        _run_on_ray(settings, {key: value for key, value in overrides.items() if value is not None}, address, name)
+    except SettingsError as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
+
+
+def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | None, name: str) -> None:
+    """Deploy; in a cluster of its own, return when a signal has stopped it. Raises SettingsError."""
+    if find_spec("ray") is None:
+        raise SettingsError("Ray is not installed: pip install '.[ray]'")
+    from ..ray.options import HAPROXY_VARIABLE, choose_environment, override_ray  # noqa: PLC0415 - most commands need none
+
+    settings = override_ray(settings, overrides)
+    if address is None:
+        os.environ.update(choose_environment(settings))
+    is_exposed = address is not None and os.environ.get(HAPROXY_VARIABLE) == "1"
+    # Only now: these read the variables.
+    ray: Any = import_module("ray")
+    serve: Any = import_module("ray.serve")
+    from ..ray.application import build_application  # noqa: PLC0415
+
+    try:
+        if address is None:
+            needed = (settings.ray.max_replicas or settings.ray.replicas) * settings.ray.cpus
+            ray.init(
+                address="local",
+                # A reservation, which does not limit what a replica uses: all of them find a place.
+                num_cpus=max(os.cpu_count() or 1, int(needed) + 1),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+            )
+        else:
+            ray.init(address=address)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise SettingsError(f"--address: no cluster: {error}") from error
+    try:
+        location = "HeadOnly" if address is None else "EveryNode"
+        application = build_application(settings, is_exposed=is_exposed)
+        try:
+            try:
+                serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
+            except TimeoutError:
+                # After a minute; it starts nevertheless.
+                log.warning("the proxy of Ray Serve takes long to start")
+            serve.run(application, name=name, route_prefix="/")
+        except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
+            raise SettingsError(f"the application did not start: {error}") from error
+        typer.echo(f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} replicas on Ray.")
+        if address is None:
+            _wait_for_signal()
+    finally:
+        if address is None:
+            serve.shutdown()
+        ray.shutdown()
+
+
+def _wait_for_signal() -> None:
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    stopped.wait()

@@ -1,0 +1,281 @@
+"""Which replica a request should go to, from its body: the one that has its conversation in the KV cache.
+
+All dialects have one set of fields here, as the router sees neither the path nor the headers of a request. It may see
+only the beginning of the body too, so that a body is read as far as it goes. Knows no Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import time
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import zstandard
+
+from ..serving.clock import RandomIdGenerator
+
+TAG_LENGTH = 6
+MAX_ROUTED_BYTES = 256 * 1024
+"""Bytes of a body that are looked at, decompressed."""
+LOAD_FACTOR, LOAD_SLACK = 1.25, 8.0
+"""A replica is passed over if it has more than this many times the mean load of all, and this many requests more."""
+
+RECENT = 3.0
+"""Seconds after which a request is not counted any more unless a replica reports it."""
+
+_ID_TAG = re.compile(rf"^[a-z_]+_([0-9a-f]{{{TAG_LENGTH}}})[0-9a-f]{{{32 - TAG_LENGTH}}}$")
+_PROMPT_FIELDS = ("messages", "input", "prompt", "inputs", "text", "token_ids", "input_ids")
+"""Of Chat, Messages and Ollama; Responses; Completions; TGI; SGLang; tokens."""
+_ITEM_FIELDS = frozenset({"messages", "input"})
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_DECODER = json.JSONDecoder()
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingKey:
+    """What requests that should go to the same replica have in common.
+
+    tag: of the replica that made the id which the request continues.
+    text: of the session, or of the beginning of the prompt.
+    """
+
+    tag: str | None = None
+    text: str | None = None
+
+
+class TaggedIdGenerator:
+    """Ids as of RandomIdGenerator, whose first digits name the replica, so that what continues a response finds it."""
+
+    def __init__(self, replica: str) -> None:
+        self._tag, self._ids = compute_tag(replica), RandomIdGenerator()
+
+    def new(self, prefix: str) -> str:
+        random_id = self._ids.new(prefix)
+        start = len(prefix)
+        return prefix + self._tag + random_id[start + TAG_LENGTH :]
+
+
+def compute_tag(replica: str) -> str:
+    return hashlib.blake2b(replica.encode(), digest_size=TAG_LENGTH // 2).hexdigest()
+
+
+def find_key(body: bytes, session: str | None = None) -> RoutingKey | None:
+    """Find the key of a request; None if any replica will do. Never raises.
+
+    body: of the request, or its beginning; may be compressed.
+    session: the value of the session header.
+    """
+    if session:
+        return RoutingKey(text=f"session {session}")
+    fields = dict(_read_fields(_decompress(body).decode("utf-8", "replace")))
+    if previous := _find_previous_id(fields):
+        match = _ID_TAG.match(previous)
+        return RoutingKey(match[1] if match else None, f"id {previous}")
+    if named := _find_session(fields):
+        return RoutingKey(text=f"session {named}")
+    beginning = _find_beginning(fields)
+    return None if beginning is None else RoutingKey(text=f"{fields.get('model')} {beginning}")
+
+
+def _decompress(body: bytes) -> bytes:
+    """Undo the compressions that can be recognised; another body is no JSON and has no key."""
+    try:
+        if body.startswith(_GZIP):
+            return zlib.decompressobj(wbits=31).decompress(body, MAX_ROUTED_BYTES)
+        if body.startswith(_ZSTD):
+            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+                return reader.read(MAX_ROUTED_BYTES)
+    except (zlib.error, zstandard.ZstdError):
+        return b""
+    return body[:MAX_ROUTED_BYTES]
+
+
+def _read_fields(text: str) -> Iterator[tuple[str, object]]:
+    """Yield the fields of a JSON object until one is cut off. Of a list that is cut off, yield its beginning."""
+    position = _skip_blanks(text, 0)
+    if text[position : position + 1] != "{":
+        return
+    try:
+        while text[position : position + 1] in ("{", ","):
+            name, position = _DECODER.raw_decode(text, _skip_blanks(text, position + 1))
+            position = _skip_blanks(text, position)
+            if not isinstance(name, str) or text[position : position + 1] != ":":
+                return
+            position = _skip_blanks(text, position + 1)
+            if name in _ITEM_FIELDS and text[position : position + 1] == "[":
+                items, position = _read_items(text, position)
+                yield name, items
+            else:
+                value, position = _DECODER.raw_decode(text, position)
+                yield name, value
+            position = _skip_blanks(text, position)
+    except (ValueError, RecursionError):
+        return
+
+
+def _read_items(text: str, position: int) -> tuple[list[object], int]:
+    """Read a list from its bracket on, until it ends or is cut off; then the position is the end of the text."""
+    items: list[object] = []
+    try:
+        position = _skip_blanks(text, position + 1)
+        while text[position : position + 1] not in ("]", ""):
+            item, position = _DECODER.raw_decode(text, position)
+            items.append(item)
+            position = _skip_blanks(text, position)
+            if text[position : position + 1] == ",":
+                position = _skip_blanks(text, position + 1)
+    except (ValueError, RecursionError):
+        return items, len(text)
+    return items, position + 1
+
+
+def _skip_blanks(text: str, position: int) -> int:
+    match = _BLANKS.match(text, position)
+    return position if match is None else match.end()
+
+
+def _find_previous_id(fields: Mapping[str, object]) -> str | None:
+    """The id of the response, conversation or message that a request continues."""
+    thread, conversation = _get_object(fields, "thread"), fields.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = cast("dict[str, object]", conversation).get("id")
+    for value in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def _find_session(fields: Mapping[str, object]) -> str | None:
+    """What a client calls its session: OpenAI's `prompt_cache_key`, and the user id of agents, which contains one."""
+    user = _get_object(fields, "metadata").get("user_id")
+    for value in (fields.get("prompt_cache_key"), user if "session" in str(user) else None):
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def _get_object(fields: Mapping[str, object], name: str) -> dict[str, object]:
+    value = fields.get(name)
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _find_beginning(fields: Mapping[str, object]) -> str | None:
+    """The system prompt and the first message of the user: constant in a conversation, unlike its end."""
+    prompt = next((fields[name] for name in _PROMPT_FIELDS if fields.get(name)), None)
+    if prompt is None:
+        return None
+    parts = [_flatten(fields.get(name)) for name in ("system", "instructions")]
+    if isinstance(prompt, list) and any(isinstance(item, dict) for item in cast("list[object]", prompt)):
+        for item in cast("list[object]", prompt):
+            parts.append(_flatten(item))
+            if isinstance(item, dict) and cast("dict[str, object]", item).get("role") == "user":
+                break
+    else:
+        parts.append(_flatten(prompt))
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
+    """The text of a prompt or message, in whichever of the forms a client writes it; its other content as JSON.
+
+    Agents move `cache_control` from message to message, and then write a text as a list.
+    """
+    match value:
+        case None | "":
+            text = ""
+        case str() | {"text": str()}:
+            text = value if isinstance(value, str) else value["text"]
+        case [int(), *_]:
+            text = json.dumps(value[:1024])
+        case list():
+            text = "\0".join(map(_flatten, cast("list[object]", value)))
+        case {"content": content}:
+            text = _flatten(content)
+        case dict():
+            fields = cast("dict[str, object]", value)
+            text = json.dumps({name: fields[name] for name in fields if name != "cache_control"}, sort_keys=True)
+        case _:
+            text = json.dumps(value)
+    return text
+
+
+def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequence[str]:
+    """The replicas, best first.
+
+    Rendezvous hashing: all routers agree without talking to each other, and a replica that comes or goes moves only its
+    own share of the conversations. Replicas with too much load come last.
+
+    loads: requests that run or wait at each replica.
+    """
+    if key is None:
+        # Of replicas with equal load any.
+        return sorted(loads, key=lambda replica: (loads[replica], random.random()))
+    limit = LOAD_FACTOR * sum(loads.values()) / max(1, len(loads)) + LOAD_SLACK
+
+    def compute_rank(replica: str) -> tuple[bool, bool, bytes]:
+        score = hashlib.blake2b(f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8).digest()
+        return loads[replica] > limit, compute_tag(replica) != key.tag, score
+
+    return sorted(loads, key=compute_rank)
+
+
+class LoadEstimates:
+    """The loads of replicas between their reports, which come every second: those reported, and what was sent since.
+
+    Short requests have ended by then. A replica is assumed to end as many a second as between its last two reports.
+    now: clock, seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._reports: dict[str, _Report] = {}
+        self._sent: deque[tuple[float, str]] = deque()
+
+    def report(self, replica: str, load: float, ended: float) -> None:
+        """Take over what a replica reports, again and again. ended: all requests since its start."""
+        last, now = self._reports.get(replica), self._now()
+        if last is None or (last.load, last.ended) != (load, ended):
+            elapsed = 0.0 if last is None else now - last.time
+            rate = max(0.0, ended - last.ended) / elapsed if last is not None and elapsed else 0.0
+            self._reports[replica] = _Report(load, ended, now, rate)
+
+    def note_sent(self, replica: str) -> None:
+        self._sent.append((self._now(), replica))
+
+    def estimate(self, replicas: Sequence[str]) -> dict[str, float]:
+        now = self._now()
+        while self._sent and self._sent[0][0] < now - RECENT:
+            self._sent.popleft()
+        for replica in self._reports.keys() - set(replicas):
+            del self._reports[replica]
+        loads = {replica: self._reports.get(replica, _NO_REPORT) for replica in replicas}
+        sent = Counter(replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time)
+        return {
+            replica: report.load + max(0.0, sent[replica] - _count_ended(report, now))
+            for replica, report in loads.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a replica reported. rate: requests that ended, a second, before it. time: when it came."""
+
+    load: float
+    ended: float
+    time: float
+    rate: float
+
+
+def _count_ended(report: _Report, now: float) -> float:
+    return report.rate * (now - report.time) if report.rate else 0.0
+
+
+_NO_REPORT = _Report(0.0, 0.0, float("-inf"), 0.0)

@@ -1,0 +1,123 @@
+"""The Ray Serve application: deployments of replicas and of the router, from the settings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from ..launch.secret import load_secret_key
+from ..settings import (
+    FIELDS,
+    RaySettings,
+    Settings,
+    SettingsError,
+    load_settings,
+    suggest_name,
+)
+from .autoscaling import build_policy_arguments
+from .options import BODY_VARIABLE, HAPROXY_VARIABLE, check_settings, find_state_home, override_ray
+from .replica import Replica
+from .router import AffinityRouter, IngressRouter
+
+ray: Any = import_module("ray")
+serve: Any = import_module("ray.serve")
+serve_config: Any = import_module("ray.serve.config")
+
+STATS_INTERVAL = 1.0
+"""Seconds between two reports of a replica's load to the routers."""
+LOOK_BACK = 15.0
+"""Seconds over which the autoscaler takes the mean: more than the 10 between two reports of a replica."""
+ROUTER_REQUESTS = 1000
+"""Questions that a router answers at the same time; Ray's default is 5."""
+
+
+def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray has no types
+    """Build the application, for `serve run dragoman.ray:app` and for configuration files of Ray Serve.
+
+    args: settings by name, and those of `ray`. Others come from the environment, and from the file `config`.
+    Raises SettingsError.
+    """
+    names, ray_names = {field.name for field in FIELDS}, set(RaySettings.__struct_fields__)
+    given = {name.replace("-", "_"): value for name, value in args.items()}
+    for name in given:
+        if name not in names | ray_names:
+            raise SettingsError(f"{name}: unknown setting.{suggest_name(name, lambda field: field.name)}")
+    settings = load_settings({name: value for name, value in given.items() if name in names}, os.environ)
+    settings = override_ray(settings, {name: given[name] for name in given if name in ray_names})
+    return build_application(settings, is_exposed=os.environ.get(HAPROXY_VARIABLE) == "1")
+
+
+def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: ANN401 - as above
+    """Build the application for the cluster that this process is connected to. Raises SettingsError.
+
+    is_exposed: whether other machines reach Ray's proxy, whatever `host` says.
+    """
+    options = settings.ray
+    check_settings(settings, is_exposed=is_exposed)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else []
+    home = find_state_home(settings, nodes)
+    secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
+    uses_haproxy = os.environ.get(HAPROXY_VARIABLE) == "1"
+    replica = serve.deployment(
+        serve.ingress()(Replica),
+        name="Dragoman",
+        # The server has limits and queues of its own, which know tokens, keys and dialects.
+        max_ongoing_requests=settings.max_connections,
+        ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
+        graceful_shutdown_timeout_s=options.drain_timeout,
+        graceful_shutdown_wait_loop_s=0.5,
+        request_router_config=_build_router_config(options),
+        **_build_scaling(options),
+    )
+    # Without what is for Ray alone.
+    served = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
+    application = replica.bind(served, secret, home)
+    if not uses_haproxy or options.routing == "load":
+        return application
+    # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
+    if not hasattr(application, "_with_ingress_request_router"):
+        raise SettingsError("ray: this version of Ray asks no router of ours behind HAProxy: set `routing` to `load`")
+    reads_bodies = options.routing == "prefix"
+    if reads_bodies and os.environ.get(BODY_VARIABLE) != "1":
+        raise SettingsError(
+            f"ray: `routing: prefix` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set `routing`"
+        )
+    router = serve.deployment(
+        serve.ingress()(IngressRouter),
+        name="DragomanRouter",
+        max_ongoing_requests=ROUTER_REQUESTS,
+        ray_actor_options={"num_cpus": 0},
+    )
+    return application._with_ingress_request_router(router.bind(application, reads_bodies=reads_bodies))
+
+
+def _build_router_config(options: RaySettings) -> Any:  # noqa: ANN401 - Ray has no types
+    if options.routing == "load":
+        return serve_config.RequestRouterConfig()
+    return serve_config.RequestRouterConfig(
+        request_router_class=AffinityRouter, request_routing_stats_period_s=STATS_INTERVAL
+    )
+
+
+def _build_scaling(options: RaySettings) -> dict[str, Any]:
+    if options.max_replicas is None:
+        return {"num_replicas": options.replicas}
+    return {
+        "autoscaling_config": serve_config.AutoscalingConfig(
+            initial_replicas=max(options.replicas, options.min_replicas),
+            min_replicas=options.min_replicas,
+            max_replicas=options.max_replicas,
+            target_ongoing_requests=options.target_requests,
+            upscale_delay_s=options.upscale_delay,
+            downscale_delay_s=options.downscale_delay,
+            look_back_period_s=LOOK_BACK,
+            policy=serve_config.AutoscalingPolicy(
+                policy_function="dragoman.ray.autoscaling:LoadPolicy",
+                policy_kwargs=build_policy_arguments(options),
+            ),
+        )
+    }

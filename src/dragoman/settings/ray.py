@@ -1,0 +1,57 @@
+"""Settings of a deployment on Ray Serve: replicas, autoscaling and routing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta, Struct
+
+_AtLeastOne = Annotated[int, Meta(ge=1)]
+_Seconds = Annotated[float, Meta(ge=0, le=86400)]
+
+
+class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The `ray` of a settings file.
+
+    replicas: their number; with max_replicas, how many start first.
+    min_replicas, max_replicas: bounds of autoscaling; without max_replicas the number is fixed.
+    target_requests, target_waiting_tokens, target_kv_usage: what each replica should have on average: requests that
+        run or wait, prompt tokens that wait, and the share of its KV cache in use. The autoscaler adds replicas when
+        any of them is exceeded.
+    upscale_delay, downscale_delay: seconds for which the number must be wrong before it is changed.
+    cpus, gpus: what a replica reserves of its node.
+    routing: `prefix` sends what shares a conversation or a beginning to the same replica, `session` only what has the
+        same session header, `load` sends each request to the least loaded replica.
+    haproxy: use HAProxy instead of Ray's proxy in Python; None if it can be used.
+    drain_timeout: seconds that a replica may take to finish its requests when it is removed.
+    """
+
+    replicas: _AtLeastOne = 1
+    min_replicas: _AtLeastOne = 1
+    max_replicas: _AtLeastOne | None = None
+    target_requests: Annotated[float, Meta(gt=0)] = 32.0
+    target_waiting_tokens: _AtLeastOne = 8192
+    target_kv_usage: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    upscale_delay: _Seconds = 10.0
+    downscale_delay: _Seconds = 300.0
+    cpus: Annotated[float, Meta(ge=0)] = 1.0
+    gpus: Annotated[float, Meta(ge=0)] = 0.0
+    routing: Literal["prefix", "session", "load"] = "prefix"
+    haproxy: bool | None = None
+    drain_timeout: _Seconds = 120.0
+
+
+def read_ray_settings(raw: object) -> RaySettings:
+    """Parse an object, as JSON text or as the value in a file. Raises ValueError."""
+    try:
+        fields = msgspec.json.decode(raw) if isinstance(raw, str) else raw
+        if isinstance(fields, dict):
+            fields = {str(name).replace("-", "_"): value for name, value in cast("dict[Any, Any]", fields).items()}
+        settings = msgspec.convert(fields, RaySettings, strict=False)
+    except msgspec.MsgspecError as error:
+        problem, _, path = str(error).partition(" - at `$.")
+        raise ValueError(f"{path.rstrip('`')}: {problem}" if path else problem) from None
+    if settings.max_replicas is not None and settings.max_replicas < max(settings.min_replicas, settings.replicas):
+        raise ValueError("max_replicas must not be less than min_replicas and replicas")
+    return settings

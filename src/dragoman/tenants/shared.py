@@ -1,0 +1,454 @@
+"""Counters of limits that several processes share: `SharedCounters` over a `LimitsStore`.
+
+A process sends its operations in batches, one at a time: while one is under way, the next ones are collected. So a
+request waits for one round trip, whatever the load, and the store sees each process' operations in order.
+
+- Concurrency belongs to a holder, which is a process: its places are free again when its lease has expired. A process
+  renews its lease while it holds places, so none is lost if it is killed.
+- Every batch has a number, and is applied once: what a broken connection has left uncertain is sent again.
+- While the store fails, each process applies the limits alone, starting from what it last knew of the shared counters.
+  It tells the store what it has taken when the store responds again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter as Multiset
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import EngineError
+from .counters import Counter, CounterState, Demand, LocalCounters, UnmetDemand, find_unmet, is_met
+
+log = logging.getLogger(__name__)
+
+LEASE = 30.0
+"""Seconds after which the places of a process that does not renew its lease are free."""
+TIMEOUT = 2.0
+"""Seconds for one batch."""
+RETRY_INTERVAL = 1.0
+"""Seconds between two tries while the store fails."""
+LOG_INTERVAL = 60.0
+"""Seconds between two lines of the log while the store fails."""
+MAX_BATCH = 64
+"""Takes in a batch, and as many other operations: a store holds locks on all of their keys."""
+HOLDER_RETENTION = 3_600_000_000
+"""Microseconds after its lease for which a store knows a holder, so that a late batch of it is not applied."""
+
+
+class LimitsStoreUnavailable(EngineError):
+    """The store of the limits does not respond, or not correctly."""
+
+    status, code = 503, "limits_store_unavailable"
+
+
+class Operation(Struct, frozen=True):
+    """What one request takes or gives back. is_forced: taken whatever is there."""
+
+    key: str
+    demands: tuple[Demand, ...]
+    is_forced: bool
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Operations of one process.
+
+    holder: of the places that the batch takes. seq: 1, 2, ... for each holder.
+    lease: microseconds; 0 gives up all places.
+    operations: in order.
+    previous: the last batch of a former holder of this process, whose fate is unknown. It will not be applied any more.
+    redo: what has to be taken if it was not applied.
+    places: all places of the process, by key, if it is a new holder.
+    """
+
+    holder: str
+    seq: int
+    lease: int
+    operations: tuple[Operation, ...] = ()
+    previous: tuple[str, int] | None = None
+    redo: tuple[Operation, ...] = ()
+    places: Mapping[str, int] = {}
+
+    def list_keys(self) -> list[str]:
+        """Each key once, in the order in which all processes lock them."""
+        return sorted({*self.places, *(each.key for each in (*self.redo, *self.operations))})
+
+
+class BatchStatus(StrEnum):
+    """EXPIRED: the holder's lease has expired, or the store has lost it. REPEATED: the batch was applied before.
+    Nothing was applied in both cases.
+    """
+
+    APPLIED = "applied"
+    EXPIRED = "expired"
+    REPEATED = "repeated"
+
+
+class Outcome(Struct, frozen=True):
+    """is_taken: whether all demands were met. used: what each counter has used afterwards, as in `Counter`."""
+
+    is_taken: bool
+    used: tuple[int, ...]
+
+
+class BatchResult(Struct, frozen=True):
+    """outcomes: of `Batch.operations`."""
+
+    status: BatchStatus
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class LimitsStore(Protocol):
+    """Where the counters are. Every method can raise LimitsStoreUnavailable."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def apply(self, batch: Batch) -> BatchResult:
+        """Apply a batch atomically, in one round trip. It must end soon after it was cancelled."""
+        ...
+
+
+class Holder(Struct):
+    """expires: microseconds of Unix time."""
+
+    expires: int
+    seq: int
+
+
+class KeyState:
+    """The counters of a key, and its places by holder."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, Counter] = {}
+        self.places: dict[str, int] = {}
+
+
+def apply_batch(
+    batch: Batch, now: int, find_state: Callable[[str], KeyState], holders: dict[str, Holder]
+) -> BatchResult:
+    """Apply a batch to the states of its keys. What the stores that are servers compute is defined by this function.
+
+    now: microseconds of Unix time.
+    """
+    own = holders.get(batch.holder)
+    if own is not None and own.seq >= batch.seq:
+        return BatchResult(BatchStatus.REPEATED)
+    if batch.seq > 1 and (own is None or own.expires <= now):
+        return BatchResult(BatchStatus.EXPIRED)
+    redo = batch.redo
+    if batch.previous is not None:
+        former, seq = batch.previous
+        known = holders.get(former)
+        if known is not None and known.seq >= seq:
+            redo = ()
+        holders[former] = Holder(now, seq)
+    holders[batch.holder] = Holder(now + batch.lease, batch.seq)
+    for id in [id for id, holder in holders.items() if holder.expires <= now - HOLDER_RETENTION]:
+        del holders[id]
+    live = {id for id, holder in holders.items() if holder.expires > now}
+    for key, number in batch.places.items():
+        find_state(key).places[batch.holder] = number
+    for operation in redo:
+        _apply_operation(operation, find_state(operation.key), batch.holder, live, now)
+    outcomes = [_apply_operation(each, find_state(each.key), batch.holder, live, now) for each in batch.operations]
+    return BatchResult(BatchStatus.APPLIED, tuple(outcomes))
+
+
+def _apply_operation(operation: Operation, state: KeyState, holder: str, live: set[str], now: int) -> Outcome:
+    for dead in [each for each in state.places if each not in live]:
+        del state.places[dead]
+    counters: list[Counter] = []
+    for demand in operation.demands:
+        counter = state.counters.setdefault(demand.counter, Counter(now)) if not demand.is_hold else Counter(now)
+        if demand.is_hold:
+            counter.used = sum(state.places.values())
+        counter.advance(demand, now)
+        counters.append(counter)
+    is_taken = operation.is_forced or all(
+        is_met(demand, counter.used) for demand, counter in zip(operation.demands, counters, strict=True)
+    )
+    if is_taken:
+        for demand, counter in zip(operation.demands, counters, strict=True):
+            counter.add(demand)
+            if demand.is_hold:
+                state.places[holder] = max(0, state.places.get(holder, 0) + demand.amount)
+    return Outcome(is_taken, tuple(counter.used for counter in counters))
+
+
+class _Take(Struct):
+    """A take that waits for the store."""
+
+    key: str
+    demands: tuple[Demand, ...]
+    future: asyncio.Future[UnmetDemand | None]
+
+
+class SharedCounters:
+    """The counters of one process that shares them with others. A `lifespan.LifespanResource`.
+
+    read_clock: monotonic seconds. lease, timeout: seconds.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self, store: LimitsStore, read_clock: Callable[[], float], *, lease: float = LEASE, timeout: float = TIMEOUT
+    ) -> None:
+        self._store, self._read_clock = store, read_clock
+        self._lease, self._timeout = lease, timeout
+        self._known = LocalCounters(read_clock)
+        """What this process knows of the shared counters; the limits while the store fails."""
+        self._takes: list[_Take] = []
+        self._adds: dict[tuple[str, str], Demand] = {}
+        """What is to be taken whatever is there, summed up by counter."""
+        self._places: Multiset[str] = Multiset()
+        """Places that this process holds, by key."""
+        self._recovery: Batch | None = None
+        self._failed_at: float | None = None
+        self._logged_at = 0.0
+        self._wake, self._retry, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._settled.set()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._use_new_holder()
+        self.errors = 0
+        """Batches that failed."""
+
+    @property
+    def is_failing(self) -> bool:
+        return self._failed_at is not None
+
+    async def open(self) -> None:
+        await self._store.open()
+        self._is_closing = False
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Send what is left, and give up all places."""
+        if self._task is not None:
+            self._is_closing = True
+            self._wake.set()
+            self._retry.set()
+            await self._task
+            self._task = None
+        await self._store.close()
+
+    async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
+        if self.is_failing or self._task is None:
+            return self._take_alone(key, tuple(demands))
+        future: asyncio.Future[UnmetDemand | None] = asyncio.get_running_loop().create_future()
+        self._takes.append(_Take(key, tuple(demands), future))
+        self._notify()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Decided, but this task was cancelled before it could learn that.
+            if future.done() and not future.cancelled() and future.result() is None:
+                self._give_back(key, demands)
+            raise
+
+    def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
+        return self._known.check(key, demands)
+
+    def add(self, key: str, demand: Demand) -> None:
+        self._known.add(key, demand)
+        if demand.is_hold:
+            self._places[key] += demand.amount
+        self._queue_add(key, demand)
+        self._notify()
+
+    def peek(self, key: str, demands: Sequence[Demand]) -> tuple[CounterState, ...]:
+        return self._known.peek(key, demands)
+
+    async def settle(self) -> None:
+        """Wait until the store has everything, or fails."""
+        if self._task is not None:
+            await self._settled.wait()
+
+    async def renew(self) -> None:
+        """Renew the lease now; if the store fails, try again now."""
+        self._notify()
+        self._retry.set()
+        await self._settled.wait()
+
+    def _notify(self) -> None:
+        self._settled.clear()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait_for_work()
+            while await self._send() and (self._takes or self._adds or self._recovery is not None):
+                pass
+            self._settled.set()
+            if self._is_closing:
+                await self._give_up_lease()
+                return
+
+    async def _wait_for_work(self) -> None:
+        """Until there is something to send, or the lease has to be renewed, or the store may respond again."""
+        if self.is_failing:
+            event, wait = self._retry, RETRY_INTERVAL
+        else:
+            event, wait = self._wake, self._lease / 3 if self._places.total() else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await event.wait()
+
+    async def _send(self) -> bool:
+        """Send one batch; whether the store has accepted it or it can be sent in another form."""
+        self._wake.clear()
+        self._retry.clear()
+        batch, takes = self._build_batch()
+        try:
+            async with asyncio.timeout(self._timeout):
+                result = await self._store.apply(batch)
+        # Whatever a driver raises: without this task every request with a limit would wait for ever.
+        except Exception as error:
+            self._fail(batch, takes, error)
+            return False
+        if self._failed_at is not None:
+            log.warning("the limits store responds again after %.0f s", self._read_clock() - self._failed_at)
+            self._failed_at = None
+        if self._recovery is not None:
+            self._recovery = None
+            self._seq += 1
+        elif result.status is BatchStatus.APPLIED:
+            self._seq += 1
+            self._contacted_at = self._read_clock()
+            self._accept(batch, takes, result.outcomes)
+        else:
+            # The process was suspended for longer than its lease, or the store was emptied. Nothing was applied.
+            self._takes[:0] = takes
+            self._recover(None, [each for each in batch.operations if each.is_forced])
+        return True
+
+    def _build_batch(self) -> tuple[Batch, list[_Take]]:
+        """The next batch, and the takes that it contains."""
+        if self._recovery is not None:
+            return self._recovery, []
+        adds = [Operation(key, (demand,), is_forced=True) for (key, _), demand in list(self._adds.items())[:MAX_BATCH]]
+        for add in adds:
+            del self._adds[add.key, add.demands[0].counter]
+        takes, self._takes = self._takes[:MAX_BATCH], self._takes[MAX_BATCH:]
+        gives_places = any(add.demands[0].is_hold for add in adds)
+        if not self._places.total() and not gives_places and self._is_idle():
+            # A lease without places is not renewed.
+            self._use_new_holder()
+        operations = (*adds, *(Operation(take.key, take.demands, is_forced=False) for take in takes))
+        return self._new_batch(operations), takes
+
+    def _is_idle(self) -> bool:
+        return self._read_clock() - self._contacted_at > self._lease / 2
+
+    def _new_batch(self, operations: tuple[Operation, ...] = ()) -> Batch:
+        lease = round(self._lease * 1_000_000)
+        return Batch(holder=self._holder, seq=self._seq, lease=lease, operations=operations)
+
+    def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[Outcome]) -> None:
+        for operation, outcome in zip(batch.operations, outcomes, strict=True):
+            for demand, used in zip(operation.demands, outcome.used, strict=True):
+                self._known.replace(operation.key, demand, used)
+        for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
+            if not outcome.is_taken:
+                unmet = find_unmet(take.demands, outcome.used)
+                assert unmet is not None
+                self._resolve(take, unmet)
+                continue
+            for demand in take.demands:
+                if demand.is_hold:
+                    self._places[take.key] += demand.amount
+            self._resolve(take, None)
+
+    def _resolve(self, take: _Take, unmet: UnmetDemand | None) -> None:
+        if not take.future.done():
+            take.future.set_result(unmet)
+        elif unmet is None:
+            # Its request was cancelled.
+            self._give_back(take.key, take.demands)
+
+    def _give_back(self, key: str, demands: Sequence[Demand]) -> None:
+        for demand in demands:
+            if demand.amount:
+                self.add(key, msgspec.structs.replace(demand, amount=-demand.amount))
+
+    def _fail(self, batch: Batch, takes: list[_Take], error: Exception) -> None:
+        """Go on alone: decide what waits for the store, and prepare what it has to know when it responds again."""
+        self.errors += 1
+        now = self._read_clock()
+        if self._failed_at is None or now - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = now
+            reason = str(error) or f"no response within {self._timeout:g} s"
+            log.error("the limits store fails; each process applies the limits alone until it responds: %s", reason)
+        if self._failed_at is None:
+            self._failed_at = now
+        if self._recovery is None:
+            forced = [each for each in batch.operations if each.is_forced]
+            for take in takes:
+                unmet = self._known.check(take.key, take.demands)
+                if unmet is None:
+                    self._note_taken(take.key, take.demands)
+                    forced.append(Operation(take.key, take.demands, is_forced=True))
+                self._resolve(take, unmet)
+            self._recover((batch.holder, batch.seq), forced)
+        waiting, self._takes = self._takes, []
+        for take in waiting:
+            self._resolve(take, self._take_alone(take.key, take.demands))
+
+    def _recover(self, previous: tuple[str, int] | None, forced: list[Operation]) -> None:
+        """Prepare the first batch of a new holder: all places of this process, and what the last batch has taken."""
+        redo = [
+            Operation(each.key, demands, is_forced=True)
+            for each in forced
+            if (demands := tuple(demand for demand in each.demands if not demand.is_hold))
+        ]
+        self._use_new_holder()
+        places = {key: number for key, number in self._places.items() if number}
+        self._adds = {name: demand for name, demand in self._adds.items() if not demand.is_hold}
+        batch = self._new_batch()
+        self._recovery = msgspec.structs.replace(batch, previous=previous, redo=tuple(redo), places=places)
+
+    def _take_alone(self, key: str, demands: tuple[Demand, ...]) -> UnmetDemand | None:
+        unmet = self._known.check(key, demands)
+        if unmet is None:
+            self._note_taken(key, demands)
+            for demand in demands:
+                self._queue_add(key, demand)
+        return unmet
+
+    def _note_taken(self, key: str, demands: tuple[Demand, ...]) -> None:
+        for demand in demands:
+            self._known.add(key, demand)
+            if demand.is_hold:
+                self._places[key] += demand.amount
+
+    def _queue_add(self, key: str, demand: Demand) -> None:
+        # Budgets: the store of usage tells what was used meanwhile (`Demand.floor`).
+        if not demand.amount or (demand.until and self.is_failing):
+            return
+        queued = self._adds.get((key, demand.counter))
+        amount = demand.amount
+        if queued is not None and queued.until == demand.until:
+            amount += queued.amount
+        self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
+
+    def _use_new_holder(self) -> None:
+        self._holder, self._seq = secrets.token_hex(8), 1
+        self._contacted_at = self._read_clock()
+
+    async def _give_up_lease(self) -> None:
+        if self.is_failing:
+            return
+        batch = Batch(holder=self._holder, seq=self._seq, lease=0)
+        with suppress(LimitsStoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self._store.apply(batch)

@@ -1,0 +1,145 @@
+"""A Ray cluster of this machine, started by `dragoman deploy`, and what tests do to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STARTUP = 400.0
+"""Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
+
+
+@dataclass
+class Cluster:
+    """A running cluster. log: what the command has printed so far."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: list[str]
+
+    def list_replicas(self) -> list[int]:
+        """The process ids of the replicas."""
+        return [
+            id
+            for id, command in list_descendants(self.process.pid)
+            if "ServeReplica:dragoman:Dragoman:" in f"{command}:"
+        ]
+
+    def list_direct_urls(self) -> list[str]:
+        """The replicas' own addresses, behind HAProxy."""
+        found = re.findall(r"dragoman_Dragoman \S+ -- Started HTTP server on port (\d+)", "".join(self.log))
+        return [f"http://127.0.0.1:{port}" for port in found]
+
+
+def list_descendants(root: int) -> list[tuple[int, str]]:
+    """Process ids and command lines of all processes that this one has started, directly or not."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            id, status = int(folder.name), (folder / "stat").read_text()
+            parents[id] = int(status.rpartition(")")[2].split()[1])
+            commands[id] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        except (OSError, ValueError):
+            continue  # It has just ended.
+    found = {root}
+    while added := {id for id, parent in parents.items() if parent in found} - found:
+        found |= added
+    return [(id, commands[id]) for id in sorted(found - {root})]
+
+
+@contextmanager
+def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str] | None = None) -> Generator[Cluster]:
+    """Run `dragoman deploy` with these arguments until the end of the context. settings: of the file."""
+    # Ray's sockets are below it, and their paths may have 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    port = find_free_port()
+    (folder / "dragoman.yaml").write_text(f"port: {port}\n{settings}")
+    command = [sys.executable, "-m", "dragoman", "deploy", "--config", str(folder / "dragoman.yaml"), *arguments]
+    process = subprocess.Popen(
+        command,
+        env=build_environment(folder) | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log: list[str] = []
+    is_up = threading.Event()
+    reader = threading.Thread(target=read_log, args=(process, log, is_up))
+    reader.start()
+    try:
+        is_up.wait(STARTUP)
+        assert process.poll() is None, "".join(log[-20:])
+        assert any(line.startswith("Serving on ") for line in log), "".join(log[-20:])
+        yield Cluster(f"http://127.0.0.1:{port}", process, log)
+    finally:
+        stop(process)
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def build_environment(folder: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DRAGOMAN_"))}
+    # Caches of bytecode: dozens of processes import the same modules.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    source = str(Path(__file__).parents[2] / "src")
+    return environment | {
+        "HOME": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH")))),
+        "RAY_TMPDIR": str(folder),
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "h" / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "h" / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "h" / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder / "h"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "h" / "state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(find_free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(find_free_port()),
+        "XDG_STATE_HOME": str(folder),
+    }
+
+
+def read_log(process: subprocess.Popen[str], log: list[str], is_up: threading.Event) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        log.append(line)
+        if line.startswith("Serving on "):
+            is_up.set()
+    is_up.set()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End the cluster; whatever is left of it too."""
+    started = list_descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for id, command in started:
+        try:
+            now = Path(f"/proc/{id}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            if now == command:
+                os.kill(id, signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            continue

@@ -1,0 +1,63 @@
+"""The Serve application that is built from settings, and the manifest for KubeRay. Ray is needed, and no cluster."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dragoman.ray.options import BODY_VARIABLE, HAPROXY_VARIABLE
+from dragoman.settings import SettingsError
+
+pytest.importorskip("ray.serve", reason="needs ray[serve]")
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(autouse=True)
+def proxy_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HAPROXY_VARIABLE, raising=False)
+
+
+def build(**args: object) -> Any:
+    return import_module("dragoman.ray").app(args)
+
+
+def test_arguments_are_settings_and_those_of_ray() -> None:
+    deployment = build(model="tiny", replicas="3", cpus=0.5, **{"max-connections": "99"})._bound_deployment
+    assert deployment.num_replicas == 3
+    assert deployment.max_ongoing_requests == 99
+    assert deployment.ray_actor_options["num_cpus"] == 0.5
+    scaled = build(model="tiny", max_replicas=4, target_requests=7)._bound_deployment
+    policy = scaled._deployment_config.autoscaling_config
+    assert (policy.min_replicas, policy.max_replicas, policy.target_ongoing_requests) == (1, 4, 7)
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(SettingsError, match=r"modell: unknown setting\. Did you mean model\?"):
+        build(modell="tiny")
+    with pytest.raises(SettingsError, match="ray: replicas: Expected `int` >= 1"):
+        build(model="tiny", replicas=0)
+
+
+def test_behind_haproxy_access_must_be_decided_and_the_router_must_see_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HAPROXY_VARIABLE, "1")
+    monkeypatch.delenv(BODY_VARIABLE, raising=False)
+    with pytest.raises(SettingsError, match="api_key: with HAProxy"):
+        build(model="tiny")
+    with pytest.raises(SettingsError, match=f"needs {BODY_VARIABLE}=1"):
+        build(model="tiny", no_auth=True)
+    assert build(model="tiny", no_auth=True, routing="load")._ingress_request_router is None
+    router = build(model="tiny", no_auth=True, routing="session")._ingress_request_router
+    assert router._bound_deployment.name == "DragomanRouter"
+
+
+def test_the_manifest_for_kuberay_has_the_form_that_ray_expects() -> None:
+    manifest = Path(__file__).parents[2] / "deploy/kuberay/rayservice.yaml"
+    _, service = yaml.safe_load_all(manifest.read_text())
+    schema: Any = import_module("ray.serve.schema").ServeDeploySchema
+    read = schema.model_validate(yaml.safe_load(service["spec"]["serveConfigV2"]))
+    assert [application.import_path for application in read.applications] == ["dragoman.ray:app"]

@@ -1,0 +1,90 @@
+"""Scaling up and down by load on a real cluster of this machine, behind Ray's proxy in Python."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+
+from .cluster import Cluster, run_cluster
+
+pytest.importorskip("ray.serve", reason="needs ray[serve]")
+
+pytestmark = pytest.mark.ray
+
+SETTINGS = """\
+model: sim
+served-model-name: sim
+sim-output-tokens: "60"
+ray:
+  {cpus: 0.5, max-replicas: 2, target-requests: 6, upscale-delay: 2, downscale-delay: 2, drain-timeout: 60,
+   haproxy: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[Cluster]:
+    with run_cluster(settings=SETTINGS) as cluster:
+        yield cluster
+
+
+def stream_story(client: httpx2.Client, text: str, session: str = "") -> str:
+    """The id of a streamed answer that was checked to be whole."""
+    body = {"model": "sim", "input": text, "stream": True}
+    with client.stream("POST", "/v1/responses", json=body, headers={"x-session-id": session}) as answer:
+        assert answer.status_code == 200, answer.read()
+        events = [line for line in answer.iter_lines() if line.startswith("data: {")]
+    last = json.loads(events[-1].removeprefix("data: "))
+    assert last["type"] == "response.completed", last
+    return last["response"]["id"]
+
+
+def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -> None:
+    # A worker of Ray's gets its name a moment after the replica answers.
+    wait_until(lambda: len(cluster.list_replicas()) == 1)
+    ids: list[str] = []
+    may_stop = threading.Event()
+
+    def stream_stories(number: int) -> None:
+        with httpx2.Client(base_url=cluster.url, timeout=120) as client:
+            while not may_stop.is_set():
+                ids.append(stream_story(client, f"story {number}"))
+
+    with ThreadPoolExecutor(10) as pool:
+        running = [pool.submit(stream_stories, number) for number in range(10)]
+        wait_until(lambda: len({id[5:11] for id in ids}) == 2 or any(story.done() for story in running))
+        may_stop.set()
+        for story in running:
+            story.result()
+    # The ids name the replicas that made them.
+    assert len({id[5:11] for id in ids}) == 2
+    with httpx2.Client(base_url=cluster.url, timeout=120) as client:
+        # One of the replicas stops while these run.
+        with ThreadPoolExecutor(2) as pool:
+            may_stop.clear()
+            running = [pool.submit(stream_stories, number) for number in range(2)]
+            wait_until(lambda: len(cluster.list_replicas()) == 1 or any(story.done() for story in running))
+            may_stop.set()
+            for story in running:
+                story.result()
+        # What a replica stored that is gone now.
+        assert {client.get(f"/v1/responses/{id}").status_code for id in ids} == {200}
+
+
+def test_the_session_header_is_seen_behind_the_proxy_in_python(cluster: Cluster) -> None:
+    with httpx2.Client(base_url=cluster.url, timeout=120) as client:
+        assert len({stream_story(client, text, "one")[5:11] for text in ("a", "b")}) == 1
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Ask again and again. Ray tells other processes nothing of its replicas."""
+    pause = threading.Event()
+    for _ in range(1200):
+        if condition():
+            return
+        pause.wait(0.1)
+    raise AssertionError("it has not happened in two minutes")

@@ -1,0 +1,212 @@
+"""Limits of two servers that share them, over HTTP. Time is moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.store import MemoryStore, SqliteStore
+from dragoman.tenants import Tenant
+from dragoman.tenants.shared import Batch, BatchResult, LimitsStoreUnavailable, SharedCounters
+from dragoman.tenants.sqlite_limits import SqliteLimits
+from tests.hardening.test_fairness import SteppedEvents
+from tests.serving.responses.house import lifespan
+
+from .test_tenancy import CHAT, Moved, Server, serving, tenant
+
+COMPLETION = {"model": "m", "prompt": "one two three four five six"}
+
+
+class CountedLimits(SqliteLimits):
+    """Counts its round trips; fails while `is_down`."""
+
+    trips = 0
+    is_down = False
+
+    async def apply(self, batch: Batch) -> BatchResult:
+        self.trips += 1
+        if self.is_down:
+            raise LimitsStoreUnavailable("the disk is gone")
+        return await super().apply(batch)
+
+
+@dataclass
+class Replica:
+    server: Server
+    limits: CountedLimits
+    counters: SharedCounters
+
+
+@asynccontextmanager
+async def replicas(path: Path, keys: dict[str, Tenant], clock: Moved, number: int = 2) -> AsyncGenerator[list[Replica]]:
+    async with AsyncExitStack() as stack:
+        started: list[Replica] = []
+        for _ in range(number):
+            limits = CountedLimits(path / "limits.db", lambda: round(clock.now() * 1_000_000))
+            counters = SharedCounters(limits, clock.monotonic)
+            store = SqliteStore(path / "store.db", now=clock.now)
+            server = await stack.enter_async_context(serving(keys, store=store, counters=counters, clock=clock))
+            started.append(Replica(server, limits, counters))
+        yield started
+
+
+async def test_requests_and_tokens_of_both_servers_count(tmp_path: Path) -> None:
+    clock = Moved()
+    keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=1000)}
+    async with replicas(tmp_path, keys, clock) as servers:
+        used = 0
+        for number in range(4):
+            answer = await servers[number % 2].server.post("a")
+            await servers[number % 2].counters.settle()
+            used += answer.json()["usage"]["total_tokens"]
+            assert answer.headers["x-ratelimit-remaining-requests"] == str(3 - number)
+        for each in servers:
+            refused = await each.server.post("a")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
+            assert refused.headers["x-ratelimit-remaining-tokens"] == str(1000 - used)
+        clock.elapsed = 15
+        assert [(await each.server.post("a")).status_code for each in servers] == [200, 429]
+
+
+async def test_a_prompt_that_is_longer_than_the_tokens_left_costs_nothing(tmp_path: Path) -> None:
+    clock = Moved()
+    async with replicas(tmp_path, {"a": tenant("a", requests_per_minute=10, tokens_per_minute=60)}, clock) as servers:
+        assert (await servers[0].server.post("a", "/v1/completions", COMPLETION)).status_code == 200
+        await servers[0].counters.settle()
+        for each in servers:
+            refused = await each.server.post("a", "/v1/completions", {"model": "m", "prompt": "word " * 59})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")
+            assert refused.headers["x-ratelimit-remaining-requests"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, 0),
+        ({"requests_per_minute": 9}, 1),
+        ({"requests_per_minute": 9, "tokens_per_minute": 9999}, 2),
+        ({"concurrent_requests": 9}, 2),
+        ({"requests_per_minute": 9, "tokens_per_minute": 9999, "concurrent_requests": 9, "tokens_per_day": 9999}, 2),
+    ],
+)
+async def test_a_request_takes_one_round_trip_before_it_and_one_after(
+    tmp_path: Path, limits: dict[str, Any], expected: int
+) -> None:
+    async with replicas(tmp_path, {"a": tenant("a", **limits)}, Moved(), 1) as (replica,):
+        for number in (1, 2, 3):
+            assert (await replica.server.post("a")).status_code == 200
+            await replica.counters.settle()
+            assert replica.limits.trips == number * expected
+
+
+async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None:
+    clock, engine = Moved(), SteppedEvents()
+    keys = {"a": tenant("a", concurrent_requests=2)}
+    async with AsyncExitStack() as stack:
+        servers: list[Server] = []
+        for _ in range(2):
+            limits = SqliteLimits(tmp_path / "limits.db", lambda: round(clock.now() * 1_000_000))
+            counters = SharedCounters(limits, clock.monotonic)
+            models = Models([ServedModel("m", EventBackend(engine), 4096, 0)])
+            app = create_app(models, clock=clock, store=MemoryStore(now=clock.now), tenants=keys, counters=counters)
+            await stack.enter_async_context(lifespan(app))
+            servers.append(Server(app, clock))
+        running = [asyncio.create_task(server.post("a")) for server in servers]
+        await wait_until_pending(engine, 2)
+        for server in servers:
+            refused = await server.post("a")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        engine.pending[0]()
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        # What has ended gives its place back in the background.
+        while (answer := await first_answer(servers[1], engine)).status_code == 429:
+            pass
+        assert answer.status_code == 200
+        for end in engine.pending:
+            end()
+        assert {(await task).status_code for task in running} == {200}
+
+
+async def wait_until_pending(engine: SteppedEvents, number: int) -> None:
+    """As `wait_for_requests`, where requests wait for a thread."""
+    loop = asyncio.get_running_loop()
+    while len(engine.pending) < number:
+        await loop.run_in_executor(None, lambda: None)
+
+
+async def first_answer(server: Server, engine: SteppedEvents) -> Any:
+    """The answer to a request that the engine ends at once, if it gets there."""
+    number = len(engine.pending)
+    task = asyncio.create_task(server.post("a"))
+    loop = asyncio.get_running_loop()
+    while not task.done() and len(engine.pending) == number:
+        await loop.run_in_executor(None, lambda: None)
+    for end in engine.pending[number:]:
+        end()
+    return await task
+
+
+async def test_a_budget_is_one_for_both_servers_and_survives_their_restart(tmp_path: Path) -> None:
+    clock, keys = Moved(), {"a": tenant("a", tokens_per_day=1)}
+    async with replicas(tmp_path, keys, clock) as (one, other):
+        assert (await one.server.post("a")).status_code == 200
+        await one.counters.settle()
+        refused = await other.server.post("a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
+        assert refused.headers["retry-after"] == str(int(13.5 * 3600))
+    # Usage is in the store, so a lost counter does not give a fresh budget.
+    (tmp_path / "limits.db").unlink()
+    async with replicas(tmp_path, keys, clock) as (one, other):
+        assert [(await each.server.post("a")).status_code for each in (one, other)] == [429, 429]
+        clock.elapsed = 13.5 * 3600
+        assert (await other.server.post("a")).status_code == 200
+
+
+async def test_while_the_store_fails_each_process_limits_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Moved()
+    async with replicas(tmp_path, {"a": tenant("a", requests_per_minute=4)}, clock) as (one, other):
+        assert (await one.server.post("a")).status_code == 200
+        one.limits.is_down = True
+        # It knows that one of four was used, and of nothing that the other admits.
+        assert [(await one.server.post("a")).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
+        assert (await other.server.post("a")).status_code == 200
+        metrics = (await one.server.get("a", "/metrics")).text
+        assert "dragoman:limits_store_up 0.0" in metrics
+        assert "dragoman:limits_store_errors_total 1.0" in metrics
+        lines = [record.message for record in caplog.records if "limits store" in record.message]
+        assert lines == [
+            "the limits store fails; each process applies the limits alone until it responds: the disk is gone"
+        ]
+        one.limits.is_down = False
+        await one.counters.renew()
+        assert "dragoman:limits_store_up 1.0" in (await one.server.get("a", "/metrics")).text
+        # Five requests were admitted: one too many, and the sixth waits until two have been refilled.
+        refused = await other.server.post("a")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+
+
+async def test_a_request_whose_prompt_is_invalid_costs_a_request_and_no_tokens(tmp_path: Path) -> None:
+    keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=100, concurrent_requests=1)}
+    async with replicas(tmp_path, keys, Moved(), 1) as (replica,):
+        for _ in range(2):
+            # This server fetches no media.
+            image = {"type": "image_url", "image_url": {"url": "http://example.com/a.png"}}
+            wrong = await replica.server.post(
+                "a", body={"model": "m", "messages": [{"role": "user", "content": [image]}]}
+            )
+            assert wrong.status_code == 400
+            await replica.counters.settle()
+        headers = (await replica.server.get("a", "/v1/models")).headers
+        assert headers["x-ratelimit-remaining-requests"] == "2"
+        assert headers["x-ratelimit-remaining-tokens"] == "100"
+        assert (await replica.server.post("a", body=CHAT)).status_code == 200

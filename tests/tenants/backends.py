@@ -1,0 +1,80 @@
+"""Stores of limits that several processes share, opened as often as a test wants, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dragoman.tenants.shared import Batch, BatchResult, Holder, KeyState, LimitsStore, apply_batch
+
+NO_REDIS_SERVER = "no Redis or Valkey server is installed (Debian: apt-get install redis-server)"
+NO_REDIS_CLIENT = "the Python client of Redis is not installed (the extra `redis`)"
+
+
+class MovedClock:
+    """Seconds, as a test moves them; kept in microseconds, so that sums are exact."""
+
+    def __init__(self, microseconds: int = 0) -> None:
+        self.microseconds = microseconds
+
+    def __call__(self) -> float:
+        return self.microseconds / 1_000_000
+
+    def unix(self) -> int:
+        """What the stores read: microseconds."""
+        return 1_800_000_000_000_000 + self.microseconds
+
+
+class MemoryLimits:
+    """A store in the memory of one process: `apply_batch`, and nothing else."""
+
+    def __init__(self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]) -> None:
+        self._clock, self._states, self._holders = clock, states, holders
+
+    async def open(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def apply(self, batch: Batch) -> BatchResult:
+        return apply_batch(batch, self._clock.unix(), self._find, self._holders)
+
+    def _find(self, key: str) -> KeyState:
+        return self._states.setdefault(key, KeyState())
+
+
+@dataclass
+class SharedStorage:
+    """make: another process' store, of the same counters until `reset` was called."""
+
+    make: Callable[[MovedClock], LimitsStore]
+    reset: Callable[[], None]
+    clock: MovedClock = field(default_factory=MovedClock)
+
+
+@contextmanager
+def redis_server(program: str) -> Generator[str]:
+    """A server of the tests' own, without a file and without a port; yields its URL."""
+    home = Path(tempfile.mkdtemp(prefix="dragoman-redis-"))
+    socket = home / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home)
+    try:
+        assert process.stdout is not None
+        if not any("eady to accept connections" in line for line in process.stdout):
+            raise RuntimeError(f"{program} did not start")
+        yield f"unix://{socket}"
+    finally:
+        process.terminate()
+        process.communicate()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def find_redis_server() -> str | None:
+    return shutil.which("valkey-server") or shutil.which("redis-server")

@@ -1,0 +1,181 @@
+"""Processes that share a real store: limits hold on the real clock, and a killed process loses no place for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.tenants.counters import Demand
+from dragoman.tenants.shared import LimitsStore, SharedCounters
+from dragoman.tenants.sqlite_limits import SqliteLimits, read_wall_clock
+
+PROCESSES, ATTEMPTS = 3, 40
+REQUESTS, PLACES = 50, 4
+PLACE = Demand("places", PLACES, period=0)
+
+WORKER = """
+import asyncio, os, sys, time
+from dragoman.launch.limits import build_counters, build_limits_store
+from dragoman.settings import Settings
+from tests.tenants.test_processes import ATTEMPTS, PLACE, REQUESTS
+from dragoman.tenants.counters import Demand
+
+async def work(counters, task):
+    for _ in range(ATTEMPTS // 8):
+        if await counters.take("key", [Demand("requests", REQUESTS)]) is None:
+            print("admitted", flush=True)
+        if await counters.take("key", [PLACE]) is None:
+            start = time.monotonic_ns()
+            await asyncio.sleep(0)
+            print("held", start, time.monotonic_ns(), flush=True)
+            counters.add("key", Demand(PLACE.counter, PLACE.limit, period=0, amount=-1))
+
+async def main():
+    counters = build_counters(build_limits_store(Settings(limits_store=sys.argv[1], keys_file="keys"), os.environ))
+    await counters.open()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await asyncio.gather(*(work(counters, task) for task in range(8)))
+    await counters.close()
+
+asyncio.run(main())
+"""
+HOLDER = """
+import asyncio, os, sys
+from dragoman.launch.limits import build_counters, build_limits_store
+from dragoman.settings import Settings
+from tests.tenants.test_processes import PLACE, PLACES
+
+async def main():
+    counters = build_counters(build_limits_store(Settings(limits_store=sys.argv[1], keys_file="keys"), os.environ))
+    await counters.open()
+    for _ in range(PLACES):
+        assert await counters.take("key", [PLACE]) is None
+    print("held", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "sqlite":
+            return f"sqlite:{tmp_path / 'limits.db'}"
+        case "postgres":
+            return request.getfixturevalue("postgres")
+        case _:
+            # The server is shared by tests; a number of a database keeps them apart.
+            return f"{request.getfixturevalue('redis_url')}?db=9"
+
+
+def start(script: str, address: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, "-c", script, address],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+
+
+def build_store(address: str, now: Callable[[], int] | None) -> LimitsStore:
+    kind, _, path = address.partition(":")
+    if kind == "sqlite":
+        return SqliteLimits(Path(path), now or read_wall_clock)
+    if kind == "postgresql":
+        from dragoman.tenants.postgres_limits import PostgresLimits
+
+        return PostgresLimits(address, now)
+    from dragoman.tenants.redis_limits import RedisLimits
+
+    return RedisLimits(address, now)
+
+
+def test_processes_together_admit_what_one_may(address: str) -> None:
+    begin = time.monotonic()
+    workers = [start(WORKER, address) for _ in range(PROCESSES)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    outputs = [worker.communicate()[0] for worker in workers]
+    minutes = (time.monotonic() - begin) / 60
+    assert [worker.returncode for worker in workers] == [0] * PROCESSES
+    lines = [line.split() for output in outputs for line in output.splitlines()]
+    admitted = lines.count(["admitted"])
+    assert REQUESTS <= admitted <= REQUESTS * (1 + minutes)
+    edges = sorted(
+        (int(time), step) for line in lines if line[0] == "held" for time, step in zip(line[1:], (1, -1), strict=True)
+    )
+    assert edges
+    running = most = 0
+    for _, step in edges:
+        running += step
+        most = max(most, running)
+    assert most <= PLACES
+
+
+async def test_the_places_of_a_killed_process_are_free_after_its_lease(address: str) -> None:
+    holder = start(HOLDER, address)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    now = SharedCounters(build_store(address, None), time.monotonic)
+    later = SharedCounters(build_store(address, lambda: read_wall_clock() + 31_000_000), time.monotonic)
+    await now.open()
+    assert await now.take("key", [PLACE]) is not None
+    holder.kill()
+    holder.communicate()
+    assert await now.take("key", [PLACE]) is not None
+    await now.close()
+    await later.open()
+    for _ in range(PLACES):
+        assert await later.take("key", [PLACE]) is None
+    assert await later.take("key", [PLACE]) is not None
+    await later.close()
+
+
+async def test_a_database_that_ends_its_connections_is_used_again(postgres: str) -> None:
+    import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+    counters = SharedCounters(build_store(postgres, None), time.monotonic)
+    await counters.open()
+    assert await counters.take("key", [Demand("requests", 2)]) is None
+    driver: Any = asyncpg
+    other = await driver.connect(postgres)
+    await other.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
+    )
+    await other.close()
+    # The first batch after that fails, or finds the connection closed; nothing is counted twice.
+    assert await counters.take("key", [Demand("requests", 2)]) is None
+    await counters.renew()
+    assert not counters.is_failing
+    assert await counters.take("key", [Demand("requests", 2)]) is not None
+    await counters.close()
+
+
+async def test_a_redis_that_has_forgotten_everything_learns_the_places_again(redis_url: str) -> None:
+    from redis.asyncio import Redis  # pyright: ignore
+
+    address = f"{redis_url}?db=8"
+    one, other = (SharedCounters(build_store(address, None), time.monotonic) for _ in range(2))
+    await asyncio.gather(one.open(), other.open())
+    assert await one.take("key", [PLACE]) is None
+    client: Any = Redis.from_url(address)  # pyright: ignore
+    await client.flushdb()
+    await client.aclose()
+    await one.renew()
+    taken = [await other.take("key", [PLACE]) for _ in range(PLACES)]
+    assert [unmet is None for unmet in taken] == [True, True, True, False]
+    await asyncio.gather(one.close(), other.close())
