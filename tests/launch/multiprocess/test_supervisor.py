@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
@@ -26,11 +26,12 @@ import dragoman
 from dragoman.engines.scripted import Script, ScriptedEngine
 from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays, check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
+from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.test_systemd import activated
 from tests.loopback import served
 from tests.serving.house import tokenizer
 
-from .processes import LOST, TIMEOUT, Workers, chat, serving, started
+from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, serving, started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -73,12 +74,12 @@ def proxying(folder: Path, upstream: Upstream, *arguments: str) -> Generator[Wor
 
 
 @contextmanager
-def streaming(running: Workers) -> Generator[HTTPResponse]:
+def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator[HTTPResponse]:
     """A stream whose first text has arrived."""
     connection = running.connect()
     try:
         body = json.dumps(chat("Count.", stream=True, model="m"))
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
         response = connection.getresponse()
         assert response.status == 200
         while b"One " not in response.readline():
@@ -246,6 +247,21 @@ def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) 
         before = running.read_shares()
         while not all(new > old for new, old in zip(running.read_shares(), before, strict=True)):
             assert running.post("/v1/responses", {"input": history, "store": False})[0] == 200
+
+
+def test_the_limits_of_a_key_hold_for_all_workers_together(tmp_path: Path) -> None:
+    tenant = Tenant(secrets=(KeyHash(hash_key("k")),), concurrent_requests=2)
+    edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team": tenant}))
+    options = ("--keys-file", "keys.yaml", "--limits-store", f"sqlite:{tmp_path / 'limits.db'}")
+    headers = {"authorization": "Bearer k"}
+    upstream = Upstream()
+    with proxying(tmp_path, upstream, *options) as running, ExitStack() as stack:
+        streams = [stack.enter_context(streaming(running, headers)) for _ in range(2)]
+        before = running.read_shares()
+        while not all(new > old for new, old in zip(running.read_shares(), before, strict=True)):
+            assert running.post("/v1/chat/completions", chat(model="m"), headers)[0] == 429
+        upstream.is_released.set()
+        assert all(b"[DONE]" in stream.read() for stream in streams)
 
 
 def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
