@@ -54,8 +54,8 @@ class Workers:
     def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         return self._ask("GET", path, None, headers)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json"})
+    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY) -> tuple[int, bytes]:
+        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
 
     def _ask(
         self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None = None
@@ -96,6 +96,13 @@ class Workers:
                     return
             except LOST:
                 continue
+        raise AssertionError(self.log)
+
+    def wait_for_log(self, text: str, count: int = 1) -> None:
+        for _ in range(10**6):
+            if self.log.count(text) >= count:
+                return
+            os.sched_yield()
         raise AssertionError(self.log)
 
     def wait_until_replaced(self, restarts: int, count: int) -> None:
