@@ -68,7 +68,9 @@ class Workers:
         finally:
             connection.close()
 
-    def read_metrics(self, headers: Mapping[str, str] | None = None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    def read_metrics(
+        self, headers: Mapping[str, str] | None = None
+    ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Every sample of `/metrics` by its name and labels."""
         status, body = self.get("/metrics", headers=headers)
         assert status == 200
