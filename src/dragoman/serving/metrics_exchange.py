@@ -81,8 +81,8 @@ class _FixedCollector(Collector):
 def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:
     """Add up the samples with the same name and labels.
 
-    Gauges are summed too, except for shares (the mean), the start of the process (the earliest), and states and
-    information, which are equal in all workers (the maximum).
+    Gauges are summed too, except for shares (the mean), the start of the process (the earliest), what is up in all
+    workers or not (the minimum), and states and information, which are equal in all of them (the maximum).
     """
     families: dict[str, MetricFamily] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], list[float]]] = {}
@@ -111,7 +111,7 @@ def _choose_combination(family: MetricFamily) -> Callable[[Sequence[float]], flo
         return _mean
     if family.name.endswith(("_info", "_state")):
         return max
-    return min if family.name == "process_start_time_seconds" else sum
+    return min if family.name.endswith("_up") or family.name == "process_start_time_seconds" else sum
 
 
 def _mean(values: Sequence[float]) -> float:

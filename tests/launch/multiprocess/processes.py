@@ -54,8 +54,8 @@ class Workers:
     def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         return self._ask("GET", path, None, headers)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json"})
+    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY) -> tuple[int, bytes]:
+        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
 
     def _ask(
         self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None = None
@@ -68,9 +68,11 @@ class Workers:
         finally:
             connection.close()
 
-    def read_metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    def read_metrics(
+        self, headers: Mapping[str, str] | None = None
+    ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Every sample of `/metrics` by its name and labels."""
-        status, body = self.get("/metrics")
+        status, body = self.get("/metrics", headers=headers)
         assert status == 200
         families = text_string_to_metric_families(body.decode())
         return {
@@ -98,6 +100,13 @@ class Workers:
                 continue
         raise AssertionError(self.log)
 
+    def wait_for_log(self, text: str, count: int = 1) -> None:
+        for _ in range(10**6):
+            if self.log.count(text) >= count:
+                return
+            os.sched_yield()
+        raise AssertionError(self.log)
+
     def wait_until_replaced(self, restarts: int, count: int) -> None:
         self.wait_until(
             lambda: (
@@ -106,9 +115,10 @@ class Workers:
             )
         )
 
-    def read_shares(self) -> list[float]:
+    def read_shares(self, headers: Mapping[str, str] | None = None) -> list[float]:
         """The requests that each worker has answered."""
-        found = {dict(key[1])["worker"]: value for key, value in self.read_metrics().items() if key[0] == SHARES}
+        metrics = self.read_metrics(headers)
+        found = {dict(key[1])["worker"]: value for key, value in metrics.items() if key[0] == SHARES}
         return [found[number] for number in sorted(found)]
 
     def ask_all(self, path: str, count: int = 2) -> None:

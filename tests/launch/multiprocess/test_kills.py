@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.store.cluster import MISSING, cluster, programs
+
 from .processes import LOST, TIMEOUT, Workers, serving
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
@@ -121,10 +123,10 @@ def start_endless(running: Workers) -> str:
         return json.loads(answer)["id"]
 
 
-def kill_workers(folder: Path, kills: int, count: int) -> tuple[Workers, Load]:
+def kill_workers(folder: Path, kills: int, count: int, *options: str) -> Load:
     """Kill workers one after another under load, and check what is stored behind it."""
     chance = random.Random(16)
-    with serving(folder, count=count) as running:
+    with serving(folder, *options, count=count) as running:
         with Load(running) as load:
             endless: list[str] = []
             for number in range(kills):
@@ -150,16 +152,25 @@ def kill_workers(folder: Path, kills: int, count: int) -> tuple[Workers, Load]:
         assert len(load.acknowledged) > kills
         assert running.read_metric("dragoman_worker_restarts_total") == kills + count
         assert running.stop() == 0
-    return running, load
+    return load
 
 
 def test_workers_killed_under_load_lose_nothing(tmp_path: Path) -> None:
     kill_workers(tmp_path, 4, 2)
 
 
+def test_workers_that_share_postgresql_lose_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("asyncpg")
+    found = programs()
+    if found is None:
+        pytest.skip(MISSING)
+    with cluster(found) as dsn:
+        kill_workers(tmp_path, 2, 2, "--store", dsn)
+
+
 @pytest.mark.long
 def test_four_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
-    _, load = kill_workers(tmp_path, KILLS, 4)
+    load = kill_workers(tmp_path, KILLS, 4)
     print(f"{KILLS} kills: {len(load.acknowledged)} acknowledged, {len(load.background)} in the background")
     print(dict(load.outcomes))
 

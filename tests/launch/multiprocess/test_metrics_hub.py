@@ -46,6 +46,7 @@ def test_values_are_added_up_by_name_and_labels() -> None:
     first = [
         family("ttft", "histogram", (bucket, {"le": "1.0"}, 1), (bucket, {"le": "+Inf"}, 2), ("ttft_sum", {}, 3.5)),
         family("usage_perc", "gauge", ("usage_perc", {}, 0.5)),
+        family("store_up", "gauge", ("store_up", {}, 1.0)),
         family("build_info", "gauge", ("build_info", {"version": "1"}, 1)),
         family("process_start_time_seconds", "gauge", ("process_start_time_seconds", {}, 100.0)),
         family("process_open_fds", "gauge", ("process_open_fds", {}, 10.0)),
@@ -53,6 +54,7 @@ def test_values_are_added_up_by_name_and_labels() -> None:
     second = [
         family("ttft", "histogram", (bucket, {"le": "1.0"}, 4), (bucket, {"le": "+Inf"}, 5), ("ttft_sum", {}, 1.5)),
         family("usage_perc", "gauge", ("usage_perc", {}, 0.1)),
+        family("store_up", "gauge", ("store_up", {}, 0.0)),
         family("build_info", "gauge", ("build_info", {"version": "1"}, 1)),
         family("process_start_time_seconds", "gauge", ("process_start_time_seconds", {}, 90.0)),
         family("process_open_fds", "gauge", ("process_open_fds", {}, 12.0)),
@@ -65,6 +67,7 @@ def test_values_are_added_up_by_name_and_labels() -> None:
         'ttft_bucket{le="+Inf"} 7.0',
         "ttft_sum 5.0",
         "usage_perc 0.3",
+        "store_up 0.0",
         'build_info{version="1"} 1.0',
         "process_start_time_seconds 90.0",
         "process_open_fds 22.0",

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPResponse, IncompleteRead
 from pathlib import Path
@@ -26,11 +26,12 @@ import dragoman
 from dragoman.engines.scripted import Script, ScriptedEngine
 from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays, check_workers
 from dragoman.settings import Settings, SettingsError, load_settings
+from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.test_systemd import activated
 from tests.loopback import served
 from tests.serving.house import tokenizer
 
-from .processes import LOST, TIMEOUT, Workers, chat, serving, started
+from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, serving, started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -73,12 +74,12 @@ def proxying(folder: Path, upstream: Upstream, *arguments: str) -> Generator[Wor
 
 
 @contextmanager
-def streaming(running: Workers) -> Generator[HTTPResponse]:
+def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator[HTTPResponse]:
     """A stream whose first text has arrived."""
     connection = running.connect()
     try:
         body = json.dumps(chat("Count.", stream=True, model="m"))
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json", **headers})
         response = connection.getresponse()
         assert response.status == 200
         while b"One " not in response.readline():
@@ -101,6 +102,9 @@ def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         running.ask_all("/v1/models")
         assert running.read_metric("dragoman_workers") == 2
+        if sys.platform == "linux":
+            # A thread could hold a lock at the moment of a fork.
+            assert len(os.listdir(f"/proc/{running.process.pid}/task")) == 1
         assert len(set(running.pids.values())) == 2
         assert running.stop() == 0
         assert running.process.stdout is not None
@@ -167,8 +171,7 @@ def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
     with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, ExitStack() as stack:
         streams = [stack.enter_context(streaming(running)) for _ in range(8)]
         running.process.terminate()
-        while "waiting up to 50 s for running requests" not in running.log:
-            pass
+        running.wait_for_log("waiting up to 50 s for running requests")
         upstream.is_released.set()
         for stream in streams:
             rest = stream.read()
@@ -180,8 +183,7 @@ def test_streams_end_before_a_graceful_shutdown(tmp_path: Path) -> None:
 def test_the_second_signal_stops_at_once(tmp_path: Path) -> None:
     with proxying(tmp_path, Upstream(), "--shutdown-timeout", "50") as running, streaming(running) as stream:
         running.process.terminate()
-        while "press Ctrl-C again" not in running.log:
-            pass
+        running.wait_for_log("press Ctrl-C again")
         running.process.terminate()
         assert running.process.wait(TIMEOUT) == 0
         with pytest.raises(IncompleteRead):
@@ -194,8 +196,7 @@ def test_an_interrupt_of_the_terminal_reaches_all_processes_and_counts_once(tmp_
     with proxying(tmp_path, upstream, "--shutdown-timeout", "50") as running, streaming(running) as stream:
         for pid in (running.process.pid, *running.pids.values()):
             os.kill(pid, signal.SIGINT)
-        while "waiting up to 50 s" not in running.log:
-            pass
+        running.wait_for_log("waiting up to 50 s")
         upstream.is_released.set()
         assert b"[DONE]" in stream.read()
         assert running.process.wait(TIMEOUT) == 0
@@ -215,8 +216,7 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
         assert kept.getresponse().read()
         write(a="scripted", b="scripted")
         running.process.send_signal(signal.SIGHUP)
-        while running.log.count("models reloaded") < 2:
-            assert running.get("/v1/models/a")[0] == 200
+        running.wait_for_log("models reloaded", 2)
         running.ask_all("/v1/models/b")
         # The connection from before the reload is still open.
         kept.request("GET", "/v1/models/b")
@@ -226,10 +226,12 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
             running.kill(number)
             running.wait_until_replaced(restarts, 2)
         running.ask_all("/v1/models/b")
-        file.write_text("models: [")
-        running.process.send_signal(signal.SIGHUP)
-        while running.log.count("settings not reloaded") < 2:
-            pass
+        # Neither a file that cannot be read nor an engine of which there is one changes anything.
+        for number, text in enumerate(("models: [", "models: {a: 'vllm:./m'}"), 1):
+            file.write_text(text)
+            running.process.send_signal(signal.SIGHUP)
+            running.wait_for_log("settings not reloaded", 2 * number)
+        assert "settings not reloaded: --workers 2: each worker would load vllm:./m" in running.log
         running.ask_all("/v1/models/b")
         assert running.stop() == 0
 
@@ -247,6 +249,21 @@ def test_reasoning_that_one_worker_has_encrypted_is_read_by_all(tmp_path: Path) 
             assert running.post("/v1/responses", {"input": history, "store": False})[0] == 200
 
 
+def test_the_limits_of_a_key_hold_for_all_workers_together(tmp_path: Path) -> None:
+    tenant = Tenant(secrets=(KeyHash(hash_key("k")),), concurrent_requests=2)
+    edit_key_file(tmp_path / "keys.yaml", lambda tenants: tenants.update({"team": tenant}))
+    options = ("--keys-file", "keys.yaml", "--limits-store", f"sqlite:{tmp_path / 'limits.db'}")
+    headers = {"authorization": "Bearer k"}
+    upstream = Upstream()
+    with proxying(tmp_path, upstream, *options) as running, ExitStack() as stack:
+        streams = [stack.enter_context(streaming(running, headers)) for _ in range(2)]
+        before = running.read_shares()
+        while not all(new > old for new, old in zip(running.read_shares(), before, strict=True)):
+            assert running.post("/v1/chat/completions", chat(model="m"), headers)[0] == 429
+        upstream.is_released.set()
+        assert all(b"[DONE]" in stream.read() for stream in streams)
+
+
 def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         running.ask_all("/v1/models")
@@ -254,10 +271,11 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         running.process.wait(TIMEOUT)
         host, port = running.address.split(":")
         # They may stay as zombies where no process waits for orphans, so the port tells.
-        is_open = True
-        while is_open:
+        for _ in range(10**5):
             with socket.socket() as client:
-                is_open = client.connect_ex((host, int(port))) == 0
+                if client.connect_ex((host, int(port))):
+                    return
+        raise AssertionError(running.log)
 
 
 def test_a_unix_socket_is_shared_and_removed(tmp_path: Path) -> None:

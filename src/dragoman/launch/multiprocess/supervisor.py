@@ -67,7 +67,15 @@ def run_workers(
 ) -> int:
     """As `launch.run`, with several processes."""
     check_workers(settings)
-    configured = settings
+    configured, place = settings, f"--workers {settings.workers}"
+
+    def read_checked() -> Settings:
+        """Read the settings for a reload, which may add models."""
+        assert read_settings is not None
+        new = read_settings()
+        check_engines(new, place)
+        return new
+
     settings, inherited, secret = prepare_process(settings)
     # Each worker loads the certificate itself; here only a mistake is found.
     build_tls_context(settings)
@@ -82,7 +90,8 @@ def run_workers(
     gc.freeze()
     gc.enable()
     try:
-        Supervisor(configured, settings, secret, listeners, print_line, Notifier(os.environ), read_settings).run()
+        read = None if read_settings is None else read_checked
+        Supervisor(configured, settings, secret, listeners, print_line, Notifier(os.environ), read).run()
     finally:
         if settings.uds is not None and not inherited:
             Path(settings.uds).unlink(missing_ok=True)
@@ -102,6 +111,11 @@ def check_workers(settings: Settings) -> None:
     for setting in FIELDS:
         if setting.name in _SINGLE and getattr(settings, setting.name) != setting.default:
             raise SettingsError(f"{place}: {setting.flag} needs a port or files that only one process can have")
+    check_engines(settings, place)
+
+
+def check_engines(settings: Settings, place: str) -> None:
+    """Raise SettingsError for an engine that each worker cannot have for itself. place: for the message."""
     for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [settings.model]:
         try:
             kind, _ = parse_model(model)

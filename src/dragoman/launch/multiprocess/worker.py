@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 STARTUP_FAILURE = 3
 """Exit status, as uvicorn's."""
+ACCEPT_PAUSE = 1e-9
+"""Seconds after each accepted connection; the system makes about 60 microseconds of it."""
 
 
 class SupervisorLink(Notifier):
@@ -127,6 +131,15 @@ class WorkerServer(Server):
         link: SupervisorLink,
         greet: Callable[[], Sequence[str]],
     ) -> None:
+        build_protocol = cast("Callable[..., asyncio.Protocol]", config.http)
+
+        def accept(*arguments: Any, **options: Any) -> asyncio.Protocol:  # noqa: ANN401 - uvicorn's
+            # All workers wait for the same socket. On busy cores the one that runs would accept most of a burst before
+            # the others wake up; libuv had the same pause (UV_TCP_SINGLE_ACCEPT) for Node's clusters.
+            time.sleep(ACCEPT_PAUSE)
+            return build_protocol(*arguments, **options)
+
+        config.http = cast("type[asyncio.Protocol]", accept)
         super().__init__(config, models, shutdown_config=shutdown_config, notifier=link)
         self._link, self._worker_reloader, self._greet = link, reloader, greet
         self._tasks: set[asyncio.Task[None]] = set()

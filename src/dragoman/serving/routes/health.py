@@ -38,12 +38,12 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
-    fault = find_fault(http.service.models, http.service.options.progress_timeout)
-    return JsonResponse(b"") if fault is None else JsonResponse(msgspec.json.encode(fault), 503)
+    unready = find_unready_model(http.service.models, http.service.options.progress_timeout)
+    return JsonResponse(b"") if unready is None else JsonResponse(msgspec.json.encode(unready), 503)
 
 
-def find_fault(models: Models, progress_timeout: float) -> ModelFault | None:
-    """The first fault; None if all engines are ready. progress_timeout: as in the settings."""
+def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | None:
+    """Find the first one; None if all engines are ready. progress_timeout: as in the settings."""
     # An engine can hang without dying: requests run, and no event comes.
     for slot in models.slots:
         if slot.is_starting:
