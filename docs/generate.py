@@ -252,10 +252,13 @@ def architectures() -> Iterable[str]:
 def cli() -> Iterable[str]:
     """The help of every command but `serve`, whose options are the settings."""
     app, environment = create_app(lambda _settings, _say: 0, {}), {"COLUMNS": "100", "NO_COLOR": "1"}
-    for command in app.registered_commands:
-        if command.name != "serve":
-            shown = CliRunner().invoke(app, [str(command.name), "--help"], prog_name="dragoman", env=environment)
-            yield from ("", f"## dragoman {command.name}", "", "```text", shown.output.strip(), "```")
+    commands = [(str(command.name),) for command in app.registered_commands if command.name != "serve"]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        commands += [(str(group.name), str(command.name)) for command in group.typer_instance.registered_commands]
+    for command in commands:
+        shown = CliRunner().invoke(app, [*command, "--help"], prog_name="dragoman", env=environment)
+        yield from ("", f"## dragoman {' '.join(command)}", "", "```text", shown.output.strip(), "```")
     yield ""
 
 

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
+from dragoman.tenants.shared import SharedCounters
+from dragoman.tenants.sqlite_limits import SqliteLimits
 from tests.serving.responses.house import lifespan
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -33,17 +37,22 @@ async def scrape(**settings: Any) -> str:
     """What a server says after some requests of a named key, one of which is rejected."""
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
     read = Settings(served_model_name=("m",), **settings)
-    app = create_app(build_models(read, SystemClock()), options=build_serving_options(read), tenants=tenants)
+    folder = tempfile.TemporaryDirectory()
+    counters = SharedCounters(SqliteLimits(Path(folder.name, "limits.db")), time.monotonic)
+    app = create_app(
+        build_models(read, SystemClock()), options=build_serving_options(read), tenants=tenants, counters=counters
+    )
     transport = httpx2.ASGITransport(app)
     headers = {"authorization": "Bearer a"}
-    async with (
-        lifespan(app),
-        httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
-    ):
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-        statuses = [(await client.post("/v1/chat/completions", json=body)).status_code for _ in range(3)]
-        assert statuses == [200, 200, 429]
-        return (await client.get("/metrics")).text
+    with folder:
+        async with (
+            lifespan(app),
+            httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
+        ):
+            body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+            statuses = [(await client.post("/v1/chat/completions", json=body)).status_code for _ in range(3)]
+            assert statuses == [200, 200, 429]
+            return (await client.get("/metrics")).text
 
 
 async def list_scraped_names(faults: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,14 @@ def test_the_tables_are_fresh() -> None:
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_every_command_of_the_help_is_in_the_reference() -> None:
+    shown = subprocess.run([sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True)
+    commands = set(re.findall(r"^  ([a-z]+)  +[A-Z]", shown.stdout, re.MULTILINE))
+    assert {"check", "keys"} <= commands
+    described = set(re.findall(r"^## dragoman ([a-z]+)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE))
+    assert commands - described == {"serve"}, "run: python docs/generate.py"
 
 
 def test_no_architecture_is_served_wrongly() -> None:

@@ -74,6 +74,7 @@ def test_overrides_are_checked_as_the_section() -> None:
     ("settings", "error"),
     [
         ({"instances": 2, "model": "sim", "store": "memory"}, "instances: only"),
+        ({"workers": 2}, "workers: each replica is one process"),
         ({"uds": "/tmp/x"}, "uds: clients connect to Ray's proxy"),
         ({"ssl_certfile": "a", "ssl_keyfile": "b"}, "ssl_certfile: clients connect to Ray's proxy"),
     ],
@@ -101,6 +102,9 @@ def test_replicas_on_several_nodes_need_postgresql_and_a_secret() -> None:
     settings = override_ray(load_keywords({"model": "tiny", "store": POSTGRES}), {"max_replicas": 2})
     with pytest.raises(SettingsError, match=r"^secret_key: .*set DRAGOMAN_SECRET_KEY\.$"):
         find_state_home(settings, ["a", "b"])
+    limited = {"model": "tiny", "store": POSTGRES, "secret_key": "s", "keys_file": "k", "limits_store": "sqlite:l"}
+    with pytest.raises(SettingsError, match=r"^limits_store: replicas on several nodes need PostgreSQL or Redis\.$"):
+        find_state_home(override_ray(load_keywords(limited), {"replicas": 2}), ["a", "b"])
     shared = override_ray(load_keywords({"model": "tiny", "store": POSTGRES, "secret_key": "s"}), {"replicas": 2})
     assert find_state_home(shared, ["a", "b"]) == StateHome()
 

@@ -181,7 +181,7 @@ async def test_while_the_store_fails_each_process_limits_alone(
         assert [(await one.server.post("a")).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
         assert (await other.server.post("a")).status_code == 200
         metrics = (await one.server.get("a", "/metrics")).text
-        assert "dragoman:limits_store_up 0.0" in metrics
+        assert "dragoman:limits_store_failing 1.0" in metrics
         assert "dragoman:limits_store_errors_total 1.0" in metrics
         lines = [record.message for record in caplog.records if "limits store" in record.message]
         assert lines == [
@@ -189,7 +189,7 @@ async def test_while_the_store_fails_each_process_limits_alone(
         ]
         one.limits.is_down = False
         await one.counters.renew()
-        assert "dragoman:limits_store_up 1.0" in (await one.server.get("a", "/metrics")).text
+        assert "dragoman:limits_store_failing 0.0" in (await one.server.get("a", "/metrics")).text
         # Five requests were admitted: one too many, and the sixth waits until two have been refilled.
         refused = await other.server.post("a")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")

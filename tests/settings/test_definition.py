@@ -19,6 +19,7 @@ from dragoman.settings import (
     Settings,
     load_settings,
 )
+from dragoman.settings.ray import RaySettings
 from dragoman.settings.values import read_value
 
 EXAMPLES: dict[object, str] = {
@@ -30,6 +31,7 @@ EXAMPLES: dict[object, str] = {
     GenerationConfig: '{"top_k": 4}',
     ModelEntries: '{"a": "tiny"}',
     Instances: "2",
+    RaySettings: '{"replicas": 2}',
 }
 
 

@@ -58,16 +58,15 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
     """Deploy; in a cluster of its own, return when a signal has stopped it. Raises SettingsError."""
     if find_spec("ray") is None:
         raise SettingsError("Ray is not installed: pip install '.[ray]'")
-    from ..ray.options import HAPROXY_VARIABLE, choose_environment, override_ray  # noqa: PLC0415 - most commands need none
+    from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands need none
 
     settings = override_ray(settings, overrides)
     if address is None:
         os.environ.update(choose_environment(settings))
-    is_exposed = address is not None and os.environ.get(HAPROXY_VARIABLE) == "1"
     # Only now: these read the variables.
     ray: Any = import_module("ray")
     serve: Any = import_module("ray.serve")
-    from ..ray.application import build_application  # noqa: PLC0415
+    from ..ray.application import build_application, is_exposed  # noqa: PLC0415
 
     try:
         if address is None:
@@ -85,7 +84,7 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         raise SettingsError(f"--address: no cluster: {error}") from error
     try:
         location = "HeadOnly" if address is None else "EveryNode"
-        application = build_application(settings, is_exposed=is_exposed)
+        application = build_application(settings, is_exposed=is_exposed())
         try:
             try:
                 serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})

@@ -15,6 +15,7 @@ from ..settings import (
     RaySettings,
     Settings,
     SettingsError,
+    is_loopback,
     load_settings,
     suggest_name,
 )
@@ -93,6 +94,12 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         ray_actor_options={"num_cpus": 0},
     )
     return application._with_ingress_request_router(router.bind(application, reads_bodies=reads_bodies))
+
+
+def is_exposed() -> bool:
+    """Whether a proxy that runs already is reachable from other machines; a new one gets the host of the settings."""
+    client = import_module("ray.serve.context")._get_global_client(raise_if_no_controller_running=False)
+    return client is not None and not is_loopback(client.http_config.host or "")
 
 
 def _build_router_config(options: RaySettings) -> Any:  # noqa: ANN401 - Ray has no types

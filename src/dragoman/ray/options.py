@@ -64,6 +64,8 @@ def check_settings(settings: Settings, *, is_exposed: bool) -> None:
     """Raise SettingsError for what Ray's proxy does in the server's place. is_exposed: as in `build_application`."""
     if settings.instances.items:
         raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
+    if settings.workers > 1:
+        raise SettingsError("workers: each replica is one process; set `replicas` of `ray`")
     for name, value in (("uds", settings.uds), ("ssl_certfile", settings.ssl_certfile)):
         if value is not None:
             raise SettingsError(f"{name}: clients connect to Ray's proxy, which listens on host and port without TLS")
@@ -89,6 +91,8 @@ def find_state_home(settings: Settings, nodes: Sequence[str]) -> StateHome:
             "store: `memory` is of one replica only. Use `sqlite` on one node, `postgresql://...` or `none`."
         )
     missing = ["store: replicas on several nodes need PostgreSQL."] if kind == "sqlite" else []
+    if settings.keys_file is not None and settings.limits_store.partition(":")[0] == "sqlite":
+        missing.append("limits_store: replicas on several nodes need PostgreSQL or Redis.")
     if settings.secret_key is None:
         missing.append("secret_key: replicas on several nodes need the same one: set DRAGOMAN_SECRET_KEY.")
     if missing and len(nodes) > 1:

@@ -14,7 +14,7 @@ from ..launch.logs import configure_logging
 from ..launch.models import build_models, format_error
 from ..launch.server import AssembledServer, assemble_server
 from ..pipeline.models import Models
-from ..serving.routes.health import find_fault
+from ..serving.routes.health import find_unready_model
 from ..settings import Settings, SettingsError
 from .affinity import TaggedIdGenerator
 from .autoscaling import REQUESTS, measure_load
@@ -57,9 +57,9 @@ class Replica:
         """Raise where Ray should replace the replica: an engine that hangs or does not come back."""
         server = self._server
         if server is not None and not server.models.is_closed:
-            fault = find_fault(server.models, self._settings.progress_timeout)
-            if fault is not None and not any(slot.is_starting for slot in server.models.slots):
-                raise RuntimeError(f"{fault.model}: {fault.reason}")
+            unready = find_unready_model(server.models, self._settings.progress_timeout)
+            if unready is not None and not any(slot.is_starting for slot in server.models.slots):
+                raise RuntimeError(f"{unready.model}: {unready.reason}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         return {} if self._server is None else measure_load(self._server.models)

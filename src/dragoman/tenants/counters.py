@@ -108,7 +108,9 @@ class Counters(Protocol):
 
 
 class Counter:
-    """used: units taken and not refilled, times `Demand.scale`. updated: microseconds. until: as in Demand."""
+    """One counter. used: units taken and not refilled, times `Demand.scale`. updated: microseconds. until: as in
+    Demand.
+    """
 
     __slots__ = ("until", "updated", "used")
 

@@ -15,7 +15,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from .counters import MAX_CLOCK_STEP
-from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, Outcome
+from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, OperationOutcome
 
 _asyncpg: Any = asyncpg
 """asyncpg has no type annotations; untyped values do not leave this module."""
@@ -207,7 +207,7 @@ class PostgresLimits:
             raise
         # Not msgspec: these integers can have more than 64 bits.
         status, outcomes = json.loads(text)
-        return BatchResult(BatchStatus(status), tuple(Outcome(taken, tuple(used)) for taken, used in outcomes))
+        return BatchResult(BatchStatus(status), tuple(OperationOutcome(taken, tuple(used)) for taken, used in outcomes))
 
     async def _connect(self) -> Any:  # noqa: ANN401 - asyncpg is untyped
         self._connection = connection = await _asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT)

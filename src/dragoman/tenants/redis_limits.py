@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff  # pyright: ignore
 from redis.exceptions import RedisError  # pyright: ignore
 
 from .counters import MAX_CLOCK_STEP, Demand
-from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, Outcome
+from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, OperationOutcome
 
 PREFIX = "dragoman:{limits}"
 RETENTION = 7 * 86400
@@ -216,7 +216,7 @@ class RedisLimits:
         return BatchResult(BatchStatus(status.decode()), tuple(results))
 
 
-def _build_outcome(demands: tuple[Demand, ...], outcome: list[int]) -> Outcome:
+def _build_outcome(demands: tuple[Demand, ...], outcome: list[int]) -> OperationOutcome:
     """outcome: 1 if the demands were met, then the units and the rest of each counter."""
     pairs = zip(demands, outcome[1::2], outcome[2::2], strict=True)
-    return Outcome(bool(outcome[0]), tuple(units * demand.scale + rest for demand, units, rest in pairs))
+    return OperationOutcome(bool(outcome[0]), tuple(units * demand.scale + rest for demand, units, rest in pairs))

@@ -49,7 +49,7 @@ class LimitsStoreUnavailable(EngineError):
     status, code = 503, "limits_store_unavailable"
 
 
-class Operation(Struct, frozen=True):
+class LimitOperation(Struct, frozen=True):
     """What one request takes or gives back. is_forced: taken whatever is there."""
 
     key: str
@@ -71,9 +71,9 @@ class Batch(Struct, frozen=True, kw_only=True):
     holder: str
     seq: int
     lease: int
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[LimitOperation, ...] = ()
     previous: tuple[str, int] | None = None
-    redo: tuple[Operation, ...] = ()
+    redo: tuple[LimitOperation, ...] = ()
     places: Mapping[str, int] = {}
 
     def list_keys(self) -> list[str]:
@@ -82,8 +82,9 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 class BatchStatus(StrEnum):
-    """EXPIRED: the holder's lease has expired, or the store has lost it. REPEATED: the batch was applied before.
-    Nothing was applied in both cases.
+    """Whether a batch was applied.
+
+    EXPIRED: no, as the holder's lease has expired or the store has lost it. REPEATED: not again.
     """
 
     APPLIED = "applied"
@@ -91,18 +92,21 @@ class BatchStatus(StrEnum):
     REPEATED = "repeated"
 
 
-class Outcome(Struct, frozen=True):
-    """is_taken: whether all demands were met. used: what each counter has used afterwards, as in `Counter`."""
+class OperationOutcome(Struct, frozen=True):
+    """What became of an operation.
+
+    is_taken: whether all demands were met, or it was forced. used: of each counter afterwards, as in `Counter`.
+    """
 
     is_taken: bool
     used: tuple[int, ...]
 
 
 class BatchResult(Struct, frozen=True):
-    """outcomes: of `Batch.operations`."""
+    """What a store returns. outcomes: of `Batch.operations`."""
 
     status: BatchStatus
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[OperationOutcome, ...] = ()
 
 
 class LimitsStore(Protocol):
@@ -118,7 +122,7 @@ class LimitsStore(Protocol):
 
 
 class Holder(Struct):
-    """expires: microseconds of Unix time."""
+    """A process that holds places. expires: microseconds of Unix time. seq: its last batch."""
 
     expires: int
     seq: int
@@ -163,7 +167,9 @@ def apply_batch(
     return BatchResult(BatchStatus.APPLIED, tuple(outcomes))
 
 
-def _apply_operation(operation: Operation, state: KeyState, holder: str, live: set[str], now: int) -> Outcome:
+def _apply_operation(
+    operation: LimitOperation, state: KeyState, holder: str, live: set[str], now: int
+) -> OperationOutcome:
     for dead in [each for each in state.places if each not in live]:
         del state.places[dead]
     counters: list[Counter] = []
@@ -181,7 +187,7 @@ def _apply_operation(operation: Operation, state: KeyState, holder: str, live: s
             counter.add(demand)
             if demand.is_hold:
                 state.places[holder] = max(0, state.places.get(holder, 0) + demand.amount)
-    return Outcome(is_taken, tuple(counter.used for counter in counters))
+    return OperationOutcome(is_taken, tuple(counter.used for counter in counters))
 
 
 class _Take(Struct):
@@ -336,7 +342,9 @@ class SharedCounters:
         """The next batch, and the takes that it contains."""
         if self._recovery is not None:
             return self._recovery, []
-        adds = [Operation(key, (demand,), is_forced=True) for (key, _), demand in list(self._adds.items())[:MAX_BATCH]]
+        adds = [
+            LimitOperation(key, (demand,), is_forced=True) for (key, _), demand in list(self._adds.items())[:MAX_BATCH]
+        ]
         for add in adds:
             del self._adds[add.key, add.demands[0].counter]
         takes, self._takes = self._takes[:MAX_BATCH], self._takes[MAX_BATCH:]
@@ -344,17 +352,17 @@ class SharedCounters:
         if not self._places.total() and not gives_places and self._is_idle():
             # A lease without places is not renewed.
             self._use_new_holder()
-        operations = (*adds, *(Operation(take.key, take.demands, is_forced=False) for take in takes))
+        operations = (*adds, *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes))
         return self._new_batch(operations), takes
 
     def _is_idle(self) -> bool:
         return self._read_clock() - self._contacted_at > self._lease / 2
 
-    def _new_batch(self, operations: tuple[Operation, ...] = ()) -> Batch:
+    def _new_batch(self, operations: tuple[LimitOperation, ...] = ()) -> Batch:
         lease = round(self._lease * 1_000_000)
         return Batch(holder=self._holder, seq=self._seq, lease=lease, operations=operations)
 
-    def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[Outcome]) -> None:
+    def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[OperationOutcome]) -> None:
         for operation, outcome in zip(batch.operations, outcomes, strict=True):
             for demand, used in zip(operation.demands, outcome.used, strict=True):
                 self._known.replace(operation.key, demand, used)
@@ -397,17 +405,17 @@ class SharedCounters:
                 unmet = self._known.check(take.key, take.demands)
                 if unmet is None:
                     self._note_taken(take.key, take.demands)
-                    forced.append(Operation(take.key, take.demands, is_forced=True))
+                    forced.append(LimitOperation(take.key, take.demands, is_forced=True))
                 self._resolve(take, unmet)
             self._recover((batch.holder, batch.seq), forced)
         waiting, self._takes = self._takes, []
         for take in waiting:
             self._resolve(take, self._take_alone(take.key, take.demands))
 
-    def _recover(self, previous: tuple[str, int] | None, forced: list[Operation]) -> None:
+    def _recover(self, previous: tuple[str, int] | None, forced: list[LimitOperation]) -> None:
         """Prepare the first batch of a new holder: all places of this process, and what the last batch has taken."""
         redo = [
-            Operation(each.key, demands, is_forced=True)
+            LimitOperation(each.key, demands, is_forced=True)
             for each in forced
             if (demands := tuple(demand for demand in each.demands if not demand.is_hold))
         ]

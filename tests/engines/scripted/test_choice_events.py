@@ -172,7 +172,7 @@ async def test_ids_come_back_as_they_are():
 
 @pytest.mark.parametrize("id", [-1, 10**9])
 async def test_an_id_outside_the_vocabulary_is_refused(id: int):
-    with pytest.raises(RequestError, match="no token"):
+    with pytest.raises(RequestError, match="vocabulary"):
         await ask(engine(Script.of(Say("x"))), GenerateRequest("m", (id,)))
 
 

@@ -68,9 +68,11 @@ class Workers:
         finally:
             connection.close()
 
-    def read_metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    def read_metrics(
+        self, headers: Mapping[str, str] | None = None
+    ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Every sample of `/metrics` by its name and labels."""
-        status, body = self.get("/metrics")
+        status, body = self.get("/metrics", headers=headers)
         assert status == 200
         families = text_string_to_metric_families(body.decode())
         return {
@@ -113,9 +115,10 @@ class Workers:
             )
         )
 
-    def read_shares(self) -> list[float]:
+    def read_shares(self, headers: Mapping[str, str] | None = None) -> list[float]:
         """The requests that each worker has answered."""
-        found = {dict(key[1])["worker"]: value for key, value in self.read_metrics().items() if key[0] == SHARES}
+        metrics = self.read_metrics(headers)
+        found = {dict(key[1])["worker"]: value for key, value in metrics.items() if key[0] == SHARES}
         return [found[number] for number in sorted(found)]
 
     def ask_all(self, path: str, count: int = 2) -> None:

@@ -27,7 +27,7 @@ def build_routes() -> Sequence[Route]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ModelFault:
     """Why a model cannot serve requests."""
 
     model: str
@@ -38,26 +38,26 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
-    fault = find_fault(http.service.models, http.service.options.progress_timeout)
-    return JsonResponse(b"") if fault is None else JsonResponse(msgspec.json.encode(fault), 503)
+    unready = find_unready_model(http.service.models, http.service.options.progress_timeout)
+    return JsonResponse(b"") if unready is None else JsonResponse(msgspec.json.encode(unready), 503)
 
 
-def find_fault(models: Models, progress_timeout: float) -> Fault | None:
-    """The first fault; None if all engines are ready. progress_timeout: as in the settings."""
+def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | None:
+    """Find the first one; None if all engines are ready. progress_timeout: as in the settings."""
     # An engine can hang without dying: requests run, and no event comes.
     for slot in models.slots:
         if slot.is_starting:
-            return Fault(slot.name, f"the model is {slot.status}")
+            return ModelFault(slot.name, f"the model is {slot.status}")
         if slot.stalled_for > progress_timeout:
             running = 0 if slot.model is None else slot.model.progress.running
-            return Fault(
+            return ModelFault(
                 slot.name, f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
             )
     for model in models:
         for engine in model.engines:
             state = engine.health()
             if not state.ready:
-                return Fault(model.name, state.reason)
+                return ModelFault(model.name, state.reason)
     return None
 
 

@@ -356,11 +356,12 @@ class KeyCollector(Collector):
         yield running
         shared = self._key_metrics.shared_counters
         if shared is not None:
-            up = GaugeMetricFamily(
-                "dragoman:limits_store_up", "1, or 0 while the store of the limits fails and they apply per process."
+            failing = GaugeMetricFamily(
+                "dragoman:limits_store_failing",
+                "Processes that apply the limits alone, since the store of the limits does not respond.",
             )
-            up.add_metric((), float(not shared.is_failing))
-            yield up
+            failing.add_metric((), float(shared.is_failing))
+            yield failing
             errors = CounterMetricFamily("dragoman:limits_store_errors", "Failed calls of the store of the limits.")
             errors.add_metric((), shared.errors)
             yield errors
