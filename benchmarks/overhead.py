@@ -1,10 +1,12 @@
 """What Dragoman adds: server CPU, latency and memory of one table of rows, beside raw uvicorn and a bare protocol.
 
     python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE] [--plot FILE]
+    python benchmarks/overhead.py --rows upstream --peer "smg=smg launch --worker-urls {upstream} --port {port}"
 
 Every server is a process of its own, and the rows of one round run one after the other, so that the ratios of a round
 hold on a busy machine where the figures do not. CPU is user and system time of the server's process; memory is what
-half of the answer's tokens have added. Linux only: CPU and memory come from /proc.
+half of the answer's tokens have added. Linux only: CPU and memory come from /proc. A peer is another gateway in front of
+the same upstream; its command is given the addresses of both.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -18,12 +20,14 @@ import json
 import os
 import platform
 import re
+import shlex
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -82,18 +86,18 @@ class Result:
 
 def build_chat(tokens: int, *, stream: bool) -> dict[str, object]:
     messages = [{"role": "user", "content": "What is the capital of Japan?"}]
-    return {"messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
+    return {"model": MODEL, "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
 
 
 def build_responses(tokens: int) -> dict[str, object]:
-    return {"input": "What is the capital of Japan?", "max_output_tokens": tokens, "ignore_eos": True}
+    return {"model": MODEL, "input": "What is the capital of Japan?", "max_output_tokens": tokens, "ignore_eos": True}
 
 
-CHAT = "/v1/chat/completions"
+CHAT, MODEL = "/v1/chat/completions", "m"
 YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
-def build_rows(streams: int, tokens: int) -> dict[str, Row]:
+def build_rows(streams: int, tokens: int, peers: Sequence[str] = ()) -> dict[str, Row]:
     def stream(count: int, length: int) -> Load:
         return Load(count, 1, CHAT, build_chat(length, stream=True), length, streamed=True)
 
@@ -114,8 +118,10 @@ def build_rows(streams: int, tokens: int) -> dict[str, Row]:
         "Messages, 2 tokens": Row(
             "request", other("/v1/messages", build_chat(2, stream=False)), 0.0005, ("raw uvicorn", "sim")
         ),
-        "embeddings": Row("request", other("/v1/embeddings", {"input": "Hello"}), 0.0005, ("raw uvicorn", "sim")),
-        "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, fronts),
+        "embeddings": Row(
+            "request", other("/v1/embeddings", {"model": MODEL, "input": "Hello"}), 0.0005, ("raw uvicorn", "sim")
+        ),
+        "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, (*fronts, *peers)),
         "upstream, translating": Row("token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts),
     }
 
@@ -129,6 +135,28 @@ def run_server(command: list[str], env: dict[str, str]) -> Generator[tuple[int, 
         assert found is not None, command
         try:
             yield process.pid, int(found[1])
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def run_peer(command: str, upstream: int, env: dict[str, str]) -> Generator[tuple[int, int]]:
+    """As `run_server`, for a program that does not tell when it listens. command: with `{upstream}` and `{port}`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    filled = command.replace("{upstream}", f"http://127.0.0.1:{upstream}").replace("{port}", str(port))
+    with subprocess.Popen(
+        shlex.split(filled), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            for _ in range(600):
+                assert process.poll() is None, f"{filled} has ended"
+                try:
+                    asyncio.run(send_all(port, Load(1, 1, CHAT, build_chat(1, stream=True), 1, streamed=True)))
+                    break
+                except (OSError, AssertionError):
+                    time.sleep(0.1)
+            yield process.pid, port
         finally:
             process.terminate()
 
@@ -274,16 +302,18 @@ def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> 
     profile = folder / f"steady-{row.step}.yaml"
     profile.write_text(PROFILE.format(step=row.step))
     store = ["--store", f"sqlite:{folder / 'store.db'}"] if server == "sim stored" else ["--store", "none"]
-    return [*SERVE, "sim", *OPTIONS, "--profile", str(profile), *store]
+    return [*SERVE, "sim", *OPTIONS, "--served-model-name", MODEL, "--profile", str(profile), *store]
 
 
-def run_row(name: str, row: Row, folder: Path, env: dict[str, str]) -> list[Result]:
+def run_row(name: str, row: Row, folder: Path, env: dict[str, str], peers: Mapping[str, str]) -> list[Result]:
     results: list[Result] = []
     for server in row.servers:
-        if server == "Dragoman upstream":
+        if server == "Dragoman upstream" or server in peers:
             with (
                 run_server(build_command("upstream alone", row, folder, None), env) as (_, upstream),
-                run_server(build_command(server, row, folder, upstream), env) as (process, port),
+                run_peer(peers[server], upstream, env)
+                if server in peers
+                else run_server(build_command(server, row, folder, upstream), env) as (process, port),
             ):
                 result, _ = asyncio.run(measure(process, port, row))
         else:
@@ -354,11 +384,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="another gateway")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--plot", help="draw the ratios to this file (.png or .svg)")
     args = parser.parse_args()
     chosen = tuple(args.rows.split(","))
-    rows = {name: row for name, row in build_rows(args.streams, args.tokens).items() if name.startswith(chosen)}
+    peers = dict(peer.partition("=")[::2] for peer in args.peer)
+    built = build_rows(args.streams, args.tokens, tuple(peers))
+    rows = {name: row for name, row in built.items() if name.startswith(chosen)}
     machine = describe_machine()
     print(machine)
     print(f"{'':44}{'CPU':>9}{'ratio':>19}{'TTFT p50':>9}{'ITL p50':>9}{'ITL p99':>9}{'KB/stream':>10}")
@@ -367,7 +400,7 @@ def main() -> None:
         uvloop.install()
         for _ in range(args.rounds):
             for name, row in rows.items():
-                results += run_row(name, row, Path(folder), env)
+                results += run_row(name, row, Path(folder), env, peers)
     if args.json:
         document = {"machine": machine, "results": [asdict(result) for result in results]}
         Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
