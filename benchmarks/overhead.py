@@ -5,8 +5,8 @@
 
 Every server is a process of its own, and the rows of one round run one after the other, so that the ratios of a round
 hold on a busy machine where the figures do not. CPU is user and system time of the server's process; memory is what
-half of the answer's tokens have added. Linux only: CPU and memory come from /proc. A peer is another gateway in front of
-the same upstream; its command is given the addresses of both.
+half of the answer's tokens have added. Linux only: CPU and memory come from /proc. A peer is another gateway in front
+of the same upstream; its command is given the addresses of both.
 """
 
 # pyright: reportUnknownMemberType=false
