@@ -106,4 +106,5 @@ def ask(url: str) -> int:
         with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as response:
             return response.status
     except HTTPError as error:
+        error.close()
         return error.code

@@ -142,7 +142,7 @@ good_items: st.SearchStrategy[Any] = st.fixed_dictionaries(
         "input": said,
         "encrypted_content": st.text("ab", min_size=1, max_size=3),
     },
-    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")), "status": texts,
+    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")), "status": said,
               "summary": st.lists(good_parts, max_size=2), "phase": st.just("commentary")},
 ).map(lambda item: item | MUST.get(str(item["type"]), {}))  # fmt: skip
 good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
