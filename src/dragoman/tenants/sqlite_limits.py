@@ -68,9 +68,7 @@ class SqliteLimits:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Created before SQLite opens it, since SQLite applies the umask.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        connection = sqlite3.connect(
-            self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         self._connection = connection
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
