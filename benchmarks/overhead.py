@@ -265,7 +265,7 @@ async def measure(process: int, port: int, row: Row) -> tuple[Result, int]:
     """The figures, and the number of events."""
     load = row.load
     # Warm: caches are filled, and both sides have imported what they need.
-    await send_all(port, Load(2, 3, load.path, load.body, load.tokens, load.streamed))
+    await send_all(port, Load(2, 1 if load.streamed else 3, load.path, load.body, load.tokens, load.streamed))
     cpu, memory = read_usage(process)
     running = asyncio.create_task(send_all(port, load))
     peak = memory
