@@ -8,7 +8,8 @@ import msgspec
 
 from ..engines.simulator.config import VLLM_VERSION
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
-from ..settings import Settings, state_directory
+from ..settings import Settings
+from .store import find_store_file
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
@@ -42,7 +43,7 @@ def _describe_store(settings: Settings) -> str:
         case "memory", _, _:
             return "in memory, lost on exit"
         case "sqlite", _, path:
-            return f"{path or state_directory(os.environ) / 'store.db'}"
+            return path or str(find_store_file(path, os.environ))
         case kind, _, _:
             return kind
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
-from ..settings import Settings, SettingsError, state_directory
+from ..settings import Settings, SettingsError
 from ..tenants import Counters
 from ..tenants.shared import LimitsStore, LimitsStoreUnavailable, SharedCounters
 from ..tenants.sqlite_limits import SqliteLimits
+from .store import find_store_file
 
 SUFFIX = "-limits"
 """Of the file beside the store's. Not the same file: there every commit waits for the disk."""
@@ -39,7 +39,7 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
         case "memory" if not rest:
             built = None
         case "sqlite" if rest or not is_own:
-            file = Path(rest) if rest else state_directory(environment) / "store.db"
+            file = find_store_file(rest, environment)
             built = SqliteLimits(file if is_own else file.with_name(file.name + SUFFIX))
         case "postgresql" | "postgres" if rest.startswith("//"):
             built = _build_postgres(store)

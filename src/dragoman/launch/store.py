@@ -24,9 +24,8 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
         case "memory", "":
             return MemoryStore(bounds)
         case "sqlite", path:
-            file = Path(path) if path else state_directory(environment) / "store.db"
             synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
-            return SqliteStore(file, bounds, synchronous=synchronous)
+            return SqliteStore(find_store_file(path, environment), bounds, synchronous=synchronous)
         case "postgresql" | "postgres", rest if rest.startswith("//"):
             return _build_postgres(settings.store, bounds)
         case _ if (factory := load_entry_point(STORES, kind)) is not None:
@@ -35,6 +34,11 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             raise SettingsError(
                 f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, not `{kind}`."
             )
+
+
+def find_store_file(path: str, environment: Mapping[str, str]) -> Path:
+    """The file of `sqlite:PATH`; of `sqlite` alone the one in the state directory."""
+    return Path(path) if path else state_directory(environment) / "store.db"
 
 
 def _build_postgres(dsn: str, bounds: Bounds) -> Store:
