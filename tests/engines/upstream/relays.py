@@ -56,12 +56,8 @@ async def relay(behind: Models, options: ServingOptions | None = None) -> AsyncG
             front = Models(
                 [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
             )
-            await front.start()
-            try:
-                async with client(server(front, options)) as it:
-                    yield it
-            finally:
-                await front.stop()
+            async with direct(front, options) as it:
+                yield it
     finally:
         await behind.stop()
 

@@ -18,7 +18,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.keepalive import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.engines.upstream.far import Handle, Pieces, far_server
-from tests.engines.upstream.relays import VLLM, client, engine, server
+from tests.engines.upstream.relays import VLLM, direct, engine
 from tests.serving.responses.test_websocket import serving as websocket_server
 
 NAME = "x-dragoman-warnings"
@@ -45,12 +45,8 @@ async def relaying(
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     async with far_server(handle) as address:
         front = Models([ServedModel("m", EventBackend(engine(address, kind=kind), None), 4096, 1_700_000_000)])
-        await front.start()
-        try:
-            async with client(server(front, options)) as it:
-                yield it
-        finally:
-            await front.stop()
+        async with direct(front, options) as it:
+            yield it
 
 
 @pytest.mark.parametrize("streamed", [False, True])
