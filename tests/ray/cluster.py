@@ -66,7 +66,18 @@ def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str]
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port = find_free_port()
     (folder / "dragoman.yaml").write_text(f"port: {port}\n{settings}")
-    command = [sys.executable, "-m", "dragoman", "deploy", "--config", str(folder / "dragoman.yaml"), *arguments]
+    # A limit of open files as on small machines, below what HAProxy needs for the connections of Ray's default.
+    limit = ["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh"]
+    command = [
+        *limit,
+        sys.executable,
+        "-m",
+        "dragoman",
+        "deploy",
+        "--config",
+        str(folder / "dragoman.yaml"),
+        *arguments,
+    ]
     process = subprocess.Popen(
         command,
         env=build_environment(folder) | (environment or {}),

@@ -27,6 +27,7 @@ from dragoman.ray.options import (
     HAPROXY_VARIABLE,
     StateHome,
     check_settings,
+    choose_connections,
     choose_environment,
     find_state_home,
     override_ray,
@@ -132,6 +133,13 @@ def test_haproxy_is_chosen_before_ray_is_imported(monkeypatch: pytest.MonkeyPatc
     assert HAPROXY_VARIABLE not in choose_environment(make_settings(haproxy=False))
     monkeypatch.setenv(HAPROXY_VARIABLE, "0")
     assert HAPROXY_VARIABLE not in choose_environment(make_settings(haproxy=True))
+
+
+def test_haproxy_accepts_no_more_connections_than_it_may_open_files_for() -> None:
+    assert choose_connections(-1) == choose_connections(20_000) == 4096
+    # It asks for two files and a half for each connection and 36 more.
+    assert 0.9 * 4096 < choose_connections(4096) * 2.5 + 36 < 4096
+    assert choose_connections(64) == 1
 
 
 def decide(

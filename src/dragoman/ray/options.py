@@ -6,6 +6,7 @@ Knows no Ray.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,6 +16,8 @@ import msgspec
 from ..settings import Settings, SettingsError, read_ray_settings
 
 HAPROXY_VARIABLE, BODY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
+HAPROXY_CONNECTIONS = 4096
+"""Connections that HAProxy accepts at the same time by Ray's default."""
 
 
 def override_ray(settings: Settings, overrides: Mapping[str, object]) -> Settings:
@@ -45,8 +48,18 @@ def choose_environment(settings: Settings) -> dict[str, str]:
             "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(256 * 1024),
             # A single HAProxy needs no time to notice that a replica stops.
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
+            "RAY_SERVE_HAPROXY_MAXCONN": str(choose_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         }
     return {name: value for name, value in chosen.items() if name not in os.environ}
+
+
+def choose_connections(open_files: int) -> int:
+    """The connections for which HAProxy may open enough files; it does not start with more.
+
+    open_files: the process's hard limit, negative if there is none. A connection needs a file to each side and half a
+    file for pipes; HAProxy itself needs some dozens.
+    """
+    return HAPROXY_CONNECTIONS if open_files < 0 else max(1, min(HAPROXY_CONNECTIONS, (open_files - 128) * 2 // 5))
 
 
 @dataclass(frozen=True, slots=True)
