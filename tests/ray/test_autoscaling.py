@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
 
-from .cluster import Cluster, run_cluster
+from .cluster import Cluster, run_cluster, wait_until
 
 pytest.importorskip("ray.serve", reason="needs ray[serve]")
 
@@ -78,13 +78,3 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
 def test_the_session_header_is_seen_behind_the_proxy_in_python(cluster: Cluster) -> None:
     with httpx2.Client(base_url=cluster.url, timeout=120) as client:
         assert len({stream_story(client, text, "one")[5:11] for text in ("a", "b")}) == 1
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask again and again. Ray tells other processes nothing of its replicas."""
-    pause = threading.Event()
-    for _ in range(1200):
-        if condition():
-            return
-        pause.wait(0.1)
-    raise AssertionError("it has not happened in two minutes")
