@@ -93,11 +93,12 @@ def compute_tag(replica: str) -> str:
     return hashlib.blake2b(replica.encode(), digest_size=TAG_LENGTH // 2).hexdigest()
 
 
-def find_key(body: bytes, session: str | None = None) -> RoutingKey | None:
+def find_key(body: bytes, session: str | None = None, *, by_model: bool = False) -> RoutingKey | None:
     """Find the key of a request; None if any replica will do. Never raises.
 
     body: of the request, or its beginning; may be compressed.
     session: the value of the session header.
+    by_model: all that is for the same model or adapter has one key, unless it continues a response.
     """
     if session:
         return RoutingKey(text=f"session {session}")
@@ -105,6 +106,8 @@ def find_key(body: bytes, session: str | None = None) -> RoutingKey | None:
     if previous := _find_previous_id(fields):
         match = _ID_TAG.match(previous)
         return RoutingKey(match[1] if match else None, f"id {previous}")
+    if by_model:
+        return RoutingKey(text=f"model {fields.get('model')}")
     if named := _find_session(fields):
         return RoutingKey(text=f"session {named}")
     beginning = _find_beginning(fields)

@@ -88,10 +88,11 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
     if not hasattr(application, "_with_ingress_request_router"):
         raise SettingsError("ray: this version of Ray asks no router of ours behind HAProxy: set `routing` to `load`")
-    reads_bodies = options.routing == "prefix"
+    reads_bodies = options.routing in ("prefix", "model")
     if reads_bodies and os.environ.get(BODY_VARIABLE) != "1":
         raise SettingsError(
-            f"ray: `routing: prefix` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set `routing`"
+            f"ray: `routing: {options.routing}` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set "
+            "`routing`"
         )
     router = serve.deployment(
         serve.ingress()(IngressRouter),
@@ -101,7 +102,7 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         health_check_period_s=HEALTH_INTERVAL,
         logging_config=LOGGING,
     )
-    return application._with_ingress_request_router(router.bind(application, reads_bodies=reads_bodies))
+    return application._with_ingress_request_router(router.bind(application, options.routing))
 
 
 def is_exposed() -> bool:

@@ -62,8 +62,8 @@ def _get_key(pending_request: Any) -> RoutingKey | None:  # noqa: ANN401 - Ray's
 class IngressRouter:
     """The deployment's class."""
 
-    def __init__(self, replicas: Any, *, reads_bodies: bool) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
-        self._application = RoutingApplication(replicas, reads_bodies=reads_bodies)
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
+        self._application = RoutingApplication(replicas, routing)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._application
@@ -72,11 +72,11 @@ class IngressRouter:
 class RoutingApplication:
     """Answers HAProxy's question for the replica of a request. No framework: each request waits for the answer.
 
-    replicas: Ray's handle of their deployment.
+    replicas: Ray's handle of their deployment. routing: as in RaySettings.
     """
 
-    def __init__(self, replicas: Any, *, reads_bodies: bool) -> None:  # noqa: ANN401 - Ray has no types
-        self._replicas, self._reads_bodies = replicas, reads_bodies
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
+        self._replicas, self._routing = replicas, routing
         self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,8 +88,9 @@ class RoutingApplication:
         status, answer = 404, b"{}"
         if scope["type"] == "http" and scope["path"] == "/internal/route":
             session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
-            body = await _read_body(receive) if self._reads_bodies else b""
-            status, answer = 200, await self._choose(find_key(body, session.decode("latin-1")))
+            body = b"" if self._routing == "session" else await _read_body(receive)
+            key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
+            status, answer = 200, await self._choose(key)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
