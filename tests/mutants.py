@@ -1283,8 +1283,8 @@ MUTANTS = (
     Mutant(
         "the object of all arguments is taken for one of them (ours)",
         "parsers/xml_tags.py",
-        "return key in self._syntax.spliced_keys and bool(declared) and key not in declared",
-        "return False",
+        "is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared",
+        "is_spliced = False",
         (PARSERS,),
     ),
     Mutant(

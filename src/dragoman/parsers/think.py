@@ -62,6 +62,8 @@ class ThinkFormat:
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
     def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
+        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>` may, where a model thinks about
+        # its format.
         plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
         ends = (*self._end_marks, *plain)
         return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
@@ -75,6 +77,7 @@ class ThinkFormat:
         or be a
         text that is unlikely in prose.
         """
+        # Where the vocabulary is known, a marker that is no single token of it cannot be this model's marker.
         known = tuple(mark for mark in calls if mark in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
@@ -83,6 +86,8 @@ class ThinkFormat:
             self._single_tokens | set(known),
             known,
         )
+        # Templates of hybrid models write `<think>` or an empty `<think></think>` into the prompt, by the request's
+        # options.
         tail, begin = context.prompt_tail, self._syntax.begin
         opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
         if closed_pos > opened_pos:

@@ -135,6 +135,7 @@ class ResponseTemplateFormat:
 
 
 def _encode_string(text: str) -> str:
+    # As an escape no delimiter can begin inside the string.
     return json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
 
 
