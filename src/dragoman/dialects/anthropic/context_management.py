@@ -42,6 +42,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
         above_tokens=above_tokens,
         above_uses=above_uses,
         keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
+        # Less than one token cleared would be no edit, and would be reported as applied.
         at_least=1
         if clear_at_least is None
         else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),

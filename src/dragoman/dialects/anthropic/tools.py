@@ -47,6 +47,7 @@ class AnthropicToolRegistry:
         if change is None:
             raise missing_parameter(path)
         if change.definition is not None and block.type == "tool_addition":
+            # Added again, a tool moves to the end of the declarations, as if it had been declared when it was added.
             self._tools.pop(change.definition.name or "", None)
             self._add(change.definition, f"{path}.definition")
         elif change.type != "tool_reference":
@@ -93,6 +94,7 @@ class AnthropicToolRegistry:
 def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
     """Read a custom tool; None for a hosted tool, which has a type and no schema."""
     schema = read_json_object(tool.input_schema, f"{path}.input_schema")
+    # A hosted tool that also has a schema is readable as a custom one, and any model can call it.
     if schema is None and tool.type not in (None, "custom"):
         return None
     if tool.name is None:

@@ -140,6 +140,7 @@ class ChatWriter(ChunkWriter):
             return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
+            # The ids of the prompt belong into the first chunks, so these wait for the event that brings them.
             return self._render_roles(prompt) + self._render_event(event)
         return self._render_event(event)
 

@@ -121,6 +121,8 @@ class ResponsesWriter:
     def render_failure(self, error: DragomanError) -> bytes:
         """The final object of a stream that failed with `error`; the same bytes each time."""
         if self._failed_object is None:
+            # The output of a failed response includes what was streamed: clients show it, and `retrieve` must return
+            # the same.
             unfinished = [] if self._open_item_writer is None else [self._open_item_writer.render(INCOMPLETE)]
             self._failed_object = self._render_response(
                 b"failed", [*self._items, *unfinished], None, error=render_failure(error)

@@ -193,6 +193,7 @@ class TgiWriter:
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
+        # Only the end of the text decides whether a stop string was reached, so no more of it is looked at per token.
         self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
         self._choice_finished: ChoiceFinished | None = None
