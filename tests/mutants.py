@@ -1754,8 +1754,8 @@ MUTANTS = (
     Mutant(
         "a simulated front end comes on top of the server's own (ours)",
         "engines/simulator/engine.py",
-        "return now if request.arrival_time is None else",
-        "return now if request.id else",
+        "arrived_at=now if request.arrival_time is None else",
+        "arrived_at=now if request.id else",
         ("tests/engines/simulator/test_arrival.py",),
     ),
     Mutant(

@@ -257,7 +257,8 @@ class _GrammarWriter:
             case LiteralText(text):
                 return self._write_verbatim(text)
             case JsonValue():
-                return self._write_schema(_build_schema(piece, form.param), form.is_strict, form.param)
+                schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
+                return self._write_schema(schema if piece.any else _require_object(schema), form.is_strict, form.param)
             case FreeText():
                 return self._write_free_text(piece, form.param)
             case Alternation(options):
@@ -377,11 +378,6 @@ def _find_trigger(heads: Sequence[str]) -> str:
     shared_prefix = first_head[:shared_length]
     match = _MARKER.match(shared_prefix)
     return match[0] if match else shared_prefix
-
-
-def _build_schema(value: JsonValue, param: str) -> Schema:
-    schema = True if value.schema is None else parse_schema(value.schema, param)
-    return schema if value.any else _require_object(schema)
 
 
 def _require_object(schema: Schema) -> Schema:

@@ -28,13 +28,12 @@ def close_schema(schema: Schema) -> Schema:
     what
     the other matches too.
     """
-    if isinstance(schema, bool) or any(_combines_schemas(part) for part in iterate_parts(schema)):
+    if isinstance(schema, bool):
+        return schema
+    parts = (part for part in iterate_parts(schema) if isinstance(part, dict))
+    if any("oneOf" in part or combines_schemas(part) for part in parts):
         return schema
     return _close_node(schema)
-
-
-def _combines_schemas(part: Json) -> bool:
-    return isinstance(part, dict) and ("oneOf" in part or combines_schemas(part))
 
 
 def _close_node(schema: dict[str, Json]) -> dict[str, Json]:

@@ -114,6 +114,7 @@ def check_request(
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
+    # Those of the pipeline never reach the engine, so it need not support them.
     ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])

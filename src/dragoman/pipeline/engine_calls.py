@@ -153,5 +153,6 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(report)
 
+    # Not anyio's or asyncio's threads: both are joined at exit, and loading a model can take minutes.
     Thread(target=run, name=run_in_daemon_thread.__name__, daemon=True).start()
     return await result

@@ -145,6 +145,7 @@ async def render_conversation(
         RequestError: the template rejects the conversation, or an image cannot be decoded.
         Unsupported: there is no template.
     """
+    # As in OpenAI's API: with `none` the model does not see the tools, instead of being told not to use them.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     conversation, images = _extract_images(backend.vision, conversation)
     source = conversation.template.template

@@ -97,7 +97,10 @@ class HfTokenizer:
             vocabulary.build_byte_reader(tokenizer_data) if generates else vocabulary.build_name_reader(tokenizer_data)
         )
         self._full_tokenizer = _build_tokenizer(tokenizer_data)
-        added_tokens = _assign_ids(vocabulary.read_added_tokens(tokenizer_data), self._full_tokenizer)
+        # The library's ids may differ from the file's.
+        added = vocabulary.read_added_tokens(tokenizer_data)
+        ids = ((token, self._full_tokenizer.token_to_id(token.content)) for token in added)
+        added_tokens = tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
         control_tokens = tuple(token for token in added_tokens if token.is_control)
         plain_data = vocabulary.hide_controls(tokenizer_data, control_tokens, token_hex(8))
         inner_data = vocabulary.disable_prepending(plain_data)
@@ -272,12 +275,6 @@ def _split_around(
     """The ids before those of a source, and after them."""
     positions = [position for position, token_source in enumerate(sources) if token_source == source]
     return (tuple(ids[: positions[0]]), tuple(ids[positions[-1] + 1 :])) if positions else (tuple(ids), ())
-
-
-def _assign_ids(added: Sequence[AddedToken], tokenizer: tokenizers.Tokenizer) -> tuple[AddedToken, ...]:
-    """The added tokens with the library's ids, which may differ from the file's."""
-    ids = ((token, tokenizer.token_to_id(token.content)) for token in added)
-    return tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
 
 
 def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:

@@ -97,6 +97,7 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     try:
         return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
     except RequestError as error:
+        # The reader has named the field in the dialect's own words; translating the name again could change it.
         error.is_translated = True
         raise
 

@@ -192,7 +192,12 @@ class KvOffloading:
             state = self._requests[transfer.sequence]
             if transfer.is_store:
                 self.cache.end_store(transfer.keys)
-                self._remove_fences(transfer)
+                for block in transfer.blocks:
+                    fences = self._fences.get(block)
+                    if fences is not None:
+                        fences.discard(transfer.id)
+                        if not fences:
+                            del self._fences[block]
             else:
                 self.cache.end_load(transfer.keys)
                 self._loading.difference_update(transfer.keys)
@@ -251,14 +256,6 @@ class KvOffloading:
     def _add_fences(self, transfer: HostTransfer) -> None:
         for block in transfer.blocks:
             self._fences.setdefault(block, set()).add(transfer.id)
-
-    def _remove_fences(self, transfer: HostTransfer) -> None:
-        for block in transfer.blocks:
-            fences = self._fences.get(block)
-            if fences is not None:
-                fences.discard(transfer.id)
-                if not fences:
-                    del self._fences[block]
 
     def _extend_keys(self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int) -> None:
         """Extend the keys to the chunks that these known tokens fill."""

@@ -170,17 +170,15 @@ class PlainReplica:
             self._num_completed += 1
             self._finish_ended(end)
             self._launch(end)
-            self._record(end - begin)
-
-    def _record(self, seconds: float) -> None:
-        """Record the load right after a step of this length."""
-        totals, used = self._totals, self._pool.size - self._pool.num_free
-        totals.used_blocks += seconds * used
-        totals.running += seconds * len(self._running)
-        totals.waiting += seconds * len(self._waiting)
-        totals.most_used_blocks = max(totals.most_used_blocks, used)
-        totals.steps += 1
-        totals.rounds += 1
+            # The load right after a step, for as long as the step took.
+            seconds = end - begin
+            totals, used = self._totals, self._pool.size - self._pool.num_free
+            totals.used_blocks += seconds * used
+            totals.running += seconds * len(self._running)
+            totals.waiting += seconds * len(self._waiting)
+            totals.most_used_blocks = max(totals.most_used_blocks, used)
+            totals.steps += 1
+            totals.rounds += 1
 
     def _finish_ended(self, now: float) -> None:
         for sequence in self._ending.pop(self._num_completed, ()):

@@ -401,7 +401,12 @@ class DataParallelRank:
         reply, id = live.reply, live.id
         delay = reply.waits.get(live.num_output_tokens, 0.0) + reply.pace
         if delay:
-            self._delay(live, delay, at)
+            # All further outputs are delayed too. Delays add up.
+            if live.delayed is None:
+                live.delayed = deque()
+                self._call_at(at + delay, lambda then: self._flush_delayed(live, then))
+            else:
+                live.delayed.append(Delay(delay))
         if live.cut_after is not None and live.num_output_tokens >= live.cut_after:
             return self._finish(
                 live, Failed(id, "The connection was closed by an injected fault.", cuts_connection=True), at
@@ -413,14 +418,6 @@ class DataParallelRank:
     def _fake_logprob(self, live: LiveRequest, token: int, alternatives: int) -> TokenLogprob:
         assert live.rng is not None
         return fake_logprob(token, alternatives, self._vocab_size, live.rng)
-
-    def _delay(self, live: LiveRequest, seconds: float, at: float) -> None:
-        """Delay all further outputs. Delays add up."""
-        if live.delayed is None:
-            live.delayed = deque()
-            self._call_at(at + seconds, lambda then: self._flush_delayed(live, then))
-        else:
-            live.delayed.append(Delay(seconds))
 
     def _flush_delayed(self, live: LiveRequest, at: float) -> None:
         delayed = live.delayed

@@ -48,7 +48,10 @@ def build_log(
     if not ordered:
         raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
     for timing in ordered:
-        _check_timing(format, timing)
+        if timing.input_tokens < 1 or timing.output_tokens < 1:
+            raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
+        if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
+            raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
     if len({timing.id for timing in ordered}) < len(ordered):
         ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
@@ -79,13 +82,6 @@ def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
         begin = max(timing.last_token_s for timing in timings) + IDLE_SECONDS
     notes = tuple(note for log in logs for note in log.notes)
     return MeasuredLog(" and ".join(dict.fromkeys(log.format for log in logs)), tuple(requests), tuple(timings), notes)
-
-
-def _check_timing(format: str, timing: Timing) -> None:
-    if timing.input_tokens < 1 or timing.output_tokens < 1:
-        raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
-    if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
-        raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
 
 
 def _shift(timing: Timing, by: float) -> Timing:
