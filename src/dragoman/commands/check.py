@@ -149,7 +149,7 @@ def _run(options: CheckOptions) -> None:
 def _select_checks(options: CheckOptions) -> list[Check]:
     import re  # noqa: PLC0415 - as above
 
-    from ..check.catalog import CHECKS  # noqa: PLC0415
+    from ..check.areas import CHECKS  # noqa: PLC0415
 
     try:
         chosen = [check for check in CHECKS if not options.only or any(check.matches(only) for only in options.only)]

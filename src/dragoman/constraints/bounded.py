@@ -77,6 +77,7 @@ class BoundedCompiler:
         cached.
         """
         call = text.encode("utf-8", "surrogatepass")
+        # Rejections are remembered by digest: a client that repeats a bad schema of 64 KB must not fill memory with it.
         digest = hashlib.sha256(call).digest()
         message = self._rejected.get(digest)
         if message is None:

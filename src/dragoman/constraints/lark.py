@@ -145,6 +145,7 @@ class _GrammarWriter:
     def __init__(self, special_tokens: Mapping[str, int], answer_prefix: str) -> None:
         self._special_tokens = special_tokens
         self._answer_prefix = answer_prefix
+        # The longest first: one name may be the beginning of another.
         names = sorted(find_control_names(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
@@ -164,6 +165,7 @@ class _GrammarWriter:
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
+            # A grammar of the client stays a grammar of its own, so that its rule names cannot collide with ours.
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
         is_cheap = not self._costly and self._values <= CHEAP_VALUES
         return ConstraintGrammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
@@ -224,6 +226,7 @@ class _GrammarWriter:
     def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
         """Free text, then optional calls. The text includes what precedes the first marker of a call."""
         prefix, suffix = calls.around
+        # White space before the first call belongs to the free text, whose lexeme takes all of it.
         heads = [(prefix + _find_head(form.pieces)).lstrip() for form in calls.forms]
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
         further_calls = f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
@@ -281,6 +284,7 @@ class _GrammarWriter:
             self._costly.add("minLength or maxLength")
             max_length = "" if text.max_length is None else text.max_length
             terminal += f" & /(?s:.{{{text.min_length},{max_length}}})/"
+        # Control tokens cannot occur in text at all: only markers of several tokens have to be excluded.
         forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
         if not token:
             forbidden.append(head)

@@ -425,3 +425,35 @@ class DelimitedCallParser(CallParser):
         if self._buffer or self._state not in (DelimitedCallParser._parse_marker, DelimitedCallParser._parse_text):
             self._finish(None)
             self._switch_to_text()
+
+
+class AlternativeSyntaxes(Struct, frozen=True):
+    """Two call syntaxes. primary: the one for enforced calls."""
+
+    primary: CallSyntaxSpec
+    fallback: CallSyntaxSpec
+
+    def compile(self, outer_markers: tuple[str, ...]) -> CompiledAlternatives:
+        return CompiledAlternatives(self.primary.compile(outer_markers), self.fallback.compile(outer_markers))
+
+
+class CompiledAlternatives(Struct, frozen=True):
+    primary: CallSyntax
+    fallback: CallSyntax
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return *self.primary.markers, *self.fallback.markers
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return *self.primary.end_markers, *self.fallback.end_markers
+
+    def can_begin_with(self, char: str) -> bool:
+        return self.primary.can_begin_with(char) or self.fallback.can_begin_with(char)
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
+        return (self.primary if self.primary.can_begin_with(char) else self.fallback).build_reader(tools, char)
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        return self.primary.build_pieces(tool)

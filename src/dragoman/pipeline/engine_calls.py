@@ -116,6 +116,7 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
             except StopAsyncIteration:
                 return
             except TimeoutError:
+                # A TimeoutError of the engine itself is not ours: it passes as the engine's failure.
                 if not timeout.expired():
                     raise
                 raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None

@@ -161,6 +161,8 @@ class EngineCore:
                     for store in step.transfers.stores:
                         if store.id not in step.transfers.flushed:
                             self.host_link.begin(store, ends)
+            # A step without tokens is scheduled again only if it has preempted: blocks are free now that were not
+            # before.
             elif self._in_flight or not step.preempted:
                 break
         return launched

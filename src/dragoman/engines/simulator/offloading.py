@@ -171,6 +171,7 @@ class KvOffloading:
         for sequence in preempted:
             step.flushed |= self._requests[sequence].transfers - begun
         for block in self._allocated & self._fences.keys():
+            # The block was freed while a store still reads it: the step that writes it must wait for that store.
             step.flushed |= self._fences[block]
         for sequence in chain(scheduled, self.finished):
             self._store(sequence, step)
