@@ -109,8 +109,7 @@ def compose_grammar(
     answer_prefix: text before the body that is no part of a call.
 
     Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
-    or
-    the other.
+    or the other.
 
     Raises:
         RequestError: a constraint is too large or not a schema.

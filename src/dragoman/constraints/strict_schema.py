@@ -2,8 +2,7 @@
 
 An open schema allows any member, and models invent them: arguments that the tool does not take, objects that do not
 end. Whatever matches the closed schema matches the open one; vLLM's and llama.cpp's grammars close schemas too. A
-schema
-opts out with `"additionalProperties": true`.
+schema opts out with `"additionalProperties": true`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ def close_schema(schema: Schema) -> Schema:
     """Close all objects with `properties`, be it none, that do not set `additionalProperties`.
 
     Schemas combined by `allOf` or `oneOf` stay open: closing one of them would forbid members of the other, or match
-    what
-    the other matches too.
+    what the other matches too.
     """
     if isinstance(schema, bool):
         return schema

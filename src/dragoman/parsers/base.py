@@ -157,8 +157,7 @@ class Buffer:
         """Whether this text, which ends `unread` characters before the end of the buffer, is a marker.
 
         Where the marker is one token of the vocabulary, the same text from several tokens is ordinary text. Without any
-        tokens
-        the text decides.
+        tokens the text decides.
         """
         return (
             marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
@@ -317,8 +316,7 @@ class TextParser(ABC):
         """Read text[pos:], the unread end of the buffer, in the current state.
 
         Returns where to continue: the end of what was read, or an earlier position (negative: in an earlier delta) from
-        which to
-        read again in the new state.
+        which to read again in the new state.
         """
 
     @abstractmethod

@@ -186,8 +186,7 @@ class DelimitedCallParser(CallParser):
     """States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
 
     A call is buffered with its delimiters until its name is known; then its arguments stream. What turns out not to be
-    a
-    call of a declared tool is released as text, unchanged.
+    a call of a declared tool is released as text, unchanged.
     """
 
     def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:

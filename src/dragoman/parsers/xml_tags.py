@@ -43,8 +43,7 @@ class XmlTagSyntax(Struct, frozen=True):
     value_tag: a tag before the value.
     value_end_tag: follows the value.
     line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
-    the
-    two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
+    the two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
     more_key_end_tags: also read after a name, but not enforced.
     has_unmistakable_tags: the next tag ends a value that was not ended, also in the middle of a line.
     untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.

@@ -99,8 +99,7 @@ def check_request(
     """Return warnings about parameters that will be ignored.
 
     renders_prompt: the pipeline handles prompts, candidates and the queue (engines of tokens); otherwise the engine
-    must
-    declare support for the parameters that concern them.
+    must declare support for the parameters that concern them.
 
     Raises:
         Unsupported: the client relies on a parameter that the engine does not support.

@@ -62,8 +62,7 @@ def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExcepti
     """The exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
 
     A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
-    outside
-    the running task comes from a coroutine that is being closed, as at process exit.
+    outside the running task comes from a coroutine that is being closed, as at process exit.
     """
     if isinstance(error, Exception):
         return error

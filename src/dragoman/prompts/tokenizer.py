@@ -1,8 +1,7 @@
 """A Hugging Face `tokenizer.json` as the core's Tokenizer. Knows no templates, models or requests.
 
 Two tokenizers are built from one file: the complete one, and one without control tokens, so that no user text can
-become
-a control token.
+become a control token.
 """
 
 from __future__ import annotations
@@ -165,10 +164,8 @@ class HfTokenizer:
         """Encode text in which names of control tokens count, except those that contain a break character.
 
         Break characters are removed. A control token of one character does not count behind one. Text without them is
-        encoded
-        as in transformers, unless the vocabulary's model could form a control token from text that merely normalises to
-        its
-        name.
+        encoded as in transformers, unless the vocabulary's model could form a control token from text that merely
+        normalises to its name.
 
         sampled_prefixes: texts between control tokens that get their sampled ids.
         cache_owner: whose cached ids a long prompt may use; None for no cache.

@@ -34,8 +34,7 @@ from .template import (
 
 def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
     """Load the formats of a response template (JSON text): the same object twice, or None for the first where the
-    template
-    does not define reasoning.
+    template does not define reasoning.
 
     added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
 

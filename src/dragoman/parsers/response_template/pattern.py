@@ -3,8 +3,7 @@
 The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, greedy and lazy quantifiers, and
 `^` and `$` for the ends of the response. Semantics as in Python, with `.` matching newlines. Look-around,
 back-references, word boundaries, flags, possessive and atomic forms are rejected: without them one pass over any text
-is
-enough.
+is enough.
 """
 
 from __future__ import annotations
