@@ -108,6 +108,7 @@ def rotate_key(
         def rotate(tenants: dict[str, Tenant]) -> None:
             tenant = _find(tenants, name)
             former = tuple(
+                # The grace period never extends a key that ends before it.
                 each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
                 for each in tenant.secrets
             )

@@ -70,6 +70,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
         self.client, server = read_addresses(transport)
+        # One object for all connections of a listener: idle connections are many, and each would hold a tuple.
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._context.connections.add(self)

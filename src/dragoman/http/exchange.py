@@ -121,6 +121,7 @@ class HttpExchange:
             "raw_path": root_path.encode("ascii") + head.path,
             "query_string": head.query,
             "headers": head.headers,
+            # A copy for each request, as the ASGI specification demands ("Lifespan State").
             "state": dict(self._context.lifespan_state),
             "extensions": {disconnect.EXTENSION: self.on_disconnect, direct_write.EXTENSION: self},
         }

@@ -283,6 +283,7 @@ def check_model(model: str) -> None:
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
+    # An upstream may start later than this server, and a factory can only be checked by calling it.
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":

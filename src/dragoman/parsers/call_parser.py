@@ -149,6 +149,8 @@ class JsonCallReader:
     def _find_role(self) -> str:
         """The role of the value that begins; of each role only the first value counts."""
         key = self._object_reader.key
+        # Some models repeat a key; JSON leaves open which one holds, and a name that was announced cannot be taken
+        # back.
         if key in self._name_keys and not self._name:
             self._name = []
             return "name"

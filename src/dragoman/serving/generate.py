@@ -169,6 +169,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
         try:
             await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
         except RequestError:
+            # The engine has not begun, but the queue in front of it already has this request.
             await admitted.run.batches.aclose()
             raise
         # From here on the batches hold the observer.

@@ -190,6 +190,7 @@ class SqliteStore(SqlStore):
         if connection is None:
             connection = self._connect()
             self._reader_connections.append(connection)
+            # A reader can never write, whatever statement a bug passes to it.
             connection.execute("PRAGMA query_only = ON")
             self._thread_state.connection = connection
         return connection

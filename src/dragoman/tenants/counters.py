@@ -120,6 +120,7 @@ class Counter:
     def advance(self, demand: Demand, now: int) -> None:
         """Refill the counter, or begin a budget anew."""
         if demand.until:
+            # A later end is the next day or month: the budget begins anew, whatever was used of the last one.
             if demand.until > self.until:
                 self.used, self.until = 0, demand.until
             if demand.until == self.until:

@@ -368,6 +368,7 @@ class SharedCounters:
     def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[OperationOutcome]) -> None:
         for operation, outcome in zip(batch.operations, outcomes, strict=True):
             for demand, used in zip(operation.demands, outcome.used, strict=True):
+                # What the store has answered replaces the estimate, so that errors of the estimate do not add up.
                 self._known.replace(operation.key, demand, used)
         for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
             if not outcome.is_taken:
@@ -398,6 +399,7 @@ class SharedCounters:
         now = self._read_clock()
         if self._failed_at is None or now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
+            # A TimeoutError has no text of its own.
             reason = str(error) or f"no response within {self._timeout:g} s"
             log.error("the limits store fails; each process applies the limits alone until it responds: %s", reason)
         if self._failed_at is None:
@@ -453,6 +455,7 @@ class SharedCounters:
         amount = demand.amount
         if queued is not None and queued.until == demand.until:
             amount += queued.amount
+        # Summed up: under load thousands of requests end between two batches, and each counter is sent once.
         self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
 
     def _use_new_holder(self) -> None:

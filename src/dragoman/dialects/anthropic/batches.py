@@ -96,6 +96,7 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
             raise RequestError(
                 f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type"
             ) from None
+        # A batch is answered with whole messages; a client that set `stream` expects events that it would never get.
         if parsed.stream not in (None, False):
             raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
     return tuple(MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests), tuple(

@@ -232,6 +232,7 @@ def _read_hosted_result(
     if isinstance(content, dict):
         yield Text(msgspec.json.encode(_drop_encrypted(content)).decode())
         return
+    # Search results of hosted tools are encrypted for Anthropic; their titles and addresses are readable.
     for i, block in enumerate(content if isinstance(content, list) else [WireContentBlock("text", text=content or "")]):
         if block.type in VISIBLE_TYPES:
             yield from _read_visible(block, f"{path}[{i}]")

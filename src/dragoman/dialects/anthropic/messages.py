@@ -49,7 +49,9 @@ def read_history(
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
     last_turn = turns[-1]
+    # Both: a system message at the end may follow the assistant's, and then the answer is a new turn.
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    # A call cannot be continued: its result is missing, and templates close the turn behind it.
     if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
             "tool_use blocks must be followed by a user message with their tool_result blocks",

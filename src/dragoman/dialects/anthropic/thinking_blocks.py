@@ -19,6 +19,7 @@ class ThinkingBlockReader:
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
         """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
         field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the signature.
         thinking = block.thinking or self._unseal(sealed)
         # What was unsealed needs no signature: nobody else has the key, so it is this server's own text.
         if thinking is not None and (not block.thinking or self._is_trusted(block.thinking, sealed or "")):

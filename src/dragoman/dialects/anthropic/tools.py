@@ -59,6 +59,7 @@ class AnthropicToolRegistry:
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
+        # Left out with a warning, as agents always declare a set of tools, and need not call this one.
         reason = "cannot be run here" if parsed is None else _explain_uncallable(tool)
         if parsed is None or reason:
             self._unavailable.add(tool.name or "")
@@ -84,6 +85,7 @@ class AnthropicToolRegistry:
     def _choose_named(self, name: str | None) -> ToolChoice:
         if not name:
             raise missing_parameter("tool_choice.name")
+        # Forcing it is an error all the same: the client waits for exactly this call.
         if name in self._unavailable and name not in self._tools:
             raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
         if name not in self._tools:

@@ -268,6 +268,7 @@ class MessagesWriter:
             if isinstance(part, Reasoning):
                 yield self._render_thinking_block(part)
             else:
+                # Only the last call can be cut: a later part proves that an earlier one was complete.
                 is_cut_off = i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop)
                 yield _render_call_block(part, is_cut_off)
         if text:
@@ -315,6 +316,7 @@ class MessagesWriter:
 
 
 def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
+    # A stop string may match inside a call, and cuts it as a token limit does.
     return reason is not FinishReason.STOP or isinstance(stop, str)
 
 

@@ -123,6 +123,7 @@ class OllamaWriter(LineFraming):
     def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case PromptTokens(tokens=tokens):
+                # The prompt's ids may come after the first token's: an engine of events reports them when it wants to.
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""

@@ -236,6 +236,7 @@ class _TurnBuilder:
 
     def _read_client_output(self, item: WireItem, kind: str, path: str) -> tuple[Text | Image | Audio | File, ...]:
         output = item.output
+        # Its output is optional, but a template shows an empty result as nothing, and the model would apply it again.
         if kind == "apply_patch_call_output" and not output:
             return (Text("The patch failed." if item.status == "failed" else "The patch was applied."),)
         if output is None:

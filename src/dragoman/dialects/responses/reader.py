@@ -231,6 +231,7 @@ def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem
     """The input items; a string is a user message."""
     if isinstance(body.input, str):
         return [WireItem(type="message", role="user", content=body.input)]
+    # A turn may add nothing to a stored conversation, so an empty input is valid there.
     if body.input or body.previous_response_id or body.conversation:
         return body.input or []
     if "messages" in fields:

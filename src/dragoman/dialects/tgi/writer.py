@@ -312,6 +312,7 @@ class TgiWriter:
 
     def _build_lightllm(self, reply: Reply) -> LightllmAnswer:
         choices, is_single = reply.choices, len(reply.choices) == 1
+        # The engine's total belongs to one choice only if there is no other.
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
         tokens = [self._build_counted_tokens(choice, reply.usage.prompt) for choice in choices]

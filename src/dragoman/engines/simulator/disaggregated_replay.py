@@ -150,9 +150,11 @@ class _DisaggregatedReplay(Replay):
         id = fetch.sequence.id
         transfer = self._transfers[id]
         leases = self._leases[transfer.prefill.replica]
+        # All of the prompt is cached on the decode side: the blocks that the prefill side holds are free at once.
         if fetch.num_tokens == 0:
             leases.release(id)
             self._wake(transfer.prefill.replica, now)
+        # Only the protocol `kv_transfer_params` leases the blocks, and a lease may have expired by now.
         elif self._split.protocol == "plain" or leases.begin_fetch(id):
             transfer.fetch_started_at = now
             self._fetches[id] = fetch.sequence

@@ -210,6 +210,7 @@ def sweep(
         return trials[replicas].share >= target_share
 
     low, high = 0, 1
+    # More replicas never meet it less often, up to noise, so doubling and bisecting find the smallest number.
     while not meets_slo(high):
         if high == max_replicas:
             return Sweep(target_share, _sort_trials(trials), None)

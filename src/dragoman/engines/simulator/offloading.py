@@ -120,6 +120,7 @@ class KvOffloading:
         if any(map(self.cache.is_written, keys)):
             return None
         num_tokens = (begin + len(keys)) * size - num_cached
+        # Only whole chunks are loaded; a part of one would be a chunk of its own in the host's memory.
         if num_tokens < size:
             return 0
         return num_tokens if self._loading.isdisjoint(keys) else None

@@ -134,6 +134,8 @@ class ReplyGenerator:
         return self._last_lookup[1]
 
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
+        # From the most specific to the most general: the request itself, the test that queued it, directives, data,
+        # script.
         header = dict(request.extras).get("reply")
         if header is not None:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")

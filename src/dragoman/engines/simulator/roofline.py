@@ -300,6 +300,7 @@ def predict_profile(
     is_large = gpu.memory >= _LARGE_MEMORY
     defaults: dict[str, Any] = {
         "max_num_seqs": 1024 if is_large else 256,
+        # vLLM excludes the A100, whose throughput a larger budget lowers (vllm-project/vllm#17885).
         "max_num_batched_tokens": 8192 if is_large and "A100" not in gpu.name else 2048,
         "max_model_len": shape.max_context,
         **(settings or {}),

@@ -53,6 +53,7 @@ def build_log(
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
             raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
     if len({timing.id for timing in ordered}) < len(ordered):
+        # Benchmarks number requests anew in each run, and logs of several runs are joined by hand.
         ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
         raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
@@ -79,6 +80,7 @@ def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
             after = None if request.after is None else f"{number}/{request.after}"
             arrival = request.arrival_s if after else request.arrival_s + begin
             requests.append(msgspec.structs.replace(request, id=id, arrival_s=arrival, after=after))
+        # Long enough that the server of the simulation is idle again, as the real one was between the runs.
         begin = max(timing.last_token_s for timing in timings) + IDLE_SECONDS
     notes = tuple(note for log in logs for note in log.notes)
     return MeasuredLog(" and ".join(dict.fromkeys(log.format for log in logs)), tuple(requests), tuple(timings), notes)
