@@ -442,8 +442,9 @@ def build_websocket_protocol(
 
 
 def build_serving_options(settings: Settings) -> ServingOptions:
+    # The API profile as configured, else `vllm` for the simulator and `openai` for other engines.
     return ServingOptions(
-        profile=_resolve_profile(settings),
+        profile=Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai")),
         strict=settings.strict,
         explain=settings.explain,
         drop_nonces=settings.drop_agent_nonces,
@@ -479,8 +480,3 @@ def _build_cors_policy(settings: Settings) -> CorsPolicy:
         return CorsPolicy(settings.allowed_origins)
     except ValueError as error:
         raise SettingsError(f"--allowed-origins: {error}") from error
-
-
-def _resolve_profile(settings: Settings) -> Profile:
-    """The API profile: as configured, else `vllm` for the simulator and `openai` for other engines."""
-    return Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai"))

@@ -20,7 +20,7 @@ from ..engines.upstream import (
 from ..parsers import registry
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
-from ..settings import GenerationConfig, Settings
+from ..settings import Settings
 from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
@@ -33,11 +33,19 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     discovered = _discover(settings, upstreams)
     reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
     tools = None if settings.tool_call_parser is None else registry.find_tool_format(settings.tool_call_parser)
+    sampling = {
+        name: value
+        for name, value in msgspec.structs.asdict(settings.override_generation_config).items()
+        if value is not None
+    }
+    max_tokens = sampling.pop("max_new_tokens", None)
+    if "top_k" in sampling:
+        sampling["top_k"] = max(sampling["top_k"], 0)
     config = UpstreamConfig(
         upstreams,
         discovered.model,
         discovered.kind,
-        _build_defaults(settings.override_generation_config),
+        UpstreamDefaults(SamplingOptions(**sampling), max_tokens),
         read_timeout=settings.upstream_timeout,
         retries=settings.upstream_retries,
         native_tools=tools is None,
@@ -108,11 +116,3 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
 
 def _override_kind(discovered: DiscoveredModel, settings: Settings) -> DiscoveredModel:
     return msgspec.structs.replace(discovered, kind=KINDS.get(settings.upstream_kind, discovered.kind))
-
-
-def _build_defaults(config: GenerationConfig) -> UpstreamDefaults:
-    sampling = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    max_tokens = sampling.pop("max_new_tokens", None)
-    if "top_k" in sampling:
-        sampling["top_k"] = max(sampling["top_k"], 0)
-    return UpstreamDefaults(SamplingOptions(**sampling), max_tokens)

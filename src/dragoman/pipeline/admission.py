@@ -101,8 +101,7 @@ def check_request(
     """Return warnings about parameters that will be ignored.
 
     renders_prompt: the pipeline handles prompts, candidates and the queue (engines of tokens); otherwise the engine
-    must
-    declare support for the parameters that concern them.
+    must declare support for the parameters that concern them.
 
     Raises:
         Unsupported: the client relies on a parameter that the engine does not support.
@@ -116,6 +115,7 @@ def check_request(
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
+    # Those of the pipeline never reach the engine, so it need not support them.
     ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])

@@ -95,6 +95,7 @@ async def prepare_job(
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     if terms.wait_for_start is not None:
         await terms.wait_for_start()
+    # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
@@ -257,8 +258,10 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
+            # Engines cannot generate nothing: the sequence is aborted when the prompt is in the cache.
             max_tokens=max(1, max_tokens),
             sampling=build_sampling(self.model, self.backend, request),
+            # The context may have reduced `max_tokens` below it; an engine would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
@@ -268,6 +271,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             grammar=None if grammar is None else grammar.text,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
+            # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,

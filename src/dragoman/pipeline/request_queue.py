@@ -165,12 +165,15 @@ class RequestQueue:
         Raises:
             Overloaded: the queue is full, and its owner has no claim to the place of another request.
         """
+        # Found first, and only then removed: if there are not enough of them, the new request is rejected and none
+        # leaves.
         for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
             victim.wake()
         owner = self._find_owner(share)
         self._n_arrived += 1
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
+        # Nearly always an append: the order of arrival is the last part of the key.
         insort(owner.waiting, request, key=_get_order)
         self._n_waiting += 1
         owner.n_present += 1
@@ -209,6 +212,7 @@ class RequestQueue:
             case _State.RUNNING:
                 self._n_running -= 1
                 self._measure_capacity()
+        # The engine has less to do, so it may accept a request again; one that only waited here changes nothing for it.
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
@@ -233,6 +237,7 @@ class RequestQueue:
             owner = self._owners[share.name] = _Owner(share)
         owner.weight = share.weight  # It may have been changed.
         if not owner.n_present:
+            # Otherwise a key that was idle for an hour could take the engine for itself until the others had caught up.
             present = [other.served for other in self._owners.values() if other.n_present]
             owner.served = max(owner.served, min(present, default=0))
         return owner
@@ -248,6 +253,8 @@ class RequestQueue:
         while self._n_waiting and (
             self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency
         ):
+            # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
+            # `served`.
             owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
             if owner.name and self._n_dispatched >= self._compute_window():
                 return
@@ -255,6 +262,8 @@ class RequestQueue:
             self._n_waiting -= 1
             request.state = _State.DISPATCHED
             self._n_dispatched += 1
+            # Counted when it is dispatched: if it counted at its end, a key could pass on any number of requests before
+            # that.
             owner.serve(max(1, request.tokens))
             request.wake()
 
@@ -274,12 +283,14 @@ class RequestQueue:
         self._n_ended += 1
         if not self.n_held:
             self._capacity, self._peak, self._n_ended = None, self._n_running, 0
+        # As many requests have ended as ran, so the peak was measured over a whole generation of them.
         elif self._n_ended >= max(MIN_WINDOW, self._peak):
             self._capacity, self._peak, self._n_ended = self._peak, self._n_running, 0
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
         excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []
         if excess_requests <= 0 and excess_tokens <= 0:
@@ -300,6 +311,7 @@ class RequestQueue:
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
                 raise self._build_error(is_tokens=unit == 2)
             remaining = others[greedy]
+            # The last one: it has waited the shortest time for its place in this owner's order.
             victim = greedy.waiting[remaining[0] - 1]
             victims.append(victim)
             others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]

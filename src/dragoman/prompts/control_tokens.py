@@ -43,6 +43,7 @@ class ControlTokens:
         match = self._name_pattern.search(text)
         while match is not None:
             yield match.start()
+            # From the next character, not behind the name: `finditer` would miss one that overlaps it.
             match = self._name_pattern.search(text, match.start() + 1)
 
     def find_first_characters(self, text: str) -> Iterator[int]:

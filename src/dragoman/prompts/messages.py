@@ -41,8 +41,7 @@ class MessageOptions(msgspec.Struct, frozen=True):
 
     features: what the template supports.
     reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
-    are
-    broken as control tokens in user text, so the split is done here.
+    are broken as control tokens in user text, so the split is done here.
     allows_images: images are passed on as `{"type": "image"}`; otherwise they raise Unsupported, as other media do.
     """
 

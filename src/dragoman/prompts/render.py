@@ -195,6 +195,7 @@ class _TemplateValues:
         variables_set: JsonDict = {}
         if reasoning.enabled is not None:
             variables = template.features.variables
+            # DeepSeek's and Granite's templates call the switch `thinking`, most others as Qwen3 does.
             variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
                 reasoning.enabled
             )
@@ -267,6 +268,8 @@ class _Prompt:
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
+        # The blank behind the marker tells whether the template trims the message: then its own blanks would be gone
+        # too.
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
@@ -274,6 +277,7 @@ class _Prompt:
         """The end of the text that is missing in the same prompt with these changes."""
         try:
             shorter_text = yield from self._render_text(changes)
+        # The template may not accept the shorter conversation, such as one that ends with the assistant.
         except RequestError:
             shorter_text = text
         return (
@@ -300,6 +304,7 @@ def _encode_conversation(conversation: Conversation) -> bytes:
 
 def _choose_unused_chars(texts: str) -> tuple[str, str]:
     """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
+    # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66 exist to choose from.
     unused_chars = (char for char in map(chr, _NONCHARACTERS) if char not in texts and _escape_char(char) not in texts)
     chosen = tuple(islice(unused_chars, 2))
     if len(chosen) < 2:

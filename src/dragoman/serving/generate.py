@@ -96,6 +96,7 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     try:
         return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
     except RequestError as error:
+        # The reader has named the field in the dialect's own words; translating the name again could change it.
         error.is_translated = True
         raise
 
@@ -165,6 +166,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
         try:
             await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
         except RequestError:
+            # The engine has not begun, but the queue in front of it already has this request.
             await admitted.run.batches.aclose()
             raise
         # From here on the batches hold the observer.

@@ -124,6 +124,7 @@ class MediaResolver:
                 raise RequestError(message, param=param, code="image_too_large")
             return resolved
 
+        # Keyed by the medium: an image that occurs in several messages is fetched once.
         tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
         try:
             await asyncio.gather(*tasks.values())

@@ -285,6 +285,7 @@ class Supervisor:
             self._alive_at = now
             self._notifier.notify_alive()
             for worker in self._workers.values():
+                # Its process may live while its event loop hangs; two intervals, since a sign may be late by one.
                 if worker.is_ready and now - worker.last_sign > 2 * interval:
                     log.error("worker %d does not respond and is killed", worker.number)
                     _kill(worker.pid)
@@ -391,6 +392,7 @@ class Supervisor:
             for line in greeting:
                 self._print_line(line)
             self._notifier.notify_ready()
+        # It was started with the settings from before the reload.
         if worker.generation != self._generation:
             self._reload_queue.append(worker.number)
             self._reload_next()
@@ -422,6 +424,7 @@ class Supervisor:
                 worker.failure is not None or self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
             ):
                 self._failure = worker.failure or f"worker {number} cannot start: {reason}"
+                # As after a second signal: workers that start together with the failing one are not waited for.
                 self._stop_requests = 2
                 return
             self._metrics.restarts += 1
