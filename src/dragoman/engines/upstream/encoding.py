@@ -73,10 +73,10 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
         if request.normalize is not None:
             body["use_activation"] = request.normalize
         if texts.truncate is not None:
-            body |= {
-                "truncate_prompt_tokens": texts.truncate,
-                "truncation_side": "left" if texts.keep_end else "right",
-            }
+            body["truncate_prompt_tokens"] = texts.truncate
+            if texts.keep_end:
+                # If a side is named, even the default, vLLM truncates the special tokens too.
+                body["truncation_side"] = "left"
         if not texts.add_special_tokens:
             body["add_special_tokens"] = False
     else:

@@ -143,8 +143,8 @@ class UpstreamEngine:
         return Health(running=running)
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        if request.limits.max_tokens == 0 and isinstance(request.prompt, Conversation):
-            return self._fill_cache(request)
+        if request.limits.max_tokens == 0:
+            return self._answer_prompt(request)
         return self._answer(request, None)
 
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
@@ -216,8 +216,9 @@ class UpstreamEngine:
         async with self._open_response(request, prefix) as response:
             return await _read_limited(response, MAX_JSON_BODY)
 
-    async def _fill_cache(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped."""
+    async def _answer_prompt(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        """Answer with the prompt alone, or only fill the prefix cache. Upstreams reject a limit of 0, so one token is
+        requested and dropped."""
         limits = msgspec.structs.replace(request.limits, max_tokens=1)
         async with aclosing(self._answer(msgspec.structs.replace(request, limits=limits), None)) as events:
             async for event in events:
@@ -235,6 +236,7 @@ class UpstreamEngine:
         config = self._config
         upstream_request = encode_request(request, config.kind, config.model, config.defaults)
         prefix, prompt_text = build_prefix(request.prompt), None
+        lists_prompt = request.prompt_logprobs is not None and not isinstance(request.prompt, Conversation)
         if request.return_prompt and isinstance(request.prompt, tuple):
             detokenize_request = encode_detokenize_request(config.model, request.prompt)
             prompt_text = (await self._fetch(detokenize_request, prefix, DetokenizeResponse)).prompt
@@ -243,7 +245,10 @@ class UpstreamEngine:
             if warnings := response.headers.get(_WARNINGS_HEADER):
                 reader.warnings = tuple(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
-                for event in reader.feed(decode_chunk(await _read_limited(response, MAX_JSON_BODY))):
+                body = await _read_limited(response, MAX_JSON_BODY)
+                for event in reader.feed(await _run_if_large(len(body), decode_chunk, body)):
+                    if isinstance(event, PromptTokens) and lists_prompt:
+                        event = await self._add_first_text(event)  # noqa: PLW2901 - the same event, completed
                     yield event
             else:
                 stream = EventStream(reader, response, receiver)
@@ -258,6 +263,12 @@ class UpstreamEngine:
             response.close(drain=True)
         for event in reader.close():
             yield event
+
+    async def _add_first_text(self, prompt: PromptTokens) -> PromptTokens:
+        """Add the text of the first token, which has no row in `prompt_logprobs`, to an echo that lists the others."""
+        first, *rest = prompt.tokens
+        text = await self.detokenize((first.id,))
+        return msgspec.structs.replace(prompt, tokens=(msgspec.structs.replace(first, text=text), *rest))
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:

@@ -80,7 +80,13 @@ _OPENAI = frozenset(
     }
 )
 _TEMPLATE = frozenset({"chat_template_kwargs", "enable_thinking"})
-_VLLM_FEATURES = _OPENAI_FEATURES | {Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR, Feature.TOKEN_IDS}
+_VLLM_FEATURES = _OPENAI_FEATURES | {
+    Feature.REGEX,
+    Feature.CHOICE,
+    Feature.GRAMMAR,
+    Feature.TOKEN_IDS,
+    Feature.PROMPT_LOGPROBS,
+}
 _VLLM = (
     _OPENAI
     | _TEMPLATE
