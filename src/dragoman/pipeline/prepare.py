@@ -21,7 +21,7 @@ from .choice import ChoicePipeline
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
-from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
@@ -88,7 +88,7 @@ async def prepare_job(
         RequestError: the request cannot be served.
     """
     backend = model.backend
-    if isinstance(backend, EmbedderBackend | ScorerBackend):
+    if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
     if isinstance(backend, TokenBackend):
