@@ -6,13 +6,13 @@ import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from dragoman.engines.remote import EngineClient, EngineServer
+from dragoman.engines.remote import EngineClient, EngineServer, HostedAdapters, HostedEngine
 from dragoman.launch.remote_engine import HostedModel, build_front_end_model, host_model
 from dragoman.pipeline.models import Models, ServedModel
 from dragoman.serving.clock import SystemClock
@@ -26,22 +26,26 @@ MODEL = Settings(max_model_len=4096, max_num_seqs=32)
 class Split:
     """An engine process in miniature, and its socket.
 
-    local: the model as the engine process has it.
+    local: the model as the engine process has it. adapters: in place of those that it has.
     """
 
     local: ServedModel
     path: str
     listener: socket.socket
     settings: Settings = MODEL
+    adapters: HostedAdapters | None = None
     server: EngineServer = field(init=False)
 
     async def start(self) -> None:
-        self.server = EngineServer(host_model(self.local), self.listener)
+        self.server = EngineServer(self._host(), self.listener)
         await self.server.start()
+
+    def _host(self) -> HostedEngine:
+        return replace(host_model(self.local), adapters=self.adapters)
 
     def build_front_end(self, count: int = 1) -> ServedModel:
         """A model whose engine is not connected yet."""
-        description = host_model(self.local).describe()
+        description = self._host().describe()
         details = self.local.details
         hosted = HostedModel(description, self.settings.model, self.settings.served_model_name, details)
         client = EngineClient(self.path, description)
