@@ -141,7 +141,7 @@ def _read_envelope(body: bytes) -> Mapping[str, object]:
 
 def _read_first_items(raw: msgspec.Raw) -> object:
     """Decode a list up to the first message of the user; anything else whole."""
-    if memoryview(raw)[:1] != b"[":
+    if bytes(memoryview(raw)[:1]) != b"[":
         return msgspec.json.decode(raw)
     items: list[object] = []
     for part in _ITEMS_DECODER.decode(raw):

@@ -39,6 +39,9 @@ def choose_environment(settings: Settings) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # By default replicas and HAProxy run at the priority 15, behind all other work of the machine.
         "RAY_worker_niceness": "0",
+        # Threads of their own cost a hand-over for each message, and the server does not block its loop.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
     }
@@ -50,8 +53,6 @@ def choose_environment(settings: Settings) -> dict[str, str]:
             "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(256 * 1024),
             # A single HAProxy needs no time to notice that a replica stops.
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
-            "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-            "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
             "RAY_SERVE_HAPROXY_MAXCONN": str(choose_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         }
     return {name: value for name, value in chosen.items() if name not in os.environ}
