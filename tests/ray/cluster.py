@@ -72,8 +72,8 @@ def list_descendants(root: int) -> list[tuple[int, str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             id, status = int(folder.name), (folder / "stat").read_text()
-            parents[id] = int(status.rpartition(")")[2].split()[1])
             commands[id] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            parents[id] = int(status.rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue  # It has just ended.
     found = {root}
