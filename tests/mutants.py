@@ -1780,6 +1780,13 @@ MUTANTS = (
         ("tests/prompts/test_tokenizer.py",),
     ),
     Mutant(
+        "a Prometheus gets other names than those of the dashboard",
+        "serving/routes/metrics.py",
+        "            encode = partial(encode, escaping=ALLOWUTF8)",
+        "            pass",
+        ("tests/serving/test_metrics.py",),
+    ),
+    Mutant(
         "the generation prompt is taken for what precedes it",
         "prompts/capabilities.py",
         "last.elif_ or last.else_ or len(reads) != 1",
