@@ -258,9 +258,7 @@ class Scheduler:
 
     def _load_offloaded(self, sequence: Sequence, num_cached: int) -> list[int]:
         """Allocate blocks for the stored prefix that follows the cached blocks, and schedule their loads."""
-        if not (
-            self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache
-        ):
+        if not (self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache):
             return []
         hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[num_cached:]
         contents = self._store.load(hashes)

@@ -1,8 +1,8 @@
 """Recurrent and convolutional layers: their state beside keys and values, a slot for each running sequence.
 
-The library computes a layer's rows with a cache. Here each row of a step is computed with the state of its own sequence:
-sequences with one new token together, chunks of several tokens one by one. Independent of requests and architectures: a
-layer is recurrent if its code updates such a state in the library's cache.
+The library computes a layer's rows with a cache. Here each row of a step is computed with the state of its own
+sequence: sequences with one new token together, chunks of several tokens one by one. Independent of requests and
+architectures: a layer is recurrent if its code updates such a state in the library's cache.
 """
 
 from __future__ import annotations
@@ -86,12 +86,14 @@ class _ActiveStep(Struct, frozen=True, eq=False):
 class _Layer(Struct, frozen=True, eq=False):
     """A recurrent layer of the library.
 
+    linears: the linear layers in it.
     index: in the library's cache.
     parameters: of `forward`.
     cache_name: the parameter for the cache.
     """
 
     forward: Callable[..., Any]
+    linears: tuple[Network, ...]
     index: int
     parameters: list[str]
     cache_name: str
@@ -100,28 +102,66 @@ class _Layer(Struct, frozen=True, eq=False):
 class RecurrentLayers:
     """The recurrent layers of a network. Others are left alone, and so are all of them between steps.
 
-    by_token: compute chunks that continue a sequence token by token, for layers that begin anew with every longer chunk.
+    by_token: compute chunks that continue a sequence token by token, for layers that begin anew with longer chunks.
+    row_linears: linear layers in them that `observe` found to be called once for all rows of a call.
     """
 
     def __init__(self, network: Network) -> None:
         self._device = network.device
         self._step: _ActiveStep | None = None
-        self._num_states: dict[int, int] = {}
+        self._rows: Tensor | None = None
+        self._layers: list[_Layer] = []
+        self._num_rows: dict[_Layer, list[int]] | None = None
+        self._num_linear_rows: dict[Network, list[int]] = {}
         self.by_token = False
+        self.row_linears: frozenset[Network] = frozenset()
         for module in network.modules():
             cache_name = _find_cache_name(module)
             if cache_name is not None:
-                self._num_states[module.layer_idx] = 1
                 names = list(inspect.signature(module.forward).parameters)
-                module.forward = partial(self._compute, _Layer(module.forward, module.layer_idx, names, cache_name))
-        if self._num_states:
-            layers = library.DynamicCache(config=network.config.get_text_config()).layers
-            for index in self._num_states:
-                self._num_states[index] = layers[index].number_of_states
+                linears = tuple(part for part in module.modules() if isinstance(part, torch.nn.Linear))
+                layer = _Layer(module.forward, linears, module.layer_idx, names, cache_name)
+                self._layers.append(layer)
+                module.forward = partial(self._compute, layer)
+        caches = library.DynamicCache(config=network.config.get_text_config()).layers if self._layers else []
+        self._num_states = {layer.index: caches[layer.index].number_of_states for layer in self._layers}
 
     @property
     def has_state(self) -> bool:
-        return bool(self._num_states)
+        return bool(self._layers)
+
+    @property
+    def rows(self) -> Tensor | None:
+        """Rows of the step that the current call of a recurrent layer computes; None outside of one."""
+        return self._rows
+
+    def contains(self, linear: Network) -> bool:
+        """Whether a linear layer is part of a recurrent one."""
+        return any(linear is part for layer in self._layers for part in layer.linears)
+
+    @contextmanager
+    def observe(self) -> Generator[None]:
+        """Set `row_linears` from the calls until the end of the block."""
+        num_rows = self._num_rows = {layer: list[int]() for layer in self._layers}
+        self._num_linear_rows = {linear: [] for layer in self._layers for linear in layer.linears}
+        hooks = [linear.register_forward_hook(self._count_rows) for linear in self._num_linear_rows]
+        try:
+            yield
+        finally:
+            self._num_rows = None
+            for hook in hooks:
+                hook.remove()
+        self.row_linears = frozenset(
+            linear
+            for layer in self._layers
+            for linear in layer.linears
+            if self._num_linear_rows[linear] == num_rows[layer]
+        )
+
+    def _count_rows(self, linear: Network, inputs: tuple[Tensor], output: Tensor) -> None:
+        del output
+        if self._rows is not None:
+            self._num_linear_rows[linear].append(inputs[0].shape[:-1].numel())
 
     @contextmanager
     def activate(self, chunks: Sequence[Chunk], pool: StatePool) -> Generator[None]:
@@ -131,7 +171,7 @@ class RecurrentLayers:
         try:
             yield
         finally:
-            self._step = None
+            self._step = self._rows = None
 
     def _build_groups(self, chunks: Sequence[Chunk]) -> list[StateGroup]:
         """Group the rows. Sequences with one new token form one group, in the order of their slots."""
@@ -178,9 +218,13 @@ class RecurrentLayers:
         for group in step.groups:
             inputs = {name: _take_rows(value, group, num_rows) for name, value in kept.items()}
             states = self._load(layer.index, group, step.pool)
+            self._rows = group.rows
+            if self._num_rows is not None:
+                self._num_rows[layer].append(len(group.rows))
             inputs[layer.cache_name] = library.Cache(layers=[None] * layer.index + [states])
             parts.append(layer.forward(**inputs))
             _store(states, layer.index, group, step.pool)
+        self._rows = None
         order = torch.cat([group.rows for group in step.groups]).argsort()
         if isinstance(parts[0], tuple):
             return tuple(_join(column, order) for column in zip(*parts, strict=True))
