@@ -208,12 +208,12 @@ def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
 
 def test_states_of_consecutive_slots_are_updated_in_place() -> None:
     pool = StatePool(4)
-    pool.write((0, "conv_states", 0), slice(1, 3), torch.ones(2, 3))
-    ((_, states),) = pool.get_layer(0)
+    pool.write(0, ("conv_states", 0), slice(1, 3), torch.ones(2, 3))
+    states = pool.get_layer(0)["conv_states", 0]
     view = states[1:3]
     view += 1
-    pool.write((0, "conv_states", 0), slice(1, 3), view)
-    pool.write((0, "conv_states", 0), torch.tensor([0, 3]), torch.full((2, 3), 5.0))
+    pool.write(0, ("conv_states", 0), slice(1, 3), view)
+    pool.write(0, ("conv_states", 0), torch.tensor([0, 3]), torch.full((2, 3), 5.0))
     assert states[:, 0].tolist() == [5, 2, 2, 5]
     assert pool.bytes_per_slot == 12
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from msgspec import Struct
@@ -27,8 +27,8 @@ _CACHE_NAMES = ("cache_params", "past_key_values")
 _KINDS = ("conv_states", "recurrent_states")
 """Attributes of a layer of the library's cache: states by number."""
 
-StateKey: TypeAlias = tuple[int, str, int]
-"""Layer, kind and number of a state."""
+StateKey: TypeAlias = tuple[str, int]
+"""Kind and number of a state of a layer."""
 
 
 class StatePool:
@@ -36,23 +36,25 @@ class StatePool:
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
-        self._states: dict[StateKey, Tensor] = {}
+        self._layers: dict[int, dict[StateKey, Tensor]] = {}
 
     @property
     def bytes_per_slot(self) -> int:
-        return sum(state[0].numel() * state.element_size() for state in self._states.values())
+        states = [state for layer in self._layers.values() for state in layer.values()]
+        return sum(state[0].numel() * state.element_size() for state in states)
 
-    def get_layer(self, index: int) -> list[tuple[StateKey, Tensor]]:
+    def get_layer(self, index: int) -> dict[StateKey, Tensor]:
         """Return the states of a layer, for all slots."""
-        return [(key, state) for key, state in self._states.items() if key[0] == index]
+        return self._layers.get(index, {})
 
-    def write(self, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
+    def write(self, index: int, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
         """Write states of [sequences, ...] to their slots, unless they are in them already."""
-        if key not in self._states:
-            self._states[key] = self._allocate(state)
-        if isinstance(slots, slice) and self._states[key][slots].data_ptr() == state.data_ptr():
+        layer = self._layers.setdefault(index, {})
+        if key not in layer:
+            layer[key] = self._allocate(state)
+        if isinstance(slots, slice) and layer[key][slots].data_ptr() == state.data_ptr():
             return
-        self._states[key][slots] = state
+        layer[key][slots] = state
 
     def _allocate(self, like: Tensor) -> Tensor:
         shape = (self._num_slots, *like.shape[1:])
@@ -79,7 +81,10 @@ class StateGroup(Struct, frozen=True, eq=False):
 
 
 class _ActiveStep(Struct, frozen=True, eq=False):
+    """order: where each row of the step is in the rows of all groups, joined."""
+
     groups: list[StateGroup]
+    order: Tensor
     pool: StatePool
 
 
@@ -123,8 +128,8 @@ class RecurrentLayers:
                 layer = _Layer(module.forward, linears, module.layer_idx, names, cache_name)
                 self._layers.append(layer)
                 module.forward = partial(self._compute, layer)
-        caches = library.DynamicCache(config=network.config.get_text_config()).layers if self._layers else []
-        self._num_states = {layer.index: caches[layer.index].number_of_states for layer in self._layers}
+        caches: Any = library.DynamicCache(config=network.config.get_text_config()).layers if self._layers else None
+        self._num_states: dict[int, int] = {layer.index: caches[layer.index].number_of_states for layer in self._layers}
 
     @property
     def has_state(self) -> bool:
@@ -167,7 +172,8 @@ class RecurrentLayers:
     def activate(self, chunks: Sequence[Chunk], pool: StatePool) -> Generator[None]:
         """Compute the layers with the states of a step's chunks until the end of the block."""
         if self.has_state:
-            self._step = _ActiveStep(self._build_groups(chunks), pool)
+            groups = self._build_groups(chunks)
+            self._step = _ActiveStep(groups, torch.cat([group.rows for group in groups]).argsort(), pool)
         try:
             yield
         finally:
@@ -225,17 +231,16 @@ class RecurrentLayers:
             parts.append(layer.forward(**inputs))
             _store(states, layer.index, group, step.pool)
         self._rows = None
-        order = torch.cat([group.rows for group in step.groups]).argsort()
         if isinstance(parts[0], tuple):
-            return tuple(_join(column, order) for column in zip(*parts, strict=True))
-        return _join(parts, order)
+            return tuple(_join(column, step.order) for column in zip(*parts, strict=True))
+        return _join(parts, step.order)
 
     def _load(self, index: int, group: StateGroup, pool: StatePool) -> Any:  # noqa: ANN401 - untyped
         """Build a layer of the library's cache. States of consecutive slots are views of the pool, which the library
         updates in place."""
         layer = _CACHES.LinearAttentionLayer(self._num_states[index])
         if group.continues:
-            for (_, kind, number), state in pool.get_layer(index):
+            for (kind, number), state in pool.get_layer(index).items():
                 getattr(layer, kind)[number] = state[group.slots]
                 getattr(layer, f"is_{kind}_initialized")[number] = True
                 layer.has_previous_state[number] = True
@@ -249,7 +254,7 @@ def _store(layer: Any, index: int, group: StateGroup, pool: StatePool) -> None: 
     for kind in _KINDS:
         for number, state in getattr(layer, kind).items():
             if state is not None:
-                pool.write((index, kind, number), group.slots, state)
+                pool.write(index, (kind, number), group.slots, state)
 
 
 def _join(parts: Sequence[Tensor], order: Tensor) -> Tensor:
@@ -267,13 +272,14 @@ def _take_rows(value: Any, group: StateGroup, num_rows: int) -> Any:  # noqa: AN
 
 def _find_cache_name(module: Network) -> str | None:
     """Find under which name a recurrent layer takes the library's cache; None for other modules."""
+    kind = cast("type[Any]", type(module))
     functions = [
         inspect.unwrap(function)
-        for kind in type(module).__mro__
-        for function in vars(kind).values()
+        for base in inspect.getmro(kind)
+        for function in vars(base).values()
         if inspect.isfunction(function)
     ]
     if not any(_UPDATES.intersection(function.__code__.co_names) for function in functions):
         return None
-    parameters = inspect.signature(type(module).forward).parameters
+    parameters = inspect.signature(kind.forward).parameters
     return next((name for name in _CACHE_NAMES if name in parameters and "hidden_states" in parameters), None)
