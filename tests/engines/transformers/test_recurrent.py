@@ -174,6 +174,19 @@ def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
         build_paged_model(library.AutoModelForCausalLM.from_config(config).eval())
 
 
+@pytest.mark.parametrize(
+    ("kind", "by_token"), [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)]
+)
+def test_layers_that_begin_anew_with_every_chunk_are_found_in_any_data_type(kind: str, by_token: bool) -> None:
+    """With random weights of bfloat16 the state of a few tokens changes less than rounding does."""
+    torch.manual_seed(7)
+    config = configure(kind)
+    config.initializer_range = 0.1
+    made = library.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model, _ = build_paged_model(made)
+    assert model.recurrent.by_token == by_token
+
+
 def test_memory_is_told_and_the_prefix_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     network("qwen3_next").save_pretrained(tmp_path)
     with caplog.at_level(logging.INFO):

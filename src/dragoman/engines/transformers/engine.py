@@ -154,6 +154,9 @@ def _check_attention(model: TransformersModel, network: Network, name: str, expe
     kind, tolerance = type(network).__name__, _choose_tolerance(network)
     with model.recurrent.observe():
         check_paging(model, build_paged_runner, expected, kind=kind, tolerance=tolerance)
+    if model.recurrent.ignores_state:
+        # The state of a few tokens may change less than the tolerance of a data type with few bits.
+        raise EngineError(f"{kind} cannot be batched: its recurrent layers begin anew with every chunk")
     model.bytes_per_slot = runners[0].states.bytes_per_slot
     return runners[0].pool.bytes_per_token
 

@@ -108,6 +108,7 @@ class RecurrentLayers:
     """The recurrent layers of a network. Others are left alone, and so are all of them between steps.
 
     by_token: compute chunks that continue a sequence token by token, for layers that begin anew with longer chunks.
+    ignores_state: whether `observe` found a layer whose longer chunks do not depend on its state.
     row_linears: linear layers in them that `observe` found to be called once for all rows of a call.
     """
 
@@ -119,6 +120,7 @@ class RecurrentLayers:
         self._num_rows: dict[_Layer, list[int]] | None = None
         self._num_linear_rows: dict[Network, list[int]] = {}
         self.by_token = False
+        self.ignores_state = False
         self.row_linears: frozenset[Network] = frozenset()
         for module in network.modules():
             cache_name = _find_cache_name(module)
@@ -146,7 +148,8 @@ class RecurrentLayers:
 
     @contextmanager
     def observe(self) -> Generator[None]:
-        """Set `row_linears` from the calls until the end of the block."""
+        """Set `ignores_state` and `row_linears` from the calls until the end of the block."""
+        self.ignores_state = False
         num_rows = self._num_rows = {layer: list[int]() for layer in self._layers}
         self._num_linear_rows = {linear: [] for layer in self._layers for linear in layer.linears}
         hooks = [linear.register_forward_hook(self._count_rows) for linear in self._num_linear_rows]
@@ -223,17 +226,34 @@ class RecurrentLayers:
         parts: list[Any] = []
         for group in step.groups:
             inputs = {name: _take_rows(value, group, num_rows) for name, value in kept.items()}
-            states = self._load(layer.index, group, step.pool)
-            self._rows = group.rows
+            is_chunk = group.continues and len(group.rows) > group.num_sequences
+            without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
             if self._num_rows is not None:
                 self._num_rows[layer].append(len(group.rows))
-            inputs[layer.cache_name] = library.Cache(layers=[None] * layer.index + [states])
-            parts.append(layer.forward(**inputs))
+            states = self._load(layer.index, group, step.pool)
+            self._rows = group.rows
+            parts.append(_call(layer, inputs, states))
+            self._rows = None
+            self.ignores_state |= any(_is_equal(part, parts[-1]) for part in without_state)
             _store(states, layer.index, group, step.pool)
-        self._rows = None
         if isinstance(parts[0], tuple):
             return tuple(_join(column, step.order) for column in zip(*parts, strict=True))
         return _join(parts, step.order)
+
+    def _compute_without_state(
+        self, layer: _Layer, inputs: dict[str, Any], group: StateGroup, pool: StatePool
+    ) -> list[Any]:
+        """Compute a chunk with other values in the states of each kind, while the layer is observed."""
+        results: list[Any] = []
+        for kind in _KINDS if self._num_rows is not None else ():
+            states = self._load(layer.index, group, pool)
+            for name in _KINDS:
+                known = {number: state for number, state in getattr(states, name).items() if state is not None}
+                copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in known.items()}
+                getattr(states, name).update(copies)
+                if name == kind and copies:
+                    results.append(states)
+        return [_call(layer, inputs, states) for states in results]
 
     def _load(self, index: int, group: StateGroup, pool: StatePool) -> Any:  # noqa: ANN401 - untyped
         """Build a layer of the library's cache. States of consecutive slots are views of the pool, which the library
@@ -247,6 +267,19 @@ class RecurrentLayers:
                 if kind == "conv_states":
                     layer.conv_kernel_size[number] = state.shape[-1]
         return layer
+
+
+def _call(layer: _Layer, inputs: dict[str, Any], states: Any) -> Any:  # noqa: ANN401 - untyped
+    """Call a layer of the library with a cache of these states."""
+    caches = library.Cache(layers=[None] * layer.index + [states])
+    return layer.forward(**{**inputs, layer.cache_name: caches})
+
+
+def _is_equal(first: Any, second: Any) -> bool:  # noqa: ANN401 - tensors or tuples of them
+    """Whether two results of a layer are equal to the last bit."""
+    if isinstance(first, tuple):
+        return all(map(torch.equal, cast("tuple[Tensor, ...]", first), second))
+    return torch.equal(first, second)
 
 
 def _store(layer: Any, index: int, group: StateGroup, pool: StatePool) -> None:  # noqa: ANN401 - untyped
