@@ -81,7 +81,7 @@ class StateGroup(Struct, frozen=True, eq=False):
 
 
 class _ActiveStep(Struct, frozen=True, eq=False):
-    """order: where each row of the step is in the rows of all groups, joined."""
+    """A step that is computed now. order: where each of its rows is in the rows of all groups, joined."""
 
     groups: list[StateGroup]
     order: Tensor
@@ -221,11 +221,11 @@ class RecurrentLayers:
             return layer.forward(*args, **options)
         given = {**dict(zip(layer.parameters, args, strict=False)), **options}
         # The step is an argument of attention, and masks are for padded batches.
-        kept = {name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"}
+        arguments = {name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"}
         num_rows = given["hidden_states"].shape[1]
         parts: list[Any] = []
         for group in step.groups:
-            inputs = {name: _take_rows(value, group, num_rows) for name, value in kept.items()}
+            inputs = {name: _take_rows(value, group, num_rows) for name, value in arguments.items()}
             is_chunk = group.continues and len(group.rows) > group.num_sequences
             without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
             if self._num_rows is not None:
