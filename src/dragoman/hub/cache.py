@@ -104,6 +104,7 @@ def remove_local_model(reference: ModelReference) -> int:
     for link in sorted(storage.glob("snapshots/*/**/*.gguf")):
         models = find_gguf_models([RepositoryFile(link.name, 0)])
         if any(reference.quantization.upper() in (model.quantization, model.stem.upper()) for model in models):
+            # The cache of huggingface_hub links snapshots to blobs; removing only the link would free nothing.
             blob = link.resolve()
             freed += blob.stat().st_size if blob.exists() else 0
             link.unlink()

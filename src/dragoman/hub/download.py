@@ -150,6 +150,7 @@ class _Download:
         digest: Digest = hashlib.sha256()
         partial.touch()
         with partial.open("r+b") as output:
+            # The digest of what an earlier attempt has left: hashing it again is cheaper than downloading it again.
             while chunk := output.read(CHUNK_BYTES):
                 digest.update(chunk)
             if output.tell() > file.size:
@@ -161,6 +162,7 @@ class _Download:
                 try:
                     digest = self._fetch_rest(file, output, digest)
                 except TransportError:
+                    # An attempt that has made progress is no failure: large files survive any number of interruptions.
                     failures = 0 if output.tell() > before else failures + 1
                     if failures >= MAX_ATTEMPTS:
                         raise

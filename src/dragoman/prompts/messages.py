@@ -130,12 +130,14 @@ class _MessageConverter:
         if not reasoning:
             reasoning, content_parts = self._split_reasoning(content_parts)
         content = self._convert_content(content_parts, "")
+        # Templates test `content is none` to leave the text out; an empty string would be a line of its own in some.
         if calls and not content and self._features.accepts_null_content:
             content = None
         value: JsonDict = {"role": "assistant", "content": content, **self._build_name_field(message.name)}
         if reasoning:
             names = ("reasoning_content", "reasoning", "thinking")
             reasoning_value = self._visit_string(reasoning)
+            # Under all names in use, since a template reads one; `thinking` alone is also the switch in some templates.
             value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
         return {**value, "tool_calls": calls} if calls else value
 

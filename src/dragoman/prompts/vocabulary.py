@@ -119,6 +119,7 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
     if kind not in ("BPE", "Unigram"):
         raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
+        # Such tokens stand for other bytes inside a word than at its end, so they cannot be decoded one by one.
         if model.get(field):
             raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
     decoders = {part["type"] for part in iterate_components(data.get("decoder"))}

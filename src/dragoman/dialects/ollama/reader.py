@@ -99,6 +99,7 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
         raise RequestError(
             "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
         )
+    # An empty prompt only loads the model, as Ollama's clients do before the first question.
     text = body.prompt or ""
     prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
     return reader.build_call(

@@ -260,6 +260,7 @@ class TgiWriter:
 
     def _render_last(self, completion: int) -> bytes:
         assert self._choice_finished is not None, "Finished comes after every choice's end"
+        # Every stream needs an event that finishes it, also one without any token.
         pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
         finish, generated_tokens = self._choice_finished, self._count or completion
         details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)

@@ -94,6 +94,7 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
         if cursor is None:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
+    # One more than is shown, which tells whether there is a next page.
     entries = await store.entries(
         key, ITEMS_SERIES, after=position, limit=paging.limit + 1, descending=paging.descending
     )

@@ -82,6 +82,7 @@ class WeightUploads:
         """
         if model not in self._open:
             raise Conflict("No weight update is in progress.")
+        # Ended in any case: after an error the trainer starts the update again from the beginning.
         match self._open.pop(model):
             case []:
                 raise RequestError("No weights were sent since the update started.", param="weights")

@@ -191,6 +191,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
     properties: dict[str, Json] = {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
     required = list(properties)
     writes_defaults = not is_sent and not info.cls.__struct_config__.omit_defaults
+    # A field that may be UNSET is left out by the encoder, so it is never required.
     unset = {field.encode_name for field in msgspec.structs.fields(info.cls) if "UnsetType" in repr(field.type)}
     for field in info.fields:
         properties[field.encode_name] = _build(field.type)
