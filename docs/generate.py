@@ -111,7 +111,7 @@ def _route(path: str, methods: str, declared: Route | type[ResponsesWebSocket], 
 def engines() -> Iterable[str]:
     """The features of each engine, from its capabilities. `depends`: on the model, or on how it is served."""
     can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
-    told = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values()}
+    told = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values() if kind.parameters}
     can |= {f"upstream: {name}": (each, each) for name, each in told.items()}
     yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"

@@ -123,10 +123,7 @@ def run(
     ]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
-    # The caller may have disabled the collector during startup. Startup objects live until exit: freeze them, so that
-    # collections skip them.
-    gc.freeze()
-    gc.enable()
+    enable_collector()
     try:
         server.run(sockets=listeners)
     finally:
@@ -135,6 +132,17 @@ def run(
     if server.failure is not None:
         raise SettingsError(server.failure)
     return 0
+
+
+def enable_collector() -> None:
+    """Collect garbage as a server should, from now on; its caller may have disabled the collector during startup."""
+    # Startup objects live until exit, and collections skip frozen ones. Processes that are forked share them as long as
+    # nobody writes to them, as a collection does.
+    gc.freeze()
+    # A request makes some hundreds of objects that live until its end. Collections of the youngest after every 700 of
+    # them (the default) would find nearly all alive, and age what is about to be freed.
+    gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:

@@ -20,7 +20,15 @@ from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
 from .engine_calls import run_in_daemon_thread
-from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
+from .served_model import (
+    EmbedderBackend,
+    EventBackend,
+    ModelDetails,
+    ScorerBackend,
+    ServedModel,
+    TextEncoderBackend,
+    TokenBackend,
+)
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +113,10 @@ class ModelSummary:
                 capabilities |= {"generation"} if embedder is None else {"generation", "embeddings"}
             case EventBackend():
                 capabilities |= {"generation"}
+            case TextEncoderBackend():
+                pass
+        if (encoder := model.text_encoder) is not None:
+            capabilities |= {task.value for task in encoder.encoding_tasks}
         if model.reasoning is not None:
             capabilities |= {"reasoning"}
         if model.infill_tokens is not None:

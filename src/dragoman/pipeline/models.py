@@ -14,7 +14,15 @@ from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
 from .engine_calls import contain
 from .lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
-from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
+from .served_model import (
+    EmbedderBackend,
+    EventBackend,
+    ModelDetails,
+    ScorerBackend,
+    ServedModel,
+    TextEncoderBackend,
+    TokenBackend,
+)
 
 __all__ = [
     "EmbedderBackend",
@@ -27,6 +35,7 @@ __all__ = [
     "Models",
     "ScorerBackend",
     "ServedModel",
+    "TextEncoderBackend",
     "TokenBackend",
 ]
 

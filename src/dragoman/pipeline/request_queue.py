@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from ..core.errors import Overloaded, QueueFull
 
@@ -33,8 +34,7 @@ COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueShare:
+class QueueShare(Struct, frozen=True):
     """Who shares the engine with others.
 
     name: the key; empty where all requests share one queue.
@@ -132,6 +132,8 @@ class RequestQueue:
         self._slots = slots
         self._concurrency = slots if limits_concurrency else None
         self._owners: dict[str, _Owner] = {}
+        # Sums over the owners, of which there can be thousands.
+        self._n_waiting = self._n_pending = self._n_present = 0
         self._n_arrived = self._n_dispatched = self._n_running = 0
         self._fast_rejections = 0
         self._capacity: int | None = None
@@ -143,7 +145,7 @@ class RequestQueue:
     @property
     def n_held(self) -> int:
         """Requests that wait here, and that the engine does not know yet."""
-        return sum(len(owner.waiting) for owner in self._owners.values())
+        return self._n_waiting
 
     def check_capacity(self, share: QueueShare = ONE_QUEUE) -> None:
         """Raise Overloaded where a prompt of any length would be rejected. Cheap: call it before rendering."""
@@ -173,8 +175,11 @@ class RequestQueue:
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
         # Nearly always an append: the order of arrival is the last part of the key.
         insort(owner.waiting, request, key=_get_order)
+        self._n_waiting += 1
         owner.n_present += 1
+        self._n_present += 1
         owner.n_pending += 1
+        self._n_pending += 1
         owner.pending_tokens += tokens
         self.waiting_tokens += tokens
         self._dispatch()
@@ -199,6 +204,7 @@ class RequestQueue:
                 return
             case _State.WAITING:
                 owner.waiting.remove(request)
+                self._n_waiting -= 1
                 self._leave_pending(request)
             case _State.DISPATCHED:
                 self._leave_pending(request)
@@ -212,8 +218,9 @@ class RequestQueue:
         request.state = _State.LEFT
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
+        self._n_present -= 1
         self._dispatch()
-        if not any(other.n_present for other in self._owners.values()):
+        if not self._n_present:
             # Nobody competes: service that was received before does not count.
             self._owners.clear()
 
@@ -237,18 +244,22 @@ class RequestQueue:
 
     def _leave_pending(self, request: QueuedRequest) -> None:
         request.owner.n_pending -= 1
+        self._n_pending -= 1
         request.owner.pending_tokens -= request.tokens
         self.waiting_tokens -= request.tokens
 
     def _dispatch(self) -> None:
         """Pass requests to the engine, as many as may be there."""
-        while self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency:
+        while self._n_waiting and (
+            self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency
+        ):
             # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
             # `served`.
-            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn, default=None)
-            if owner is None or (owner.name and self._n_dispatched >= self._compute_window()):
+            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
+            if owner.name and self._n_dispatched >= self._compute_window():
                 return
             request = owner.waiting.pop(0)
+            self._n_waiting -= 1
             request.state = _State.DISPATCHED
             self._n_dispatched += 1
             # Counted when it is dispatched: if it counted at its end, a key could pass on any number of requests before
@@ -278,8 +289,7 @@ class RequestQueue:
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        n_pending = sum(owner.n_pending for owner in self._owners.values())
-        excess_requests = n_pending + 1 - self._compute_max_pending()
+        excess_requests = self._n_pending + 1 - self._compute_max_pending()
         # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []
@@ -299,7 +309,7 @@ class RequestQueue:
             candidates = (owner for owner in others if others[owner][0])
             greedy = max(candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None)
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
-                raise self._build_error(n_pending, is_tokens=unit == 2)
+                raise self._build_error(is_tokens=unit == 2)
             remaining = others[greedy]
             # The last one: it has waited the shortest time for its place in this owner's order.
             victim = greedy.waiting[remaining[0] - 1]
@@ -315,10 +325,10 @@ class RequestQueue:
             return max(self._max_requests, 1)
         return self._max_requests + max(0, self._slots - self._n_running)
 
-    def _build_error(self, n_pending: int, *, is_tokens: bool) -> Overloaded:
+    def _build_error(self, *, is_tokens: bool) -> Overloaded:
         if is_tokens:
             return Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
-        return QueueFull(f"{n_pending} requests are already queued; retry later.")
+        return QueueFull(f"{self._n_pending} requests are already queued; retry later.")
 
 
 def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
@@ -331,8 +341,7 @@ def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
     return is_background, owner.served, arrival
 
 
-@dataclass(frozen=True, slots=True)
-class QueueTicket:
+class QueueTicket(Struct, frozen=True):
     """What a prepared request needs to be enqueued. The fields are those of `RequestQueue.enqueue`."""
 
     queue: RequestQueue

@@ -116,6 +116,8 @@ class ControlTokenBreaker:
             cuts = self._find_completed_cuts(text)
         else:
             cuts = self._find_name_cuts(text) | self._find_border_cuts(text) | self._find_completed_cuts(text)
+        if not cuts:
+            return text
         return self._break_char.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
 
     def _find_name_cuts(self, text: str) -> set[int]:

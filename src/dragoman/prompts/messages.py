@@ -169,6 +169,8 @@ class _MessageConverter:
 
     def _check_text(self, parts: Sequence[Part]) -> None:
         for part in parts:
+            if isinstance(part, (Text, Refusal, Reasoning)):
+                continue
             if self._convert_part(part).keys() == {"type"}:
                 raise Unsupported("The chat template of this model supports only text.", param="messages")
 

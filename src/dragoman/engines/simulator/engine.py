@@ -14,7 +14,6 @@ from functools import partial
 from typing import cast
 
 import msgspec
-import numpy as np
 
 from ...core.control import PauseMode, RankState, SimulationState
 from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
@@ -327,7 +326,7 @@ class SimulatorEngine:
         else:
             self._request_count += 1
             stream = f"request {self._request_count}"
-        return KeyedRandom(config.seed, stream, np.array(request.prompt, np.int64).tobytes())
+        return KeyedRandom(config.seed, stream, array("q", request.prompt).tobytes())
 
     def _find_fault(self, request: TokenRequest) -> Fault | None:
         """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the

@@ -6,7 +6,6 @@ connection waits for the next worker instead of being reset when one dies.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import selectors
@@ -27,7 +26,7 @@ from ...settings import FIELDS, Settings, SettingsError
 from ..listener import listen, listen_on_file
 from ..logs import name_worker
 from ..models import parse_model
-from ..server import install_signal_handlers, prepare_process
+from ..server import enable_collector, install_signal_handlers, prepare_process
 from ..systemd import Notifier
 from ..tls import build_tls_context
 from .messages import (
@@ -86,9 +85,7 @@ def run_workers(
     else:
         listeners = [listen(settings)]
         settings = msgspec.structs.replace(settings, port=listeners[0].getsockname()[1])
-    # What exists now is shared with the workers as long as nobody writes to it; collections of garbage would.
-    gc.freeze()
-    gc.enable()
+    enable_collector()
     try:
         read = None if read_settings is None else read_checked
         Supervisor(configured, settings, secret, listeners, print_line, Notifier(os.environ), read).run()

@@ -10,10 +10,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
 
 import anyio.to_thread
-import msgspec
+from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from ....core.errors import DragomanError, Overloaded, RequestError
@@ -317,7 +316,7 @@ async def _report_stop(batches: EventBatches) -> AsyncGenerator[list[Event]]:
     async with aclosing(batches):
         async for batch in batches:
             yield [
-                msgspec.structs.replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
+                replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
                 for event in batch
             ]
 
