@@ -190,6 +190,7 @@ class Scheduler:
         chunks = self._schedule_running(budget)
         for chunk in chunks:
             self._cache_full_blocks(chunk)
+        # Where blocks were just taken from a sequence, a new one would only take them from the next.
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
