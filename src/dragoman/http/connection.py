@@ -225,6 +225,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             chunk, rest = body.feed(data)
         except BadRequest as error:
+            # After the response has been completed there is nothing left to answer the error with.
             self._reject(error) if exchange is not None else self._close()
             return
         if rest is not None:

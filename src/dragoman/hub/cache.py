@@ -62,6 +62,7 @@ def list_local_models(state: Path) -> list[LocalModel]:
     records = _read_records(state)
     models: list[LocalModel] = []
     for repository in sorted(cache.repos, key=lambda repository: repository.repo_id):
+        # The cache is shared with data sets and spaces.
         if repository.repo_type != "model":
             continue
         for revision in repository.revisions:

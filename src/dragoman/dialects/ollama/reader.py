@@ -230,6 +230,7 @@ def _read_sampling(options: OllamaOptions) -> SamplingOptions:
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         repetition_penalty=options.repeat_penalty,
+        # llama.cpp's value for a random seed.
         seed=None if seed == -1 else seed,
     )
 

@@ -243,6 +243,7 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """Check combinations of fields, and warn about those with no or limited effect."""
     if body.previous_response_id and body.conversation:
         raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
+    # A background response is read from the store; without it nothing could ever be returned.
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
@@ -272,6 +273,7 @@ def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOption
     if reasoning.mode not in (None, "standard"):
         warnings.append("reasoning.mode is ignored: there is only one mode")
     switch = read_thinking_switch(body.chat_template_kwargs)
+    # Efforts other than none do not switch reasoning on: templates without a switch would reject it.
     enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
     return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)

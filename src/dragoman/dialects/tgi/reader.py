@@ -101,6 +101,7 @@ def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream
         raise invalid_value("n", "more than 1 needs 'return_details': TGI's own format has one answer")
     if n > 1 and best_of not in (1, n):
         raise invalid_value("best_of", f"it must be n={n}, as in LightLLM")
+    # TGI's stream events have no index of the answer.
     if stream and max(n, best_of) > 1:
         raise invalid_value("n" if n > 1 else "best_of", "more than 1 cannot be streamed")
     if params.decoder_input_details and (stream or not params.details):

@@ -245,6 +245,7 @@ class TgiWriter:
             elif rest:
                 self._pending.append(_PendingEvent(None, rest, self._count))
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
+        # The last token's event carries the full text and the details, which are known with the finish reason.
         keep_count = 1 if self._has_reached_end() else 0
         ready, self._pending = (
             self._pending[: len(self._pending) - keep_count],

@@ -307,6 +307,7 @@ class SimulatorEngine:
         if text is None or transfer is None or rank.transfers is None or self._notifier is None:
             return
         params = parse_transfer_params(text, transfer.config.kv_role)
+        # The address comes from the request; without this check a client could have this server connect anywhere.
         if params.do_remote_prefill and not self._notifier.is_peer(params):
             raise RequestError(
                 "kv_transfer_params: remote_host is not among this instance's peers", param="kv_transfer_params"

@@ -79,6 +79,7 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
     try:
         await _require_store(http).commit(*_build_appends(key, rows))
     except CommitConflict as error:
+        # Deleted since it was loaded above.
         if error.found_state is None:
             raise build_no_such_conversation_error(key.id) from None
         raise Conflict("An item of the same id is in this conversation already.", param="items") from None

@@ -116,6 +116,7 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
                 if known is None:
                     found[struct.__name__] = info
                     pending += [field.type for field in info.fields]
+                # Names are the keys of `components`: two structs of one name would overwrite each other.
                 elif known.cls is not struct:
                     raise ValueError(f"{struct} and {known.cls} have one name")
             case inspect.Metadata(type=inner):
