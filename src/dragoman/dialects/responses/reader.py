@@ -159,10 +159,11 @@ def _build(
     render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
     request = _build_request(body, options, conversation, render_options.logprobs)
     if compact:
-        render_options, request = (
-            _enable_compaction(render_options, options.sealing_key),
-            build_summary_request(request),
-        )
+        if options.sealing_key is None:
+            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
+        seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
+        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
+        request = build_summary_request(request)
     return BuiltRequest(request, render_options, _render_echo(body, tool_registry.echo, echoed_choice))
 
 
@@ -198,14 +199,6 @@ def _has_compaction_trigger(items: Sequence[WireItem]) -> bool:
         if item.type == COMPACTION_TRIGGER and i < len(items) - 1:
             raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
     return bool(items) and items[-1].type == COMPACTION_TRIGGER
-
-
-def _enable_compaction(
-    render_options: ResponsesRenderOptions, sealing_key: SealingKey | None
-) -> ResponsesRenderOptions:
-    if sealing_key is None:
-        raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
-    return msgspec.structs.replace(render_options, seal_compaction=partial(sealing_key.seal, Purpose.COMPACTION))
 
 
 def _build_conversation(

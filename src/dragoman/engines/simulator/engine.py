@@ -31,8 +31,7 @@ from .kv_events import KvEvent
 from .kv_notifications import KvNotifier
 from .kv_publisher import KvPublisher
 from .latency import StepLoad
-from .load_balancer import DataParallelBalancer
-from .rank import ChoiceLengths, DataParallelRank, LiveRequest
+from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
