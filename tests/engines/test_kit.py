@@ -28,6 +28,7 @@ from dragoman.settings import Settings
 from dragoman.testing import EngineKit, EngineUnderTest
 from dragoman.testing.engine_kit import LONG_TEXT
 from tests.engines.llamacpp.files import write_embedded
+from tests.engines.remote.splitting import NEEDS_FORK, remote
 from tests.engines.rollout.executors import Dice
 
 
@@ -117,8 +118,14 @@ def rollout() -> Models:
     return Models([build_executor_model(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
 
 
+def behind_a_socket() -> AbstractAsyncContextManager[Models]:
+    """The embedded model behind the socket of an engine process."""
+    return remote(embedded())
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
+    pytest.param(behind_a_socket, id="remote", marks=NEEDS_FORK),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),

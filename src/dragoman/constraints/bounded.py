@@ -54,6 +54,16 @@ class BoundedCompiler:
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 
+    async def recompile(self, text: str) -> CompiledGrammar:
+        """Compile a grammar's text that another process of this server has compiled within the bounds.
+
+        Raises RequestError.
+        """
+        known = self._compiler.compiled(text)
+        if known is not None:
+            return known
+        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, None, limiter=self._repeats)
+
     @property
     def endings(self) -> EndingSearch:
         return self._compiler.endings

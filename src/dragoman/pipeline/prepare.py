@@ -269,6 +269,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             prompt_logprobs=request.prompt_logprobs,
             matcher=build_matcher(),
             grammar=None if grammar is None else grammar.text,
+            closes_at_limit=grammar is not None and self._closes_at_limit,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
             # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
@@ -284,11 +285,15 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         """A function that builds the matcher of one choice."""
         if grammar is None:
             return lambda: None
-        closes = self.request.limits.close_at_limit
-        closes = self.terms.close_at_limit if closes is None else closes
-        if not closes or "close_at_limit" not in self.model.capabilities.parameters:
+        if not self._closes_at_limit:
             return grammar.build_matcher
         return partial(grammar.build_closing_matcher, self.backend.compiler.endings, max_tokens)
+
+    @property
+    def _closes_at_limit(self) -> bool:
+        closes = self.request.limits.close_at_limit
+        closes = self.terms.close_at_limit if closes is None else closes
+        return closes and "close_at_limit" in self.model.capabilities.parameters
 
     def _place_images(self, encoded: EncodedPrompt) -> tuple[PromptImage, ...]:
         vision = self.backend.vision

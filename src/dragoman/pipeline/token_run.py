@@ -213,6 +213,8 @@ class TokenRun:
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
+                # An engine in another process rejects after `add`.
+                self._queue_was_full = self._queue_was_full or isinstance(error, QueueFull)
             case Ended() if self._pending_outputs is None:
                 return self._handle_ended(output)
             case WeightVersionSet(id, version) if self._pending_outputs is None:
@@ -287,7 +289,7 @@ class TokenRun:
         # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
         stop = None if end.stop in self._eos else end.stop
         # The grammar was brought to an end because of the limit, so the answer is cut, although it is valid.
-        if end.reason is FinishReason.STOP and choice.was_closed:
+        if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):
             return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
         return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
 
