@@ -278,6 +278,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _reject(self, error: BadRequest) -> None:
         log.warning("Invalid HTTP request received: %s", error.message)
+        # A second status line inside of a response would be read as its body: the connection is cut instead.
         if self._exchange is not None and self._exchange.has_started:
             self._exchange.fail()
             return

@@ -75,6 +75,7 @@ def list_local_models(state: Path) -> list[LocalModel]:
 
 def _find_loadable(repository: Repository, revision: str) -> Iterator[LocalModel]:
     """The models in a commit's directory: each GGUF model, and the safetensors together."""
+    # A snapshot may be partial: only some files were selected, or a download was cancelled.
     present = [file for file in repository.files if (repository.directory / file.path).is_file()]
     for model in find_gguf_models(present):
         name = ModelReference(repository.id, model.quantization or model.stem).name

@@ -108,6 +108,7 @@ class _Download:
     def _check_free_space(self, missing: Sequence[RepositoryFile]) -> None:
         partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
         required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        # The cache may not exist yet; its nearest parent is on the same disk.
         existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
         free = shutil.disk_usage(existing).free
         if required > free:

@@ -142,6 +142,7 @@ def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content:
         text = render([_USER, assistant, result], [_build_tool()])
     except RequestError:
         return False
+    # A template that prints the null content of a call has not been written for it.
     return "None" not in text
 
 

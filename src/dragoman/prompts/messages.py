@@ -110,6 +110,7 @@ class _MessageConverter:
                 "tool_call_id": self._visit_string(part.call_id),
                 **self._build_name_field(name),
             }
+        # An empty message stays a message: templates may require that roles alternate.
         if pending or not message.parts:
             yield self._convert_plain(message, pending)
 
@@ -144,6 +145,7 @@ class _MessageConverter:
     def _split_reasoning(self, content_parts: list[Part]) -> tuple[str, list[Part]]:
         text = "".join(part.text for part in content_parts if isinstance(part, Text))
         for end_marker in self._reasoning_markers:
+            # From the right: reasoning may mention its own marker, the answer after it does not.
             text_before, marker, text_after = text.rpartition(end_marker)
             if marker:
                 begin_marker = end_marker.replace("/", "", 1)
