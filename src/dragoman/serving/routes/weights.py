@@ -49,6 +49,7 @@ class WeightUploads:
 
     def start(self, model: str) -> None:
         """Start an update, discarding one that a trainer did not finish."""
+        # A trainer that was restarted begins again, and its former pieces must not be mixed with the new ones.
         self._open[model] = []
 
     def is_open(self, model: str) -> bool:
