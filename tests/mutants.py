@@ -741,7 +741,7 @@ MUTANTS = (
     ),
     Mutant(
         "the rank that a router names is not asked",
-        "engines/simulator/load_balancer.py",
+        "engines/simulator/rank.py",
         "            return ranks[number]\n",
         "",
         (f"{SIMULATOR}/test_steering.py",),

@@ -205,6 +205,7 @@ class EngineCollector(Collector):
             )
         for name, text, read_histogram in _HISTOGRAMS:
             observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
+            # Without any model the families are listed all the same, so that a dashboard can be built before.
             if observed or not cores:
                 yield _build_histogram(f"vllm:{name}", text, observed)
         yield _build_successes(cores)
