@@ -23,12 +23,14 @@ import pytest
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch.multiprocess.supervisor import check_workers, has_engine_process
 from dragoman.settings import Settings, SettingsError, load_settings
+from tests.hub.shapes import ENCODER, SINGLE, build_repositories
+from tests.hub.stub import run_hub
 
-from .processes import LOST, TIMEOUT, Workers, started
+from .processes import EMPTY, LOST, TIMEOUT, Workers, started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
-ENDLESS = {"max_tokens": 20_000, "ignore_eos": True, "temperature": 0}
+ENDLESS: dict[str, Any] = {"max_tokens": 20_000, "ignore_eos": True, "temperature": 0}
 """Longer than any test takes, unless it is killed."""
 
 
@@ -70,10 +72,12 @@ class FrontEnds(Workers):
 
 
 @contextmanager
-def sharing(folder: Path, *arguments: str, model: str = "tiny", count: int = 2) -> Generator[FrontEnds]:
+def sharing(
+    folder: Path, *arguments: str, model: str = "tiny", count: int = 2, environment: Mapping[str, str] = EMPTY
+) -> Generator[FrontEnds]:
     options = ("--port", "0", "--api-server-count", str(count), "--api-profile", "vllm")
     command = [sys.executable, "-m", "dragoman", "serve", model, *options, *arguments]
-    with started(command, folder) as running:
+    with started(command, folder, environment) as running:
         yield FrontEnds(running.process, running.address, max(folder.glob("server-*.log")))
 
 
@@ -345,6 +349,33 @@ def test_what_the_engine_cannot_load_is_reported_once(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert result.stderr.count("cannot serve tiny:") == 1, result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def hub_environment(tmp_path: Path) -> Generator[dict[str, str]]:
+    (tmp_path / "encoder").mkdir()
+    with run_hub(build_repositories(tmp_path / "encoder")) as hub:
+        yield {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "home")}
+
+
+def test_the_engine_process_downloads_a_model_of_the_hub(tmp_path: Path, hub_environment: Mapping[str, str]) -> None:
+    with sharing(tmp_path, "--store", "none", model=f"tiny:{SINGLE}", environment=hub_environment) as running:
+        for number in range(2):
+            listed = json.loads(running.ask_worker(number, "GET", "/v1/models")[1])["data"][0]
+            assert (listed["id"], listed["dragoman"]["engine"]) == (SINGLE, "tiny")
+            assert listed["dragoman"]["revision"]
+            status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", ask(max_tokens=3))
+            assert (status, json.loads(answer)["model"]) == (200, SINGLE)
+
+
+def test_an_encoder_of_the_hub_is_not_shared(tmp_path: Path, hub_environment: Mapping[str, str]) -> None:
+    command = [sys.executable, "-m", "dragoman", "serve", ENCODER, "--workers", "2", "--port", "0", "--store", "none"]
+    environment = {**os.environ, **hub_environment, "XDG_STATE_HOME": str(tmp_path)}
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT, env=environment
+    )
+    assert result.returncode == 2
+    assert "as `encoder:NAME` each worker has its own" in result.stderr
 
 
 @pytest.mark.parametrize("victims", [3, pytest.param(60, marks=pytest.mark.long)])
