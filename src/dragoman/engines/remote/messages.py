@@ -268,7 +268,9 @@ class FrameBuffer:
             end = begin + int.from_bytes(received[start:begin], "little")
             if len(received) < end:
                 break
-            yield bytes(received[begin:end])
+            with memoryview(received) as view:
+                frame = bytes(view[begin:end])
+            yield frame
             start = end
         if start:
             del received[:start]
