@@ -18,7 +18,7 @@ from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.launch.rollout import build_executor_model
+from dragoman.launch.plugin import build_executor_model
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.app import create_app

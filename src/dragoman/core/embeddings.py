@@ -54,6 +54,13 @@ class EmbeddingInfo(Struct, frozen=True):
             raise RequestError(f"This model's vectors can have {allowed_dimensions} dimensions.", param="dimensions")
 
 
+class EncodingTask(StrEnum):
+    """What a model that reads texts computes of them."""
+
+    EMBEDDINGS = "embeddings"
+    SCORING = "scoring"
+
+
 class TextInputs(Struct, frozen=True):
     """The inputs of an embedding request before tokenization: texts, or token ids as they are.
 
@@ -66,6 +73,15 @@ class TextInputs(Struct, frozen=True):
     truncate: int | None = None
     keep_end: bool = False
     add_special_tokens: bool = True
+
+
+class TextEmbedRequest(Struct, frozen=True):
+    """An embedding request before tokenization. dimensions, normalize: as in EmbedRequest, but not checked."""
+
+    model: str
+    texts: TextInputs
+    dimensions: int | None = None
+    normalize: bool | None = None
 
 
 class EmbedRequest(Struct, frozen=True):

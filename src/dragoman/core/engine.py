@@ -13,7 +13,16 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from .embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
+from .embeddings import (
+    EmbeddingInfo,
+    Embeddings,
+    EmbedRequest,
+    EncodingTask,
+    RelevanceScores,
+    ScoreRequest,
+    TextEmbedRequest,
+    TextPairs,
+)
 from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
 from .request import Conversation, GenerateRequest, Sampling
@@ -502,6 +511,35 @@ class Scorer(Encoder, Protocol):
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
         """Return scores in input order. Raises the same errors as `Embedder.embed`."""
+        ...
+
+
+@runtime_checkable
+class TextEncoder(Encoder, Protocol):
+    """A model that embeds or scores texts and tokenizes them itself: one of another server."""
+
+    @property
+    def encoding_tasks(self) -> frozenset[EncodingTask]:
+        """What the model is for; empty for one that only generates."""
+        ...
+
+    @property
+    def scores_texts(self) -> bool:
+        """Whether `score_texts` works. A model without it may still embed the texts of both sides."""
+        ...
+
+    async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
+        """Return vectors in input order. Cancelling the call frees its work.
+
+        Raises:
+            RequestError: the model does not support the request.
+            Overloaded: too many requests are running.
+            EngineError: the engine failed.
+        """
+        ...
+
+    async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
+        """Return scores in the order of the documents. Raises the same errors as `embed_texts`."""
         ...
 
 

@@ -6,8 +6,9 @@ import os
 
 import msgspec
 
+from ..core.embeddings import EncodingTask
 from ..engines.simulator.config import VLLM_VERSION
-from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
+from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend, TextEncoderBackend
 from ..settings import Settings
 from .store import find_store_file
 
@@ -54,7 +55,9 @@ def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:
     match None if slot.model is None else slot.model.backend:
         case EmbedderBackend():
             return "/v1/embeddings", {"input": question}
-        case ScorerBackend():
+        case TextEncoderBackend(engine) if EncodingTask.EMBEDDINGS in engine.encoding_tasks:
+            return "/v1/embeddings", {"input": question}
+        case ScorerBackend() | TextEncoderBackend():
             return "/rerank", {"query": question, "documents": ["Tokyo", "Seven"]}
         case _:
             return "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}

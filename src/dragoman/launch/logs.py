@@ -54,14 +54,12 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         # A lone surrogate, for example of a file name, cannot be encoded.
-        return msgspec.json.encode(_replace_surrogates(line)).decode()
-
-
-def _replace_surrogates(line: dict[str, object]) -> dict[str, object]:
-    return {
-        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-        for name, value in line.items()
-    }
+        return msgspec.json.encode(
+            {
+                name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+                for name, value in line.items()
+            }
+        ).decode()
 
 
 def configure_logging(settings: Settings) -> None:

@@ -6,11 +6,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..core.embeddings import EncodingTask
 from ..core.errors import EngineError
 from ..core.request import SamplingOptions
 from ..engines.upstream import (
     KINDS,
     DiscoveredModel,
+    ModelTasks,
     Upstream,
     UpstreamConfig,
     UpstreamDefaults,
@@ -18,9 +20,9 @@ from ..engines.upstream import (
     discover,
 )
 from ..parsers import registry
-from ..pipeline.models import EventBackend, ServedModel
+from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
 from ..serving.clock import Clock
-from ..settings import GenerationConfig, Settings
+from ..settings import Settings
 from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
@@ -33,20 +35,30 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     discovered = _discover(settings, upstreams)
     reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
     tools = None if settings.tool_call_parser is None else registry.find_tool_format(settings.tool_call_parser)
+    sampling = {
+        name: value
+        for name, value in msgspec.structs.asdict(settings.override_generation_config).items()
+        if value is not None
+    }
+    max_tokens = sampling.pop("max_new_tokens", None)
+    if "top_k" in sampling:
+        sampling["top_k"] = max(sampling["top_k"], 0)
     config = UpstreamConfig(
         upstreams,
         discovered.model,
         discovered.kind,
-        _build_defaults(settings.override_generation_config),
+        UpstreamDefaults(SamplingOptions(**sampling), max_tokens),
         read_timeout=settings.upstream_timeout,
         retries=settings.upstream_retries,
         native_tools=tools is None,
         native_reasoning=reasoning is None,
+        encoding_tasks=discovered.tasks.encoding,
     )
+    engine = UpstreamEngine(config)
     name, aliases = resolve_served_names(settings, discovered.model)
     return ServedModel(
         name,
-        EventBackend(UpstreamEngine(config)),
+        EventBackend(engine) if discovered.tasks.generates else TextEncoderBackend(engine),
         settings.max_model_len or discovered.max_model_len or UNKNOWN_LENGTH,
         int(clock.now()),
         aliases,
@@ -95,24 +107,27 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     """Discover the model and the upstream's kind. Fully configured servers send no request, so that they can start
     first.
     """
-    kind = KINDS.get(settings.upstream_kind)
+    kind, tasks = KINDS.get(settings.upstream_kind), _read_tasks(settings.upstream_task)
     if kind is not None and settings.upstream_model is not None:
-        return DiscoveredModel(settings.upstream_model, kind, None)
+        if tasks is None and kind.has_tei_rerank:
+            raise ValueError("--upstream-task: set `embed` or `score`, as an upstream of this kind does not generate")
+        return DiscoveredModel(settings.upstream_model, kind, None, tasks or ModelTasks())
     for upstream in upstreams[:-1]:
         try:
-            return _override_kind(discover(upstream, settings.upstream_model), settings)
+            return discover(upstream, settings.upstream_model, kind=kind, tasks=tasks)
         except EngineError:
             continue
-    return _override_kind(discover(upstreams[-1], settings.upstream_model), settings)
+    return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)
 
 
-def _override_kind(discovered: DiscoveredModel, settings: Settings) -> DiscoveredModel:
-    return msgspec.structs.replace(discovered, kind=KINDS.get(settings.upstream_kind, discovered.kind))
+_TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingTask.SCORING}
 
 
-def _build_defaults(config: GenerationConfig) -> UpstreamDefaults:
-    sampling = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    max_tokens = sampling.pop("max_new_tokens", None)
-    if "top_k" in sampling:
-        sampling["top_k"] = max(sampling["top_k"], 0)
-    return UpstreamDefaults(SamplingOptions(**sampling), max_tokens)
+def _read_tasks(options: tuple[str, ...]) -> ModelTasks | None:
+    """Read --upstream-task; None to ask the upstream."""
+    names = {name.strip() for option in options for name in option.split(",")}
+    if not names:
+        return None
+    if unknown := names - _TASKS.keys():
+        raise ValueError(f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}")
+    return ModelTasks("generate" in names, frozenset(task for name in names if (task := _TASKS[name]) is not None))

@@ -5,23 +5,25 @@ The texts are untrusted: names of control tokens in them are plain text.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import anyio.to_thread
 
-from ..core.embeddings import Embeddings, EmbedRequest, TextInputs
-from ..core.engine import Embedder
+from ..core.embeddings import Embeddings, EmbedRequest, EncodingTask, TextEmbedRequest, TextInputs
+from ..core.engine import Embedder, TextEncoder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
 from .engine_calls import EngineCall
-from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TextEncoderBackend, TokenBackend
 from .request_queue import ONE_QUEUE, QueueShare
+from .served_model import EncoderBackend
 
 MAX_INLINE_CHARS = 2048
 """Longest text, in characters, that is tokenised on the event loop: for these a thread switch costs more."""
 
+_SCORES_ONLY = "This model scores pairs of texts and does not support embeddings: use /rerank."
 
 T = TypeVar("T")
 
@@ -43,12 +45,30 @@ async def embed(
         RequestError: the model does not support the request.
         Overloaded: the queue is full.
     """
+    if (encoder := model.text_encoder) is not None:
+        remote_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
+        return await _embed_elsewhere(model, encoder, remote_request, queue_share)
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     model.encoding_queue.check_capacity(queue_share)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
     return await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request))
+
+
+async def _embed_elsewhere(
+    model: ServedModel, encoder: TextEncoder, request: TextEmbedRequest, queue_share: QueueShare
+) -> Embeddings:
+    if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
+        raise Unsupported(_SCORES_ONLY, param="model")
+    model.encoding_queue.check_capacity(queue_share)
+    tokens = estimate_tokens(request.texts.inputs)
+    return await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
+
+
+def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
+    """A guess for the queue's limit, where another server tokenizes the texts: four characters a token."""
+    return sum(len(text) // 4 + 1 if isinstance(text, str) else len(text) for text in texts)
 
 
 async def run_in_turn(
@@ -72,15 +92,20 @@ def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
         case TokenBackend(embedder=embedder, tokenizer=tokenizer) if embedder is not None:
             return embedder, tokenizer
         case ScorerBackend():
-            raise Unsupported(
-                "This model scores pairs of texts and does not support embeddings: use /rerank.", param="model"
-            )
-        case TokenBackend() | EventBackend():
+            raise Unsupported(_SCORES_ONLY, param="model")
+        case TokenBackend() | EventBackend() | TextEncoderBackend():
             raise Unsupported("This model does not support embeddings.", param="model")
 
 
-def build_no_generation_error(backend: EmbedderBackend | ScorerBackend) -> Unsupported:
-    route = "/v1/embeddings" if isinstance(backend, EmbedderBackend) else "/rerank or /score"
+def build_no_generation_error(backend: EncoderBackend) -> Unsupported:
+    match backend:
+        case EmbedderBackend():
+            embeds = True
+        case ScorerBackend():
+            embeds = False
+        case TextEncoderBackend(engine):
+            embeds = EncodingTask.EMBEDDINGS in engine.encoding_tasks
+    route = "/v1/embeddings" if embeds else "/rerank or /score"
     return Unsupported(f"This model does not generate text: use {route}.", param="model")
 
 

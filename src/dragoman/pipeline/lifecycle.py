@@ -20,7 +20,15 @@ from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
 from .engine_calls import run_in_daemon_thread
-from .served_model import EmbedderBackend, EventBackend, ModelDetails, ScorerBackend, ServedModel, TokenBackend
+from .served_model import (
+    EmbedderBackend,
+    EventBackend,
+    ModelDetails,
+    ScorerBackend,
+    ServedModel,
+    TextEncoderBackend,
+    TokenBackend,
+)
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +113,10 @@ class ModelSummary:
                 capabilities |= {"generation"} if embedder is None else {"generation", "embeddings"}
             case EventBackend():
                 capabilities |= {"generation"}
+            case TextEncoderBackend():
+                pass
+        if (encoder := model.text_encoder) is not None:
+            capabilities |= {task.value for task in encoder.encoding_tasks}
         if model.reasoning is not None:
             capabilities |= {"reasoning"}
         if model.infill_tokens is not None:
@@ -315,10 +327,13 @@ class ModelSlot:
         assert self.spec is not None
         async with self._fail_on_error():
             model = await run_in_daemon_thread(self.spec.load)
+            # Before the start, so that a lease of the first request already refers to this slot.
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
         self._ttl = self.spec.ttl
+        # Who waited for the load has a claim to the model until they have resumed: an eviction in between would make
+        # all of them wait for another load.
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
 
@@ -383,6 +398,7 @@ class ModelSlot:
     async def _fail_and_stop(self) -> None:
         self._mark_failed()
         try:
+            # A failed engine may hang in its own shutdown, and with it the health checks of this model.
             async with asyncio.timeout(FAILED_STOP_TIMEOUT):
                 await self.stop()
         except Exception:
@@ -406,6 +422,7 @@ class ModelSlot:
         if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
             self._n_failures = 0
         self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
+        # The backoff reaches its maximum long before; the bound only keeps the power a number that a float can hold.
         self._n_failures = min(self._n_failures + 1, 32)
         self.state = ModelState.FAILED
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -22,7 +21,7 @@ from .choice import ChoicePipeline
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
-from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
@@ -33,8 +32,7 @@ ChoiceFactory = Callable[[int], ChoicePipeline]
 NO_IDS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenJob:
+class TokenJob(msgspec.Struct, frozen=True):
     """One prompt for an engine of tokens: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
 
     generates_nothing: max_tokens is 0.
@@ -62,8 +60,7 @@ class TokenJob:
         return self.requests[0].prompt_logprobs is not None
 
 
-@dataclass(frozen=True, slots=True)
-class EventJob:
+class EventJob(msgspec.Struct, frozen=True):
     """One prompt for an engine of events.
 
     parses_reasoning: a parser of ours separates reasoning from the text.
@@ -91,13 +88,14 @@ async def prepare_job(
         RequestError: the request cannot be served.
     """
     backend = model.backend
-    if isinstance(backend, EmbedderBackend | ScorerBackend):
+    if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
     if isinstance(backend, TokenBackend):
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     if terms.wait_for_start is not None:
         await terms.wait_for_start()
+    # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
@@ -179,8 +177,7 @@ def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None
     return StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
 
 
-@dataclass(frozen=True, slots=True)
-class _TokenPreparation:
+class _TokenPreparation(msgspec.Struct, frozen=True):
     """The steps from a request to a TokenJob, in the order in which `build_job` runs them."""
 
     model: ServedModel
@@ -261,8 +258,10 @@ class _TokenPreparation:
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
+            # Engines cannot generate nothing: the sequence is aborted when the prompt is in the cache.
             max_tokens=max(1, max_tokens),
             sampling=build_sampling(self.model, self.backend, request),
+            # The context may have reduced `max_tokens` below it; an engine would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
@@ -273,6 +272,7 @@ class _TokenPreparation:
             closes_at_limit=grammar is not None and self._closes_at_limit,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
+            # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,

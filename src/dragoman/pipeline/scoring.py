@@ -8,13 +8,25 @@ from typing import TypeVar
 import anyio.to_thread
 import numpy as np
 
-from ..core.embeddings import Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TextPairs, TokenizedPair
+from ..core.embeddings import (
+    Embeddings,
+    EmbedRequest,
+    RelevanceScores,
+    ScoreRequest,
+    TextEmbedRequest,
+    TextInputs,
+    TextPairs,
+    TokenizedPair,
+)
+from ..core.engine import TextEncoder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
-from .embedding import MAX_INLINE_CHARS, find_embedder, run_in_turn, truncate_ids
+from .embedding import MAX_INLINE_CHARS, estimate_tokens, find_embedder, run_in_turn, truncate_ids
 from .models import ScorerBackend, ServedModel
 from .request_queue import ONE_QUEUE, QueueShare
+
+_NO_ACTIVATION = "This model's scores are cosine similarities, which use no activation function."
 
 T = TypeVar("T")
 
@@ -29,6 +41,8 @@ async def score_pairs(
         Overloaded: the queue is full.
     """
     model.encoding_queue.check_capacity(queue_share)
+    if (encoder := model.text_encoder) is not None:
+        return await _score_elsewhere(model, encoder, request, queue_share)
     if isinstance(model.backend, ScorerBackend):
         return await _score_with_cross_encoder(model, model.backend, request, queue_share)
     return await _score_with_embeddings(model, request, queue_share)
@@ -45,13 +59,31 @@ async def _score_with_cross_encoder(
     return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
 
 
+async def _score_elsewhere(
+    model: ServedModel, encoder: TextEncoder, pairs: TextPairs, queue_share: QueueShare
+) -> RelevanceScores:
+    """Score by an engine elsewhere, or by its embeddings where it only embeds."""
+    tokens = estimate_tokens((*pairs.queries, *pairs.documents))
+    if encoder.scores_texts:
+        return await run_in_turn(model, queue_share, tokens, lambda: encoder.score_texts(pairs))
+    if pairs.activation is not None:
+        raise Unsupported(_NO_ACTIVATION, param="use_activation")
+    for param, limit in (
+        ("max_tokens_per_query", pairs.max_query_tokens),
+        ("max_tokens_per_doc", pairs.max_document_tokens),
+    ):
+        if limit is not None:
+            raise Unsupported("This model's upstream does not truncate the texts of one side.", param=param)
+    request = TextEmbedRequest(model.name, TextInputs((*pairs.queries, *pairs.documents), pairs.truncate))
+    embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
+    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(pairs.queries))
+
+
 async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_share: QueueShare) -> RelevanceScores:
     """Score by embeddings; each text is embedded once, however many pairs it is in."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
-        raise Unsupported(
-            "This model's scores are cosine similarities, which use no activation function.", param="use_activation"
-        )
+        raise Unsupported(_NO_ACTIVATION, param="use_activation")
     limit = embedder.embedding_info.max_tokens
     _check_lengths(tokenizer, request, limit)
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
@@ -61,8 +93,10 @@ async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_s
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
-    """Cosines of the first `n_queries` embeddings with the others."""
+    """Cosines of the first `n_queries` embeddings with the others, whatever their lengths."""
     vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.where(lengths == 0, 1, lengths)
     products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
     return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
 

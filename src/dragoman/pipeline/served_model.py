@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 
 from ..constraints.bounded import BoundedCompiler
 from ..core.control import EngineControl, Scriptable, Simulated, Trainable
-from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
+from ..core.engine import (
+    Capabilities,
+    Embedder,
+    Encoder,
+    Engine,
+    PrefixCache,
+    Scorer,
+    TextEncoder,
+    TokenEngine,
+    Tokenizer,
+)
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
@@ -76,6 +86,18 @@ class ScorerBackend:
 
 
 @dataclass(frozen=True, slots=True)
+class TextEncoderBackend:
+    """A model that embeds or scores texts elsewhere, tokenizes them there, and generates no text."""
+
+    engine: TextEncoder
+    tokenizer: None = None
+
+
+EncoderBackend = EmbedderBackend | ScorerBackend | TextEncoderBackend
+"""The backends of models that generate no text."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDetails:
     """Facts about a model's files. None where they are not known.
 
@@ -129,7 +151,7 @@ class ServedModel:
     """
 
     name: str
-    backend: TokenBackend | EventBackend | EmbedderBackend | ScorerBackend
+    backend: TokenBackend | EventBackend | EncoderBackend
     max_model_len: int
     created: int
     aliases: tuple[str, ...] = ()
@@ -176,8 +198,19 @@ class ServedModel:
         match self.backend:
             case TokenBackend() | EventBackend():
                 return self.backend.engine.capabilities
-            case EmbedderBackend() | ScorerBackend():
+            case EmbedderBackend() | ScorerBackend() | TextEncoderBackend():
                 return Capabilities()
+
+    @property
+    def text_encoder(self) -> TextEncoder | None:
+        """An engine elsewhere that embeds or scores texts, beside generation or instead of it."""
+        match self.backend:
+            case TextEncoderBackend(engine=engine):
+                return engine
+            case EventBackend(engine=engine) if isinstance(engine, TextEncoder) and engine.encoding_tasks:
+                return engine
+            case _:
+                return None
 
     @property
     def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:

@@ -138,9 +138,17 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
     ] = None
     upstream_kind: Annotated[
-        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp"],
+        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "tei"],
         Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
     ] = "auto"
+    upstream_task: Annotated[
+        tuple[str, ...],
+        Option(
+            "Upstream",
+            "What the upstream model does: `generate`, `embed`, `score`, or several, such as generate,embed. By "
+            "default the upstream is asked.",
+        ),
+    ] = ()
     upstream_api_key: Annotated[
         tuple[Secret, ...],
         Option(

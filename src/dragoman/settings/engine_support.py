@@ -34,7 +34,9 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ("tiny", "encoder", "transformers", "llamacpp"): "threads",
     ("vllm",): "vllm_args",
     ("scripted", "sim"): "directives",
-    ("upstream",): ("upstream_model upstream_kind upstream_api_key upstream_weight upstream_timeout upstream_retries"),
+    ("upstream",): (
+        "upstream_model upstream_kind upstream_task upstream_api_key upstream_weight upstream_timeout upstream_retries"
+    ),
     _VLLM_ENGINES: (
         "block_size num_gpu_blocks_override enable_chunked_prefill scheduling_policy data_parallel_size "
         "kv_events_config kv_transfer_config seed"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.event_grammar import check_events
-from dragoman.core.events import Event, FinishReason, Started, Token
+from dragoman.core.events import Alternative, Event, FinishReason, PromptTokens, Started, Token
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.core.reply import Reply, ReplyBuilder
 from dragoman.core.request import GenerateRequest
@@ -177,3 +177,27 @@ def test_nonsense_is_no_chunk_and_breaks_nothing(data: bytes) -> None:
         reading.close()
     except (EngineError, RequestError):
         pass
+
+
+def read_prompt(ids: list[int], rows: Any, top: int = 1) -> tuple[Token, ...]:
+    request = GenerateRequest("m", "hi", prompt_logprobs=top, return_prompt=True)
+    choice = {"index": 0, "text": "!", "prompt_token_ids": ids, "prompt_logprobs": rows}
+    [_, prompt, *_] = ChunkReader(request, str).feed(msgspec.convert({"choices": [choice]}, UpstreamChunk))
+    assert isinstance(prompt, PromptTokens)
+    return prompt.tokens
+
+
+def test_a_token_of_a_prompt_is_no_alternative_to_itself_unless_it_ranks_as_one() -> None:
+    own = {"logprob": -3.0, "rank": 9, "decoded_token": "b"}
+    best = {"logprob": -0.5, "rank": 1, "decoded_token": "c"}
+    first, second, third = read_prompt([7, 8, 9], [None, {"8": own, "3": best}, {"9": best}])
+    assert (first.id, first.logprob) == (7, None)
+    assert (second.logprob, second.rank, second.top) == (-3.0, 9, (Alternative(3, "c", -0.5),))
+    assert third.top == (Alternative(9, "c", -0.5),)
+    assert read_prompt([9, 9], [None, {"9": best}], top=0)[1].top == ()
+
+
+@pytest.mark.parametrize("rows", [None, [], [None], [None, {"5": {"logprob": -1.0}}]])
+def test_scores_of_another_prompt_are_an_error_of_the_upstream(rows: Any) -> None:
+    with pytest.raises(EngineError, match="did not return the logprobs of the prompt"):
+        read_prompt([7, 8], rows)

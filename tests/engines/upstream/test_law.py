@@ -6,6 +6,7 @@ Completions for prompts that are texts). Of calls only the ids may differ where 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,8 @@ ASKED = {
     "completions of ids, with ids": completions(prompt=[300, 301, 302], return_token_ids=True),
     "completions of ids, echoed": completions(prompt=[300, 301, 302], echo=True),
     "completions with an echo": completions(echo=True),
+    "completions with scores of the prompt": completions(prompt_logprobs=2),
+    "chat with scores of the prompt": chat(prompt_logprobs=0),
     "responses": responses(),
     "messages": messages(),
     "messages with a stop": messages(stop_sequences=["three"]),
@@ -144,8 +147,46 @@ async def test_the_embedded_model_says_the_same_through_another_server(
     embedded: Models, asked: str, streamed: bool
 ) -> None:
     path, body = ASKED[asked]
+    if streamed and "prompt_logprobs" in body:
+        pytest.skip("a stream has no logprobs of a prompt")
     limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
     await compare(lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed})
+
+
+ECHOES: dict[str, dict[str, Any]] = {
+    "a text": {},
+    "with alternatives": {"logprobs": 3},
+    "ids": {"prompt": [300, 301, 302]},
+    "one token": {"prompt": [300]},
+    "two texts": {"prompt": ["Once upon", "Twice"], "logprobs": 1},
+    "the prompt alone": {"max_tokens": 0},
+    "two answers": {"n": 2, "max_tokens": 3},
+    "tokens as ids": {"return_tokens_as_token_ids": True},
+    "with ids": {"return_token_ids": True, "prompt_logprobs": 1},
+}
+
+
+@pytest.mark.parametrize("asked", ECHOES)
+async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(embedded: Models, asked: str) -> None:
+    path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
+    await compare(lambda: embedded, path, {**body, **ECHOES[asked]})
+
+
+@pytest.mark.parametrize("asked", ECHOES)
+async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, asked: str) -> None:
+    body = {"model": "m", "prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 8, "seed": 5}
+    body = {**body, **ECHOES[asked]}
+    body.pop("prompt_logprobs", None)
+    async with relay(embedded, VLLM) as client:
+        whole = (await client.post("/v1/completions", json=body)).json()
+        streamed = (await client.post("/v1/completions", json={**body, "stream": True})).text
+    chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    for choice in whole["choices"]:
+        parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        scores = [part["logprobs"] for part in parts if part["logprobs"] is not None]
+        for column, values in choice["logprobs"].items():
+            assert [value for score in scores for value in score[column]] == values
 
 
 async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenizer) -> None:

@@ -35,7 +35,7 @@ from .messages import (
     AddRequest,
     AttachFrontEnd,
     CallResult,
-    EmbedCall,
+    EmbeddingCall,
     EngineCall,
     EngineDescription,
     EngineState,
@@ -384,4 +384,4 @@ class RemoteEmbedder:
         return Health(health.ready, health.reason)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        return await self._client.call(EmbedCall(request), Embeddings)
+        return await self._client.call(EmbeddingCall(request), Embeddings)

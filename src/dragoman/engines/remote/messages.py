@@ -133,7 +133,7 @@ class UnloadAdapterCall(Struct, frozen=True, array_like=True, tag="unload_adapte
     name: str
 
 
-class EmbedCall(Struct, frozen=True, array_like=True, tag="embed"):
+class EmbeddingCall(Struct, frozen=True, array_like=True, tag="embed"):
     request: EmbedRequest
 
 
@@ -148,7 +148,7 @@ EngineCall = (
     | ResetCacheCall
     | LoadAdapterCall
     | UnloadAdapterCall
-    | EmbedCall
+    | EmbeddingCall
 )
 FrontEndMessage = AttachFrontEnd | AddRequest | AbortRequest | EngineCall
 

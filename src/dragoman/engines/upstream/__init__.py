@@ -1,6 +1,6 @@
 """An engine over any OpenAI-compatible server; all dialects of this server work over it."""
 
-from .discovery import DiscoveredModel, discover
+from .discovery import DiscoveredModel, ModelTasks, discover
 from .encode import UpstreamDefaults
 from .engine import UpstreamConfig, UpstreamEngine
 from .pool import Upstream
@@ -9,6 +9,7 @@ from .server_kinds import KINDS, ServerKind
 __all__ = [
     "KINDS",
     "DiscoveredModel",
+    "ModelTasks",
     "ServerKind",
     "Upstream",
     "UpstreamConfig",

@@ -5,7 +5,7 @@ A stream that ends before all of its choices have finished is a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ...core.events import (
 )
 from ...core.request import GenerateRequest
 from .errors import build_stream_error
-from .tokens import read_tokens
+from .tokens import read_prompt_tokens, read_tokens
 from .tool_calls import ToolCallSequencer
 from .wire import ChunkChoice, Delta, UpstreamChunk, WireUsage
 
@@ -166,14 +166,20 @@ class ChunkReader:
         )
         if not self._request.return_prompt:
             return [started]
-        candidates = [chunk.prompt_token_ids, *(choice.prompt_token_ids for choice in chunk.choices or ())]
-        return [started, self._build_prompt_tokens(next((ids for ids in candidates if ids), ()), chunk.prompt_text)]
+        return [started, self._build_prompt_tokens(chunk)]
 
-    def _build_prompt_tokens(self, ids: Sequence[int], text: str | None) -> PromptTokens:
-        prompt = self._request.prompt
-        prompt_text = prompt if isinstance(prompt, str) else self._prompt_text or text or ""
-        prompt_ids = prompt if isinstance(prompt, tuple) else ids
-        return PromptTokens(0, prompt_text, tuple(Token(id, "") for id in prompt_ids))
+    def _build_prompt_tokens(self, chunk: UpstreamChunk) -> PromptTokens:
+        prompt, top = self._request.prompt, self._request.prompt_logprobs
+        text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
+        sources = (chunk, *(chunk.choices or ()))
+        # A prompt of token ids may have been truncated where the upstream returns others.
+        ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), ())
+        if not ids and isinstance(prompt, tuple):
+            ids = prompt
+        if top is None:
+            return PromptTokens(0, text, tuple(Token(id, "") for id in ids))
+        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), [])
+        return PromptTokens(0, text, read_prompt_tokens(ids, rows, top))
 
     def _count_written(self) -> int | None:
         details = self._usage.prompt_tokens_details

@@ -1,4 +1,4 @@
-"""Encodes a canonical request as an upstream request body, always streamed. Pure."""
+"""Encodes a canonical request as an upstream request body, streamed unless it asks for logprobs of the prompt. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def encode_request(
     JSON cannot represent.
     """
     _check_supported(request, kind)
-    body = {"model": model, "stream": True, **dict(_encode_common(request, kind, defaults))}
+    # vLLM has no logprobs of a prompt in streams.
+    is_streamed = request.prompt_logprobs is None
+    body = {"model": model, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
         path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
     else:
@@ -115,10 +117,11 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
     choices = max(request.choices, request.best_of or 0)
     if choices > 1:
         yield "n", choices
-    yield (
-        "stream_options",
-        {"include_usage": True, **({"continuous_usage_stats": True} if kind.returns_token_ids else {})},
-    )
+    if request.prompt_logprobs is None:
+        continuous = {"continuous_usage_stats": True} if kind.returns_token_ids else {}
+        yield "stream_options", {"include_usage": True, **continuous}
+    else:
+        yield "prompt_logprobs", request.prompt_logprobs
     if kind.returns_token_ids:
         yield "return_token_ids", True
     if request.special_tokens_in_text:

@@ -10,11 +10,12 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from ...core.embeddings import Embeddings, EncodingTask, RelevanceScores, TextEmbedRequest, TextPairs
 from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
 from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited, RequestError, Unsupported
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
@@ -39,6 +40,13 @@ from .encode import (
     encode_request,
     encode_tokenize_request,
 )
+from .encoding import (
+    LARGE_BODY,
+    decode_embeddings,
+    decode_scores,
+    encode_embed_request,
+    encode_score_requests,
+)
 from .errors import parse_error
 from .event_stream import EventStream, decode_chunk
 from .pool import Upstream, UpstreamPool, build_prefix
@@ -46,6 +54,7 @@ from .server_kinds import ServerKind
 from .wire import DetokenizeResponse, TokensResponse
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +77,7 @@ class UpstreamConfig(Struct, frozen=True):
     retries: how many times a request is retried, on other upstreams.
     probe_interval: seconds between health checks.
     native_tools, native_reasoning: see Capabilities.
+    encoding_tasks: what the model does besides generation, or instead of it.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -80,10 +90,11 @@ class UpstreamConfig(Struct, frozen=True):
     probe_interval: float = 1.0
     native_tools: bool = True
     native_reasoning: bool = True
+    encoding_tasks: frozenset[EncodingTask] = frozenset()
 
 
 class UpstreamEngine:
-    """A `core.engine.Engine` over other servers, and a `DirectEngine`."""
+    """A `core.engine.Engine` over other servers, a `DirectEngine` and a `TextEncoder`."""
 
     def __init__(
         self,
@@ -132,8 +143,8 @@ class UpstreamEngine:
         return Health(running=running)
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        if request.limits.max_tokens == 0 and isinstance(request.prompt, Conversation):
-            return self._fill_cache(request)
+        if request.limits.max_tokens == 0:
+            return self._answer_prompt(request)
         return self._answer(request, None)
 
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
@@ -166,22 +177,48 @@ class UpstreamEngine:
         request = encode_detokenize_request(self._config.model, ids)
         return (await self._fetch(request, build_prefix(ids), DetokenizeResponse)).prompt
 
+    @property
+    def encoding_tasks(self) -> frozenset[EncodingTask]:
+        return self._config.encoding_tasks
+
+    @property
+    def scores_texts(self) -> bool:
+        tasks = self._config.encoding_tasks
+        return EncodingTask.SCORING in tasks or (bool(tasks) and self._config.kind.has_encoding_options)
+
+    async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
+        """As `TextEncoder`."""
+        config = self._config
+        upstream_request = encode_embed_request(request, config.kind, config.model)
+        body = await self._fetch_body(upstream_request, upstream_request.body)
+        return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
+
+    async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
+        """As `TextEncoder`."""
+        requests = encode_score_requests(pairs, self._config.kind, self._config.model)
+        bodies = [await self._fetch_body(request, request.body) for request in requests]
+        return await _run_if_large(sum(map(len, bodies)), decode_scores, bodies, pairs)
+
     def _check_tokenizes(self) -> None:
         if not self._config.kind.returns_token_ids:
             raise Unsupported("This model's upstream does not tokenize for others.", param="model")
 
     async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
         """Fetch a response that is not streamed."""
-        async with self._open_response(request, prefix) as response:
-            body = await _read_limited(response, MAX_JSON_BODY)
+        body = await self._fetch_body(request, prefix)
         try:
             return msgspec.json.decode(body, type=type)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.warning("an upstream's response cannot be parsed: %s", error)
             raise EngineError("The upstream sent an invalid response.") from None
 
-    async def _fill_cache(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """Chat upstreams reject a limit of 0. One token fills their prefix cache as well, and is dropped."""
+    async def _fetch_body(self, request: UpstreamRequest, prefix: bytes) -> bytes:
+        async with self._open_response(request, prefix) as response:
+            return await _read_limited(response, MAX_JSON_BODY)
+
+    async def _answer_prompt(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        """Answer with the prompt alone, or only fill the prefix cache. Upstreams reject a limit of 0, so one token is
+        requested and dropped."""
         limits = msgspec.structs.replace(request.limits, max_tokens=1)
         async with aclosing(self._answer(msgspec.structs.replace(request, limits=limits), None)) as events:
             async for event in events:
@@ -199,6 +236,7 @@ class UpstreamEngine:
         config = self._config
         upstream_request = encode_request(request, config.kind, config.model, config.defaults)
         prefix, prompt_text = build_prefix(request.prompt), None
+        lists_prompt = request.prompt_logprobs is not None and not isinstance(request.prompt, Conversation)
         if request.return_prompt and isinstance(request.prompt, tuple):
             detokenize_request = encode_detokenize_request(config.model, request.prompt)
             prompt_text = (await self._fetch(detokenize_request, prefix, DetokenizeResponse)).prompt
@@ -207,7 +245,10 @@ class UpstreamEngine:
             if warnings := response.headers.get(_WARNINGS_HEADER):
                 reader.warnings = tuple(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
-                for event in reader.feed(decode_chunk(await _read_limited(response, MAX_JSON_BODY))):
+                body = await _read_limited(response, MAX_JSON_BODY)
+                for event in reader.feed(await _run_if_large(len(body), decode_chunk, body)):
+                    if isinstance(event, PromptTokens) and lists_prompt:
+                        event = await self._add_first_text(event)  # noqa: PLW2901 - the same event, completed
                     yield event
             else:
                 stream = EventStream(reader, response, receiver)
@@ -222,6 +263,12 @@ class UpstreamEngine:
             response.close(drain=True)
         for event in reader.close():
             yield event
+
+    async def _add_first_text(self, prompt: PromptTokens) -> PromptTokens:
+        """Add the text of the first token, which has no row in `prompt_logprobs`, to an echo that lists the others."""
+        first, *rest = prompt.tokens
+        text = await self.detokenize((first.id,))
+        return msgspec.structs.replace(prompt, tokens=(msgspec.structs.replace(first, text=text), *rest))
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:
@@ -314,6 +361,11 @@ class UpstreamEngine:
         if is_up != self._pool.is_up(index):
             log.warning("%s is %s", upstream.url, "up" if is_up else "down")
         self._pool.set_up(index, up=is_up)
+
+
+async def _run_if_large(size: int, decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Decode a body of `size` bytes, in a thread if it would block the event loop."""
+    return decode(*args, **kwargs) if size <= LARGE_BODY else await asyncio.to_thread(decode, *args, **kwargs)
 
 
 async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:

@@ -42,8 +42,10 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
 _SERVER_ERRORS = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
 _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
 """Codes of server errors that clients act on; another one may be anything."""
+_INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
+"""What vLLM names where a prompt is too long: no fields of a request."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
-_PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) ")
+_PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
@@ -62,6 +64,8 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # Its words are for its operator, who is this server's, and not for the client.
         log.warning("upstream error (HTTP %d): %s", status, message or "no message")
         message = _SERVER_ERRORS.get(status, "")
+    if error.param in _INTERNAL_PARAMS:
+        error = msgspec.structs.replace(error, param=None)
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
     if status >= 500 and code not in _SERVER_CODES:

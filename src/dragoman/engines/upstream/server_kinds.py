@@ -26,6 +26,9 @@ class ServerKind(Struct, frozen=True):
     has_developer_role: accepts the developer role.
     has_openai_tools: accepts custom tools and `allowed_tools`.
     has_structured_outputs: accepts vLLM's `structured_outputs`.
+    has_one_task: serves one model, which either generates, embeds or scores.
+    has_encoding_options: `/score`, and vLLM's options of embeddings.
+    has_tei_rerank: `/rerank` in the form of Text Embeddings Inference.
     reports_warnings: lists in a response what it ignores of the request, if it is asked to.
     parameter_names: its names for parameters that differ.
     max_logprobs: maximum of top_logprobs.
@@ -42,6 +45,9 @@ class ServerKind(Struct, frozen=True):
     has_developer_role: bool = False
     has_openai_tools: bool = False
     has_structured_outputs: bool = False
+    has_one_task: bool = False
+    has_encoding_options: bool = False
+    has_tei_rerank: bool = False
     reports_warnings: bool = False
     parameter_names: Mapping[str, str] = MappingProxyType({})
     max_logprobs: int = 20
@@ -74,7 +80,13 @@ _OPENAI = frozenset(
     }
 )
 _TEMPLATE = frozenset({"chat_template_kwargs", "enable_thinking"})
-_VLLM_FEATURES = _OPENAI_FEATURES | {Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR, Feature.TOKEN_IDS}
+_VLLM_FEATURES = _OPENAI_FEATURES | {
+    Feature.REGEX,
+    Feature.CHOICE,
+    Feature.GRAMMAR,
+    Feature.TOKEN_IDS,
+    Feature.PROMPT_LOGPROBS,
+}
 _VLLM = (
     _OPENAI
     | _TEMPLATE
@@ -106,6 +118,8 @@ _ALL = (
         unlimited_max_tokens=b"null",
         reasoning_fields=("reasoning", "reasoning_content"),
         returns_token_ids=True,
+        has_one_task=True,
+        has_encoding_options=True,
         has_structured_outputs=True,
     ),
     ServerKind(
@@ -115,6 +129,7 @@ _ALL = (
         ("dragoman",),
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,
+        has_encoding_options=True,
         has_developer_role=True,
         has_openai_tools=True,
         has_structured_outputs=True,
@@ -125,6 +140,7 @@ _ALL = (
         _OPENAI_FEATURES | {Feature.REGEX},
         _LOCAL | {"min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens"},
         ("sglang",),
+        has_one_task=True,
     ),
     ServerKind(
         "llama.cpp",
@@ -133,7 +149,10 @@ _ALL = (
         ("llamacpp",),
         unlimited_max_tokens=b"-1",
         parameter_names=MappingProxyType({"repetition_penalty": "repeat_penalty"}),
+        has_one_task=True,
     ),
+    # Text Embeddings Inference of Hugging Face: no text generation.
+    ServerKind("tei", frozenset(), frozenset(), has_tei_rerank=True),
 )
 KINDS: Mapping[str, ServerKind] = MappingProxyType({kind.name: kind for kind in _ALL})
 

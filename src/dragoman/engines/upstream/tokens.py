@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...core.errors import EngineError
 from ...core.events import UNKNOWN_TOKEN_ID, Alternative, Token
-from .wire import ChunkChoice, TokenLogprobEntry
+from .wire import ChunkChoice, PromptLogprobEntry, PromptLogprobRows, TokenLogprobEntry
 
 _TOKEN_ID_PREFIX = "token_id:"
 
@@ -24,6 +27,32 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
         return tuple(Token(id, "") for id in ids)
     known = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
     return tuple(_build_token(id, entry) for id, entry in zip(known, entries, strict=True))
+
+
+def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
+    """Read the tokens of a prompt. The first one has no row, and no text here.
+
+    top: alternatives for each token. Raises EngineError if the rows are not those of the ids.
+    """
+    if len(rows) != len(ids):
+        raise EngineError("The upstream did not return the logprobs of the prompt.")
+    return tuple(_build_prompt_token(id, row or {}, top) for id, row in zip(ids, rows, strict=True))
+
+
+def _build_prompt_token(id: int, row: dict[str, PromptLogprobEntry], top: int) -> Token:
+    """The row has the token itself, whatever its rank, and the alternatives of the best ranks."""
+    own = row.get(str(id))
+    if own is None:
+        if row:
+            raise EngineError("The upstream did not return the logprobs of the prompt.")
+        return Token(id, "")
+    ranked = sorted(
+        (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
+    )
+    alternatives = tuple(
+        Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
+    )
+    return Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank)
 
 
 def _rank_alternatives(top: dict[str, float] | None) -> tuple[Alternative, ...]:

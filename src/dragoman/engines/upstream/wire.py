@@ -54,6 +54,18 @@ class Delta(Struct, frozen=True, gc=False):
     tool_calls: list[CallDelta] | None = None
 
 
+class PromptLogprobEntry(Struct, frozen=True, gc=False):
+    """A token of a prompt, or an alternative to it, in vLLM's `prompt_logprobs`."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PromptLogprobRows = list[dict[str, PromptLogprobEntry] | None]
+"""By token id, for each position of a prompt; None for the first."""
+
+
 class ChunkChoice(Struct, frozen=True, gc=False):
     """stop_reason is vLLM's, matched_stop SGLang's: the stop string or token that was met."""
 
@@ -67,6 +79,7 @@ class ChunkChoice(Struct, frozen=True, gc=False):
     matched_stop: str | int | list[int] | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobRows | None = None
 
 
 class Details(Struct, frozen=True, gc=False):
@@ -99,6 +112,7 @@ class UpstreamChunk(Struct, frozen=True, gc=False):
     usage: WireUsage | None = None
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
+    prompt_logprobs: PromptLogprobRows | None = None
     error: WireError | str | None = None
     kv_transfer_params: Raw = Raw()
     dragoman_warnings: list[str] | None = None

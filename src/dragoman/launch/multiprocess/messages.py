@@ -138,6 +138,7 @@ class WorkerChannel:
             except ConnectionError:
                 is_open = False
         reports: list[AnyReport] = []
+        # A stream socket has no message boundaries: each report is preceded by its length.
         while len(self._received) >= LENGTH_BYTES:
             end = LENGTH_BYTES + int.from_bytes(self._received[:LENGTH_BYTES], "little")
             if len(self._received) < end:

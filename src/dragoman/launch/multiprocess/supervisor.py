@@ -8,7 +8,6 @@ connection waits for the next worker instead of being reset when one dies.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import selectors
@@ -31,7 +30,7 @@ from ..listener import listen, listen_on_file
 from ..logs import ENGINE, describe_process, name_worker
 from ..models import parse_model
 from ..remote_engine import HOSTED, HostedModel
-from ..server import install_signal_handlers, prepare_process
+from ..server import enable_collector, install_signal_handlers, prepare_process
 from ..systemd import Notifier
 from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine
@@ -98,9 +97,7 @@ def run_workers(
     else:
         listeners = [listen(settings)]
         settings = msgspec.structs.replace(settings, port=listeners[0].getsockname()[1])
-    # What exists now is shared with the workers as long as nobody writes to it; collections of garbage would.
-    gc.freeze()
-    gc.enable()
+    enable_collector()
     try:
         read = None if read_settings is None else read_checked
         with ExitStack() as stack:
@@ -369,6 +366,7 @@ class Supervisor:
             self._alive_at = now
             self._notifier.notify_alive()
             for worker in self._workers.values():
+                # Its process may live while its event loop hangs; two intervals, since a sign may be late by one.
                 if worker.is_ready and now - worker.last_sign > 2 * interval:
                     log.error("%s does not respond and is killed", worker.name)
                     _kill(worker.pid)
@@ -509,6 +507,7 @@ class Supervisor:
             for line in greeting:
                 self._print_line(line)
             self._notifier.notify_ready()
+        # It was started with the settings from before the reload.
         if worker.generation != self._generation:
             self._reload_queue.append(worker.number)
             self._reload_next()
@@ -540,6 +539,7 @@ class Supervisor:
                 worker.failure is not None or self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
             ):
                 self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
+                # As after a second signal: workers that start together with the failing one are not waited for.
                 self._stop_requests = 2
                 return
             if self._metrics.engine_restarts is not None and worker.is_engine:

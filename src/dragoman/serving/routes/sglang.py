@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import RequestError, Unsupported
-from ...pipeline.models import EmbedderBackend, ScorerBackend
+from ...pipeline.models import EventBackend, TokenBackend
 from ..admin_body import check_version, decode_body
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
@@ -67,7 +67,7 @@ class SglangModelInfo(Struct, frozen=True):
 async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
     model = await find_queried_model(http)
     version = None if model.trainable is None else model.trainable.weight_version
-    generates = not isinstance(model.backend, EmbedderBackend | ScorerBackend)
+    generates = isinstance(model.backend, TokenBackend | EventBackend)
     return JsonResponse(
         msgspec.json.encode(SglangModelInfo(model.name, model.name, model.name, generates, None, version))
     )
