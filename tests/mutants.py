@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "the streams of an engine process that died wait for ever (vLLM's front ends)",
         "engines/remote/client.py",
-        "                connection.transport.close()\n            self._fail_all()\n",
-        "                connection.transport.close()\n",
+        "        self._client.lose_connection(self)\n",
+        "",
         (REMOTE,),
     ),
     Mutant(

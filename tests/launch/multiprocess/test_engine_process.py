@@ -381,7 +381,7 @@ def test_an_encoder_of_the_hub_is_not_shared(tmp_path: Path, hub_environment: Ma
     assert "as `encoder:NAME` each worker has its own" in result.stderr
 
 
-@pytest.mark.parametrize("victims", [3, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("victims", [3, pytest.param(int(os.environ.get("TEST_KILLS", "60")), marks=pytest.mark.long)])
 def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> None:
     chance = random.Random(16)
     stopped, problems, answered = threading.Event(), list[str](), Counter[str]()
