@@ -104,6 +104,7 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
         return RoutingKey(text=f"session {session}")
     fields = _read_envelope(_decompress(body))
     if previous := _find_previous_id(fields):
+        # An id of another server, or from before the tags, still sends all its continuations to one replica.
         match = _ID_TAG.match(previous)
         return RoutingKey(match[1] if match else None, f"id {previous}")
     if by_model:
@@ -163,6 +164,8 @@ def _read_fields(text: str) -> Iterator[tuple[str, object]]:
             if not isinstance(name, str) or text[position : position + 1] != ":":
                 return
             position = _skip_blanks(text, position + 1)
+            # Item by item, since only the beginning of a body is at hand and a long conversation is cut off in this
+            # list.
             if name in _ITEM_FIELDS and text[position : position + 1] == "[":
                 items, position = _read_items(text, position)
                 yield name, items
@@ -247,6 +250,7 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
         case str() | {"text": str()}:
             text = value if isinstance(value, str) else value["text"]
         case [int(), *_]:
+            # As many token ids suffice to tell prompts apart, and a prompt may have a million.
             text = json.dumps(value[:1024])
         case list():
             text = "\0".join(map(_flatten, cast("list[object]", value)))
@@ -275,6 +279,7 @@ def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequenc
 
     def compute_rank(replica: str) -> tuple[bool, bool, bytes]:
         score = hashlib.blake2b(f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8).digest()
+        # Load before the tag: with a shared store any replica can continue a response, only without its cache.
         return loads[replica] > limit, compute_tag(replica) != key.tag, score
 
     return sorted(loads, key=compute_rank)
