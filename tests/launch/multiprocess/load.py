@@ -34,7 +34,7 @@ class Load:
         self, client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False
     ) -> None:
         self._client, self._is_refusal = client, is_refusal
-        self._is_stopped = threading.Event()
+        self._is_stopped, self._pause = threading.Event(), threading.Event()
         self.acknowledged: dict[str, str] = {}
         self.background: dict[str, str] = {}
         self.problems: list[str] = []
@@ -65,7 +65,7 @@ class Load:
                 return
             except (Refused, *LOST) as error:
                 self.outcomes["refused" if isinstance(error, Refused) else "lost"] += 1
-                self._is_stopped.wait(PAUSE)
+                self._pause.wait(PAUSE)
             except BaseException as error:
                 self.problems.append(f"{text} {error!r}")
                 return
@@ -116,7 +116,7 @@ class Load:
             except (Refused, *LOST) as error:
                 if isinstance(error, TimeoutError) or not events:
                     raise
-                self._is_stopped.wait(PAUSE)
+                self._pause.wait(PAUSE)
             if events:
                 id = events[0]["response"]["id"]
                 self.background[id] = f"{text}{text}"
