@@ -45,9 +45,7 @@ _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paus
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
 """What vLLM names where a prompt is too long: no fields of a request."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
-_PROMPT = re.compile(
-    r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)"
-)
+_PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 

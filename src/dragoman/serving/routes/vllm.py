@@ -58,6 +58,7 @@ class VllmModelInfo(Struct, frozen=True):
     served_model_name: tuple[str, ...]
     max_model_len: int
     features: tuple[str, ...]
+    logprobs_mode: str = "raw_logprobs"
 
 
 class VllmParallel(Struct, frozen=True):
