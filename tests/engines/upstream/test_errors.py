@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from dragoman.core.errors import EngineError, EngineTimeout, Overloaded, RequestError
+from dragoman.core.errors import ContextTooLong, EngineError, EngineTimeout, Overloaded, RequestError
 from dragoman.engines.upstream.errors import build_stream_error, parse_error
 from dragoman.engines.upstream.wire import WireError
 
