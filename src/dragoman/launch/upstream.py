@@ -51,9 +51,11 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     )
     engine = UpstreamEngine(config)
     name, aliases = resolve_served_names(settings, discovered.model)
-    control = None
+    control = adapters = None
     if discovered.kind.has_admin_routes and discovered.tasks.generates:
         control = UpstreamControl(upstreams, ClientTimeouts(read=settings.upstream_timeout))
+        loaded = tuple(Adapter(adapter, adapter) for adapter in discovered.adapters)
+        adapters = Adapters(loaded, control, is_remote=True)
     return ServedModel(
         name,
         EventBackend(engine, cache=control) if discovered.tasks.generates else TextEncoderBackend(engine),
@@ -64,12 +66,8 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         reasoning=reasoning,
         tools=tools,
         control=control,
-        adapters=None if control is None else _build_adapters(discovered.adapters, control),
+        adapters=adapters,
     )
-
-
-def _build_adapters(names: tuple[str, ...], control: UpstreamControl) -> Adapters:
-    return Adapters(tuple(Adapter(name, name) for name in names), control, is_remote=True)
 
 
 def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
