@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, KvOffloadStats, LoraState
-from dragoman.launch.multiprocess.metrics_hub import build_worker_families
+from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.metrics_exchange import build_registry
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
@@ -55,7 +55,7 @@ def list_metrics() -> list[MetricDefinition]:
         ("Process", BuildCollector()),
     )
     found = [_define(family, group) for group, collector in groups for family in collector.collect()]
-    workers = build_registry(build_worker_families(1, 0, {0: 0.0}))
+    workers = build_registry([*build_worker_families(1, 0, {0: 0.0}), *build_engine_families(1, 0)])
     found += [_define(family, "Workers") for family in workers.collect()]
     process = [
         MetricDefinition(f"{name}_total" if kind == "counter" else name, kind, (), text, "Process")

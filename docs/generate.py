@@ -18,7 +18,7 @@ from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from dragoman.check.catalog import AREAS, CHECKS
+from dragoman.check.areas import AREAS, CHECKS
 from dragoman.check.registry import Check
 from dragoman.cli import create_app
 from dragoman.commands.vllm_flags import list_explained_flags
@@ -33,8 +33,8 @@ from dragoman.engines.llamacpp.capabilities import build_capabilities as llamacp
 from dragoman.engines.upstream import KINDS
 from dragoman.engines.vllm.config import VllmFeatures
 from dragoman.launch import build_models
-from dragoman.parsers.alternatives import AlternativeSyntaxes
 from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.delimited_calls import AlternativeSyntaxes
 from dragoman.parsers.json_objects import JsonObjectSyntax
 from dragoman.parsers.model_families import (
     HARMONY_FINGERPRINTS,

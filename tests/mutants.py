@@ -1283,8 +1283,8 @@ MUTANTS = (
     Mutant(
         "the object of all arguments is taken for one of them (ours)",
         "parsers/xml_tags.py",
-        "return key in self._syntax.spliced_keys and bool(declared) and key not in declared",
-        "return False",
+        "is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared",
+        "is_spliced = False",
         (PARSERS,),
     ),
     Mutant(
@@ -1754,8 +1754,8 @@ MUTANTS = (
     Mutant(
         "a simulated front end comes on top of the server's own (ours)",
         "engines/simulator/engine.py",
-        "return now if request.arrival_time is None else",
-        "return now if request.id else",
+        "arrived_at=now if request.arrival_time is None else",
+        "arrived_at=now if request.id else",
         ("tests/engines/simulator/test_arrival.py",),
     ),
     Mutant(

@@ -24,11 +24,10 @@ from .commands.launch import launch
 from .commands.models import list_models, pull, remove
 from .commands.options import print_error
 from .commands.plan import plan, profile
-from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.run import run as run_prompt
 from .commands.serve import run_server
-from .commands.simulate import simulate
+from .commands.simulate import profiles, simulate
 from .commands.vllm_flags import find_vllm_flag
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from dragoman.check.catalog import CHECKS
+from dragoman.check.areas import CHECKS
 from dragoman.check.runner import CheckOutcome, CheckReport, run_checks
 from dragoman.check.session import CheckTarget
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.check.catalog import CHECKS
+from dragoman.check.areas import CHECKS
 from dragoman.check.profiles import PROFILES
 from dragoman.check.registry import Area, Check, Skipped
 from dragoman.check.runner import CheckOutcome, CheckReport, run_checks

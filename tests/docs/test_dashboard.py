@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dragoman.launch import build_models, build_serving_options
-from dragoman.launch.multiprocess.metrics_hub import build_worker_families
+from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -62,7 +62,8 @@ async def list_scraped_names(faults: Path) -> set[str]:
         await scrape(model="sim", time_scale=1000.0, kv_offloading_size=1.0),
         await scrape(model="tiny"),
     ]
-    workers = {sample.name for family in build_worker_families(1, 0, {0: 0.0}) for sample in family.samples}
+    families = (*build_worker_families(1, 0, {0: 0.0}), *build_engine_families(1, 0))
+    workers = {sample.name for family in families for sample in family.samples}
     return workers | {
         match[1] for text in texts for match in re.finditer(r"^([a-zA-Z_:][\w:]*)(?:\{| )", text, re.MULTILINE)
     }

@@ -18,7 +18,7 @@ from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
-from dragoman.launch.rollout import build_executor_model
+from dragoman.launch.plugin import build_executor_model
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.app import create_app
@@ -28,6 +28,7 @@ from dragoman.settings import Settings
 from dragoman.testing import EngineKit, EngineUnderTest
 from dragoman.testing.engine_kit import LONG_TEXT
 from tests.engines.llamacpp.files import write_embedded
+from tests.engines.remote.splitting import NEEDS_FORK, remote
 from tests.engines.rollout.executors import Dice
 
 
@@ -117,8 +118,14 @@ def rollout() -> Models:
     return Models([build_executor_model(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
 
 
+def behind_a_socket() -> AbstractAsyncContextManager[Models]:
+    """The embedded model behind the socket of an engine process."""
+    return remote(embedded())
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
+    pytest.param(behind_a_socket, id="remote", marks=NEEDS_FORK),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),

@@ -26,8 +26,7 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines import tiny
 from dragoman.engines.rollout import RolloutSampling
 from dragoman.launch import build_models
-from dragoman.launch.plugin import build_served_model
-from dragoman.launch.rollout import build_executor_model
+from dragoman.launch.plugin import build_executor_model, build_served_model
 from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock

@@ -269,7 +269,10 @@ def fold_message(data: bytes) -> ClientAnswer:
 
 def read_ollama(reply: Json) -> ClientAnswer:
     message = get_object(reply, "message")
-    calls = [(call["function"]["name"], json.dumps(call["function"]["arguments"])) for call in _get_calls(message)]
+    calls = [
+        (call["function"]["name"], json.dumps(call["function"]["arguments"]))
+        for call in get_objects(message, "tool_calls")
+    ]
     return ClientAnswer(
         message.get("content", "") if "message" in reply else reply.get("response", ""),
         message.get("thinking") or reply.get("thinking") or "",
@@ -278,10 +281,6 @@ def read_ollama(reply: Json) -> ClientAnswer:
         reply.get("prompt_eval_count"),
         reply.get("eval_count"),
     )
-
-
-def _get_calls(message: Json) -> list[Json]:
-    return get_objects(message, "tool_calls")
 
 
 def fold_ollama(data: bytes) -> ClientAnswer:

@@ -101,18 +101,15 @@ def render_junit(report: CheckReport, date: str) -> str:
         for verdict in verdicts:
             name = verdict.check.id.partition(".")[2]
             case = ET.SubElement(suite, "testcase", classname=area, name=name, time=f"{verdict.seconds:.3f}")
-            reason = _drop_controls(_redact(verdict.reason, secret))
+            # XML 1.0 cannot hold most control characters.
+            text = _redact(verdict.reason, secret)
+            reason = "".join(character if character in "\t\n" or ord(character) >= 32 else "?" for character in text)
             if verdict.outcome is CheckOutcome.FAILED:
                 failure = ET.SubElement(case, "failure", message=f"{verdict.check.rule} ({verdict.check.level})")
                 failure.text = f"{reason}\n{verdict.check.source}"
             elif verdict.outcome is not CheckOutcome.PASSED:
                 ET.SubElement(case, "skipped", message=reason)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _drop_controls(text: str) -> str:
-    """The text without the characters that XML 1.0 cannot hold."""
-    return "".join(character if character in "\t\n" or ord(character) >= 32 else "?" for character in text)
 
 
 def group_by_area(report: CheckReport) -> Iterator[tuple[str, list[Verdict]]]:

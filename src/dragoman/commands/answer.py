@@ -70,7 +70,11 @@ class AnswerPrinter:
             case TextPiece(_, text):
                 self._write_part("reasoning", text)
             case ToolCallPiece():
-                self._add_to_call(piece)
+                while len(self.calls) <= piece.index:
+                    self.calls.append(CalledTool())
+                call = self.calls[piece.index]
+                call.id, call.name = piece.id or call.id, piece.name or call.name
+                call.arguments += piece.arguments
             case AnswerEnd(reason):
                 self.finish_reason = reason
 
@@ -93,13 +97,6 @@ class AnswerPrinter:
             text = text.translate(_CONTROLS) if out.isatty() else text
             out.write(f"{DIM}{text}{RESET}" if has_color(out) else text)
             out.flush()
-
-    def _add_to_call(self, piece: ToolCallPiece) -> None:
-        while len(self.calls) <= piece.index:
-            self.calls.append(CalledTool())
-        call = self.calls[piece.index]
-        call.id, call.name = piece.id or call.id, piece.name or call.name
-        call.arguments += piece.arguments
 
 
 def has_color(out: IO[str]) -> bool:

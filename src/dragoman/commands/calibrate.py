@@ -172,8 +172,9 @@ def _run_calibration(options: CalibrateOptions) -> None:
         check_plot_path(options.plots)
     from ..engines.simulator.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
     from ..engines.simulator.logs.log import join_logs  # noqa: PLC0415
+    from ..engines.simulator.profile import load  # noqa: PLC0415
 
-    base_profile = _load_base_profile(options)
+    base_profile = None if options.like is None else load(options.like)
     logs = _read_logs(options)
     log = join_logs(logs)
     for log_note in log.notes:
@@ -186,7 +187,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
         (log.requests, log.timings),
         hardware=_build_hardware(options, base_profile),
         model=_build_model(options, base_profile),
-        engine=_build_engine(options, base_profile),
+        engine=options.merge_into(SimulatedSchedulerConfig() if base_profile is None else base_profile.engine),
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
         fitted_ids=fitted_ids,
         prior=prior,
@@ -197,7 +198,10 @@ def _run_calibration(options: CalibrateOptions) -> None:
         assert profile.calibration is not None
         calibration = msgspec.structs.replace(profile.calibration, spread=spread)
         profile = msgspec.structs.replace(profile, calibration=calibration)
-    _save(options, profile)
+    if options.out is not None:
+        from ..engines.simulator.profile import dumps  # noqa: PLC0415
+
+        Path(options.out).write_text(dumps(profile), encoding="utf-8")
     typer.echo(_format_fit(profile), nl=False)
     _warn_if_inaccurate(profile)
     if options.plots is not None:
@@ -244,12 +248,6 @@ def _select_fitted(log: MeasuredLog, sizes: Sequence[int], fit_requests: int | N
     return frozenset(ids)
 
 
-def _load_base_profile(options: CalibrateOptions) -> SimulatorProfile | None:
-    from ..engines.simulator.profile import load  # noqa: PLC0415
-
-    return None if options.like is None else load(options.like)
-
-
 def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> Hardware:
     from ..engines.simulator.profile import Hardware  # noqa: PLC0415
 
@@ -274,17 +272,6 @@ def _build_model(options: CalibrateOptions, base_profile: SimulatorProfile | Non
         "kv_bytes_per_token": options.kv_bytes_per_token,
     }
     return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
-
-
-def _build_engine(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> SimulatedSchedulerConfig:
-    return options.merge_into(SimulatedSchedulerConfig() if base_profile is None else base_profile.engine)
-
-
-def _save(options: CalibrateOptions, profile: SimulatorProfile) -> None:
-    if options.out is not None:
-        from ..engines.simulator.profile import dumps  # noqa: PLC0415
-
-        Path(options.out).write_text(dumps(profile), encoding="utf-8")
 
 
 def _format_fit(profile: SimulatorProfile) -> str:

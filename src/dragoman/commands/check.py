@@ -117,9 +117,12 @@ def _run(options: CheckOptions) -> None:
         raise ValueError(f"URL: {options.url!r} is not an address such as http://127.0.0.1:8000")
     if options.profile != "auto" and options.profile not in PROFILES:
         raise ValueError(f"--profile: {options.profile!r} is none of auto, {', '.join(PROFILES)}")
+    # The key comes from a file or the environment: a command line can be read by every process of the machine.
+    file = options.key_file
+    key = resolve_api_key(None) if file is None else Path(file).read_text(encoding="utf-8").strip() or None
     target = CheckTarget(
         url=options.url.rstrip("/").removesuffix("/v1"),
-        api_key=_read_key(options.key_file),
+        api_key=key,
         model=options.model,
         profile=options.profile,
         timeout=options.timeout,
@@ -146,7 +149,7 @@ def _run(options: CheckOptions) -> None:
 def _select_checks(options: CheckOptions) -> list[Check]:
     import re  # noqa: PLC0415 - as above
 
-    from ..check.catalog import CHECKS  # noqa: PLC0415
+    from ..check.areas import CHECKS  # noqa: PLC0415
 
     try:
         chosen = [check for check in CHECKS if not options.only or any(check.matches(only) for only in options.only)]
@@ -156,11 +159,6 @@ def _select_checks(options: CheckOptions) -> list[Check]:
     if not chosen:
         raise ValueError("--only, --skip: no check is left; --list shows all")
     return chosen
-
-
-def _read_key(file: str | None) -> str | None:
-    """The key of the file or of the environment. A command line can be read by every process of the machine."""
-    return resolve_api_key(None) if file is None else Path(file).read_text(encoding="utf-8").strip() or None
 
 
 def _write_reports(report: CheckReport, options: CheckOptions) -> None:

@@ -220,6 +220,7 @@ class LoadRun:
                 raise LogError(f"{response.status}: {(await response.read_all(200))[:200].decode(errors='replace')}")
             rest = b""
             while (piece := await response.read()) is not None:
+                # By bytes: a piece of the network may end within a character.
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     meter.feed(line.decode(errors="replace").removesuffix("\r"), self._now())

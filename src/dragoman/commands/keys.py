@@ -89,7 +89,7 @@ def list_keys(keys_file: KeysFile = None) -> None:
     """List the keys with their limits and states."""
     with report_errors():
         rows = [("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")]
-        rows += [_build_row(name, tenant) for name, tenant in _load(keys_file).items()]
+        rows += [_build_row(name, tenant) for name, tenant in load_key_file(_find_file(keys_file)).items()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -108,6 +108,7 @@ def rotate_key(
         def rotate(tenants: dict[str, Tenant]) -> None:
             tenant = _find(tenants, name)
             former = tuple(
+                # The grace period never extends a key that ends before it.
                 each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
                 for each in tenant.secrets
             )
@@ -146,10 +147,6 @@ def _find_file(keys_file: str | None) -> Path:
     if not path:
         raise SettingsError(f"name the file of keys: --keys-file FILE or {VARIABLE}")
     return Path(path)
-
-
-def _load(keys_file: str | None) -> Mapping[str, Tenant]:
-    return load_key_file(_find_file(keys_file))
 
 
 def _find(tenants: Mapping[str, Tenant], name: str) -> Tenant:

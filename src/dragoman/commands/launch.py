@@ -139,6 +139,7 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
         target = _read_target(server.url, None, api_key)
         print_status(f"Serving {target.model} on {target.url} until the agent ends.")
         yield target
+        # The agent only sees a connection error; the server's own last words explain it.
         failure = server.read_failure() if server.has_ended else None
         if failure is not None:
             print_error(f"the server ended before the agent:\n{failure}")

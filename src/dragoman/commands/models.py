@@ -11,7 +11,6 @@ import typer
 
 from ..core.errors import EngineError
 from ..hub import (
-    DownloadPlan,
     HubError,
     LocalModel,
     download,
@@ -46,13 +45,10 @@ def pull(
         display = DownloadDisplay(prepared.name, print_line=typer.echo)
         with display:
             download(plan, display.update)
-        typer.echo(_describe_plan(prepared.name, plan))
+        size, revision = format_bytes(plan.size), f"revision {plan.revision} (commit {plan.commit})"
+        typer.echo(f"{prepared.name}: {size} in {plan.target}, {revision}")
         is_used_with = "MODEL --lora-modules NAME=" if is_adapter(plan.files) else ""
         typer.echo(f"Serve it: dragoman serve {is_used_with}{found[0]}")
-
-
-def _describe_plan(name: str, plan: DownloadPlan) -> str:
-    return f"{name}: {format_bytes(plan.size)} in {plan.target}, revision {plan.revision} (commit {plan.commit})"
 
 
 def list_models() -> None:

@@ -231,10 +231,6 @@ class EngineOptions:
                 config = parse_speculative_config(self.speculative_config).merge_into(config)
             return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
-            raise ValueError(_name_flag(str(error))) from None
-
-
-def _name_flag(message: str) -> str:
-    """Replace msgspec's field name in a message by the flag."""
-    text, _, path = message.partition(" - at `$.")
-    return f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text
+            # The error names the flag instead of msgspec's field.
+            text, _, path = str(error).partition(" - at `$.")
+            raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text) from None

@@ -74,8 +74,7 @@ def _run_record(options: RecordOptions) -> None:
 
     import httpx2  # noqa: PLC0415 - as the server below: `--help` does not wait for it
 
-    from ..recording.recorder import Recorder  # noqa: PLC0415
-    from ..recording.writer import CassetteWriter  # noqa: PLC0415
+    from ..recording.recorder import CassetteWriter, Recorder  # noqa: PLC0415
 
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)

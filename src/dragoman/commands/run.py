@@ -95,6 +95,7 @@ def _stream_answer(connection: Connection, body: dict[str, object]) -> int:
         print_error(connection.explain(error))
         return 1
     except KeyboardInterrupt:
+        # The shell's code for SIGINT: 128 and the number of the signal.
         code = 130
     printer.end_line()
     if printer.finish_reason not in ("stop", "tool_calls", ""):

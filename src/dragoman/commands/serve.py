@@ -29,7 +29,7 @@ def serve(
     from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
-    if engines is not None and read_settings.workers > 1:
+    if engines is not None and read_settings.is_multiprocess:
         raise SettingsError("workers: engines that a program has made cannot be copied into several processes")
     return run_server(read_settings, typer.echo, build=build)
 
@@ -51,7 +51,7 @@ def run_server(
     # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:
-        if settings.workers > 1:
+        if settings.is_multiprocess:
             from ..launch.multiprocess.supervisor import run_workers  # noqa: PLC0415 - as below
 
             return run_workers(settings, echo, read_settings)

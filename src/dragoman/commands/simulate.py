@@ -1,5 +1,7 @@
 """`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLMs, faster than real time.
 
+`dragoman profiles` lists the hardware and model profiles that it can run.
+
 Knows options, files and the terminal; the simulation is in `engines.simulator`.
 """
 
@@ -449,3 +451,16 @@ def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> Disaggr
 
 
 simulate = build_command(SimulateOptions, _run_simulation, about=HELP)
+
+
+def profiles() -> None:
+    """List the simulator's profiles: measured ones with their error on held-out requests, predicted ones as such."""
+    from ..engines.simulator.profile import list_profiles, load  # noqa: PLC0415 - numpy is slow to load
+
+    typer.echo(f"{'profile':<28}{'hardware':<32}{'model':<28}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   error of the mean")
+    for name in list_profiles():
+        profile = load(name)
+        error = None if profile.calibration is None else profile.calibration.error
+        means = () if error is None else (error.ttft.mean, error.latency.mean, error.tpot.mean)
+        errors_text = "{:>+8.1%}{:>+9.1%}{:>+8.1%}".format(*means) if means else "   predicted from datasheets"
+        typer.echo(f"{name:<28}{profile.hardware.name:<32}{profile.model.name:<28}{errors_text}")

@@ -168,22 +168,21 @@ def find_vllm_flag(arguments: Iterable[str], known: frozenset[str]) -> tuple[str
     """
     for argument in arguments:
         flag = argument.partition("=")[0].replace("_", "-")
-        if len(flag) < 2 or not flag.startswith("-") or not known.isdisjoint(_list_spellings(flag)):
+        # The flag, and what it was before vLLM 0.33 if it is a negated one.
+        if (
+            len(flag) < 2
+            or not flag.startswith("-")
+            or not known.isdisjoint((flag, flag.replace("--disable-", "--no-enable-", 1)))
+        ):
             continue
         if (reason := explain_vllm_flag(flag)) is not None:
             return flag.partition(".")[0], reason
     return None
 
 
-def _list_spellings(flag: str) -> tuple[str, ...]:
-    """The flag, and what it was before vLLM 0.33 if it is a negated one."""
-    return (flag, flag.replace("--disable-", "--no-enable-", 1))
-
-
 def list_explained_flags() -> list[tuple[str, str]]:
     """List reasons, each with its flags."""
-    return [(", ".join(_write_flag(name) for name in names.split()), reason) for reason, names in _REASONS.items()]
-
-
-def _write_flag(name: str) -> str:
-    return f"`-{name}`" if len(name) <= 3 else f"`--{name}`"
+    return [
+        (", ".join((f"`-{name}`" if len(name) <= 3 else f"`--{name}`") for name in names.split()), reason)
+        for reason, names in _REASONS.items()
+    ]

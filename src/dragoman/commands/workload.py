@@ -156,6 +156,7 @@ def read_slo(values: Sequence[str]) -> Slo | None:
     thresholds: dict[str, float] = {}
     for pair in (pair for slo_option in values for pair in slo_option.split(",")):
         name, _, value = pair.strip().partition(":")
+        # The name in vLLM's benchmark, so that its `--goodput` arguments work here.
         name = {"e2el": "latency"}.get(name, name)
         try:
             thresholds[name] = float(value) / 1000

@@ -103,7 +103,13 @@ class _MessagesStreamState:
             case "content_block_delta":
                 self._check_delta(event)
             case "content_block_stop":
-                self._end(event)
+                block = self._require_open_block(event)
+                require(
+                    block.kind != "thinking" or block.is_signed,
+                    f"block {block.index}: thinking without a signature_delta",
+                )
+                self._closed_blocks.append(block)
+                self._block = None
             case "message_delta":
                 self._finish(event)
             case "message_stop":
@@ -159,12 +165,6 @@ class _MessagesStreamState:
             case kind, other:
                 raise Violation(f"{location}: {other!r} in a {kind} block")
 
-    def _end(self, event: Json) -> None:
-        block = self._require_open_block(event)
-        require(block.kind != "thinking" or block.is_signed, f"block {block.index}: thinking without a signature_delta")
-        self._closed_blocks.append(block)
-        self._block = None
-
     def _finish(self, event: Json) -> None:
         require(self._block is None, "message_delta while a block is open")
         self._final_delta = require_object(event.get("delta"), "delta")
@@ -174,7 +174,12 @@ class _MessagesStreamState:
         calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
         require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
-            _check_input("".join(block.input_pieces), f"block {block.index}")
+            text = "".join(block.input_pieces)
+            location = f"block {block.index}"
+            try:
+                require_object(json.loads(text or "{}"), f"{location}: the input")
+            except ValueError:
+                raise Violation(f"{location}: the input is not JSON: {text[:40]!r}") from None
 
     def _require_open_block(self, event: Json) -> _OpenBlock:
         index = require_count(event.get("index"), "index")
@@ -254,10 +259,3 @@ def _check_usage(value: object, required: tuple[str, ...]) -> None:
             require_object(details, "output_tokens_details").get("thinking_tokens"), "thinking_tokens"
         )
         require(thinking_tokens <= usage["output_tokens"], "more thinking_tokens than output_tokens")
-
-
-def _check_input(text: str, location: str) -> None:
-    try:
-        require_object(json.loads(text or "{}"), f"{location}: the input")
-    except ValueError:
-        raise Violation(f"{location}: the input is not JSON: {text[:40]!r}") from None

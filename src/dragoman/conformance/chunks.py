@@ -27,7 +27,9 @@ class ChunkState(ABC):
         stream = ParsedStream(data)
         for chunk in stream.payloads:
             self._feed(chunk)
-        self._close(stream.done)
+        require(stream.done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
+        require(self._has_failed or self._has_ended, "a choice without finish_reason")
+        require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
         return stream.payloads
 
     def _feed(self, chunk: Json) -> None:
@@ -46,11 +48,6 @@ class ChunkState(ABC):
             self._has_usage = True
         for choice in choices:
             self._check_choice(choice)
-
-    def _close(self, done: bool) -> None:
-        require(done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
-        require(self._has_failed or self._has_ended, "a choice without finish_reason")
-        require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
 
     def _check_constant(self, chunk: Json) -> None:
         require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")

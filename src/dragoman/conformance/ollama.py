@@ -37,7 +37,9 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
     """Check a stream, and return all chunks; none if it failed. Raises Violation."""
     chunks, n_calls, has_failed = list[Json](), 0, False
-    for line in _split_lines(data):
+    text = data.decode()
+    require(not text or text.endswith("\n"), "the stream ends inside a line")
+    for line in map(_parse_line, text.split("\n")[:-1]):
         require(not has_failed, "a line after an error")
         has_failed = "error" in line
         if has_failed:
@@ -81,12 +83,6 @@ def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
     logprobs = [entry for chunk in chunks for entry in chunk.get("logprobs", ())]
     answer = {**chunks[-1], **({"message": {"role": "assistant", **folded}} if is_chat else folded)}
     return {**answer, "logprobs": logprobs} if logprobs else answer
-
-
-def _split_lines(data: bytes) -> list[Json]:
-    text = data.decode()
-    require(not text or text.endswith("\n"), "the stream ends inside a line")
-    return [_parse_line(line) for line in text.split("\n")[:-1]]
 
 
 def _parse_line(line: str) -> Json:

@@ -226,7 +226,10 @@ class _OpenItem:
                 require(commands == self.commands, "the commands are not what was streamed")
             return
         for name in ("content", "summary"):
-            texts = [_get_text(part) for part in require_objects(item.get(name) or [], name)]
+            texts = [
+                part.get("refusal" if part.get("type") == "refusal" else "text")
+                for part in require_objects(item.get(name) or [], name)
+            ]
             streamed = [text for kind, text in self.closed_parts if kind.index_field == f"{name}_index"]
             require(texts == streamed, f"the item's {name} is not what was streamed")
 
@@ -248,10 +251,6 @@ def _check_part(event: Json, kind: _PartKind, text: str, logprobs: list[object])
     if kind is OUTPUT_TEXT:
         require(part.get("annotations") == [], f"{event['type']} has no annotations")
         require(part.get("logprobs") == logprobs, f"{event['type']} has other logprobs than its deltas")
-
-
-def _get_text(part: Json) -> object:
-    return part.get("refusal") if part.get("type") == "refusal" else part.get("text")
 
 
 class _ResponsesStreamState:

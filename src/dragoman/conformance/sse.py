@@ -16,7 +16,7 @@ class ParsedStream:
     def __init__(self, data: bytes) -> None:
         self.payloads: list[Json] = []
         self.done = False
-        for block in _split_data(data):
+        for block in map(_parse_data, _split_events(data)):
             require(not self.done, f"an event after {DONE}")
             if block == DONE:
                 self.done = True
@@ -35,11 +35,6 @@ def parse_named_events(data: bytes) -> Iterator[Json]:
             payload.get("type") == event_name, f"an event named {event_name} says that it is {payload.get('type')!r}"
         )
         yield payload
-
-
-def _split_data(data: bytes) -> Iterator[str]:
-    """The data of each event."""
-    return (_parse_data(block) for block in _split_events(data))
 
 
 def _split_events(data: bytes) -> Iterator[str]:

@@ -54,6 +54,16 @@ class BoundedCompiler:
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 
+    async def recompile(self, text: str) -> CompiledGrammar:
+        """Compile a grammar's text that another process of this server has compiled within the bounds.
+
+        Raises RequestError.
+        """
+        known = self._compiler.compiled(text)
+        if known is not None:
+            return known
+        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, None, limiter=self._repeats)
+
     @property
     def endings(self) -> EndingSearch:
         return self._compiler.endings
@@ -77,13 +87,15 @@ class BoundedCompiler:
         cached.
         """
         call = text.encode("utf-8", "surrogatepass")
+        # Rejections are remembered by digest: a client that repeats a bad schema of 64 KB must not fill memory with it.
         digest = hashlib.sha256(call).digest()
         message = self._rejected.get(digest)
         if message is None:
             try:
                 outcome = msgspec.msgpack.decode(await self.pool.run(call), type=Outcome)
             except LimitExceeded as exceeded:
-                message = _too_costly(grammar, exceeded)
+                suspects = f" (it has {', '.join(grammar.costly)})" if grammar.costly else ""
+                message = f"The constraint takes too much {exceeded.resource} to compile{suspects}."
             else:
                 message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
                 if message is None:
@@ -98,8 +110,3 @@ class BoundedCompiler:
         return msgspec.msgpack.encode(
             TrialSetup(vocabulary.tokens, vocabulary.special_token_ids, vocabulary.eos, self._compiler.limits)
         )
-
-
-def _too_costly(grammar: ConstraintGrammar, exceeded: LimitExceeded) -> str:
-    suspects = f" (it has {', '.join(grammar.costly)})" if grammar.costly else ""
-    return f"The constraint takes too much {exceeded.resource} to compile{suspects}."

@@ -69,8 +69,12 @@ class EndingSearch:
             elif token.isalnum():
                 (letters if len(token) == 1 else long).append(id)
         for group in (*closing.values(), *opening.values()):
+            # A short token leaves the grammar more ways to end than a long one that opens something new behind its
+            # bracket.
             group.sort(key=lambda id: len(tokens[id]))
         long.sort(key=lambda id: -len(tokens[id]))
+        # So few of each kind, because the kind decides whether an answer can end, and rarely which token of it is
+        # taken.
         limits = [(group, 2) for group in closing.values()] + [(group, 1) for group in opening.values()]
         limits += [(controls, 8), (words, 3), (letters, 2), (long, 2), (halves, 2)]
         return tuple((np.array(group, np.int64), limit) for group, limit in limits if group)
@@ -87,6 +91,7 @@ class EndingSearch:
         if probe.is_accepting():
             return ()
         return (
+            # From cheap to expensive: nearly every grammar ends by closing what is open, which the first search finds.
             self._search(probe, max_tokens, 1, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=False)
@@ -108,6 +113,7 @@ class EndingSearch:
                 text = self._join(path)
                 probe.try_consume_tokens(list(path))
                 for id in self._choose(mask):
+                    # Different tokens that write the same text lead to the same state.
                     if (key := text + self._join((id,))) in seen:
                         continue
                     seen.add(key)
@@ -197,6 +203,7 @@ class EndingSearch:
         """Yield what may follow a path: what the grammar forces, or single tokens; words and long ones first."""
         if path:
             probe.try_consume_tokens(list(path))
+        # Text that has no alternative costs one state instead of one for each of its tokens.
         forced = self._encode_forced(probe)
         if path:
             probe.rollback(len(path))
@@ -247,6 +254,7 @@ class ClosingMatcher:
         mask = self._matcher.mask()
         if not self.was_closed:
             return mask
+        # One allowed token: engines sample through the mask, so the ending needs no other way into them.
         only = np.zeros(8 * len(mask), np.uint8)
         only[self._closing_token(mask)] = 1
         return np.packbits(only, bitorder="little").tobytes()

@@ -200,7 +200,8 @@ class _Matcher:
         with _convert_panics():
             mask = self._inner.compute_bitmask()
             if self._inner.is_error():  # At a dead end the mask would allow EOS, as if the response were complete.
-                _check_panic(self._inner)
+                if self._inner.get_error().startswith("panic"):
+                    raise EngineError("The grammar engine failed.")
                 raise RequestError(f"The constraint cannot be satisfied: {_find_reason(self._inner)}")
             return mask
 
@@ -289,11 +290,6 @@ def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
         else:
             described[warning[:200]] = None
     return tuple(sorted(described))
-
-
-def _check_panic(matcher: llguidance.LLMatcher) -> None:
-    if matcher.get_error().startswith("panic"):
-        raise EngineError("The grammar engine failed.")
 
 
 def _find_reason(matcher: llguidance.LLMatcher) -> str:

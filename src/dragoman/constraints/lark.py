@@ -109,8 +109,7 @@ def compose_grammar(
     answer_prefix: text before the body that is no part of a call.
 
     Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
-    or
-    the other.
+    or the other.
 
     Raises:
         RequestError: a constraint is too large or not a schema.
@@ -145,6 +144,7 @@ class _GrammarWriter:
     def __init__(self, special_tokens: Mapping[str, int], answer_prefix: str) -> None:
         self._special_tokens = special_tokens
         self._answer_prefix = answer_prefix
+        # The longest first: one name may be the beginning of another.
         names = sorted(find_control_names(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
@@ -164,6 +164,7 @@ class _GrammarWriter:
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
+            # A grammar of the client stays a grammar of its own, so that its rule names cannot collide with ours.
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
         is_cheap = not self._costly and self._values <= CHEAP_VALUES
         return ConstraintGrammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
@@ -224,6 +225,7 @@ class _GrammarWriter:
     def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
         """Free text, then optional calls. The text includes what precedes the first marker of a call."""
         prefix, suffix = calls.around
+        # White space before the first call belongs to the free text, whose lexeme takes all of it.
         heads = [(prefix + _find_head(form.pieces)).lstrip() for form in calls.forms]
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
         further_calls = f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
@@ -257,7 +259,8 @@ class _GrammarWriter:
             case LiteralText(text):
                 return self._write_verbatim(text)
             case JsonValue():
-                return self._write_schema(_build_schema(piece, form.param), form.is_strict, form.param)
+                schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
+                return self._write_schema(schema if piece.any else _require_object(schema), form.is_strict, form.param)
             case FreeText():
                 return self._write_free_text(piece, form.param)
             case Alternation(options):
@@ -280,6 +283,7 @@ class _GrammarWriter:
             self._costly.add("minLength or maxLength")
             max_length = "" if text.max_length is None else text.max_length
             terminal += f" & /(?s:.{{{text.min_length},{max_length}}})/"
+        # Control tokens cannot occur in text at all: only markers of several tokens have to be excluded.
         forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
         if not token:
             forbidden.append(head)
@@ -377,11 +381,6 @@ def _find_trigger(heads: Sequence[str]) -> str:
     shared_prefix = first_head[:shared_length]
     match = _MARKER.match(shared_prefix)
     return match[0] if match else shared_prefix
-
-
-def _build_schema(value: JsonValue, param: str) -> Schema:
-    schema = True if value.schema is None else parse_schema(value.schema, param)
-    return schema if value.any else _require_object(schema)
 
 
 def _require_object(schema: Schema) -> Schema:

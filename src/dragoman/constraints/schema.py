@@ -101,6 +101,7 @@ def _check_multiples(schema: Schema, param: str) -> None:
         value = part.get("multipleOf")
         if not isinstance(value, (int, float)):
             continue
+        # By its text: 0.1 is no tenth as a float, and its exact value has a denominator of 2**55.
         multiple = abs(Fraction(str(value)))
         common = multiple if common == 1 or not is_merged else _common_multiple(common, multiple)
         if max(_last_digit_units(multiple), _last_digit_units(common)) > MOST_MULTIPLE:

@@ -2,8 +2,7 @@
 
 An open schema allows any member, and models invent them: arguments that the tool does not take, objects that do not
 end. Whatever matches the closed schema matches the open one; vLLM's and llama.cpp's grammars close schemas too. A
-schema
-opts out with `"additionalProperties": true`.
+schema opts out with `"additionalProperties": true`.
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ def close_schema(schema: Schema) -> Schema:
     """Close all objects with `properties`, be it none, that do not set `additionalProperties`.
 
     Schemas combined by `allOf` or `oneOf` stay open: closing one of them would forbid members of the other, or match
-    what
-    the other matches too.
+    what the other matches too.
     """
-    if isinstance(schema, bool) or any(_combines_schemas(part) for part in iterate_parts(schema)):
+    if isinstance(schema, bool):
+        return schema
+    parts = (part for part in iterate_parts(schema) if isinstance(part, dict))
+    if any("oneOf" in part or combines_schemas(part) for part in parts):
         return schema
     return _close_node(schema)
-
-
-def _combines_schemas(part: Json) -> bool:
-    return isinstance(part, dict) and ("oneOf" in part or combines_schemas(part))
 
 
 def _close_node(schema: dict[str, Json]) -> dict[str, Json]:

@@ -37,6 +37,7 @@ def build_choices(options: Sequence[str], param: str) -> str:
         raise RequestError("The list of choices is empty.", param=param)
     if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+    # Lark's strings have JSON's escapes. A choice that occurs twice would only be an ambiguity for the parser.
     return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"
 
 

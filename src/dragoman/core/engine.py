@@ -219,6 +219,16 @@ class Matcher(Protocol):
         ...
 
 
+@runtime_checkable
+class ClosableMatcher(Protocol):
+    """A matcher that can end the answer at its token limit."""
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether it replaced tokens of the model to end the answer."""
+        ...
+
+
 class ReasoningBudget(Struct, frozen=True):
     """A limit on reasoning tokens, after which the engine forces the end of reasoning.
 
@@ -244,7 +254,9 @@ class TokenRequest(Struct, frozen=True):
     stop_token_ids: sampling one of them ends the sequence (the token is delivered); masked before min_tokens.
     logprobs, prompt_logprobs, logprob_ids: as in GenerateRequest.
     matcher: belongs to this request alone.
-    grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM).
+    grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM) or in
+    another process.
+    closes_at_limit: the matcher ends the answer within max_tokens, as the parameter `close_at_limit` demands.
     extras: JSON text by name.
     images: in prompt order; only for an engine with Feature.IMAGES.
     arrival_time: of the client's request, on the event loop's clock; None is now.
@@ -263,6 +275,7 @@ class TokenRequest(Struct, frozen=True):
     prompt_logprobs: int | None = None
     matcher: Matcher | None = None
     grammar: str | None = None
+    closes_at_limit: bool = False
     reasoning_budget: ReasoningBudget | None = None
     priority: int = 0
     cache_salt: str = ""
@@ -273,7 +286,7 @@ class TokenRequest(Struct, frozen=True):
     arrival_time: float | None = None
 
 
-class Scheduled(Struct, frozen=True):
+class Scheduled(Struct, frozen=True, array_like=True, tag=0):
     """The sequence has left the queue.
 
     cached_tokens: prompt tokens found in the prefix cache.
@@ -285,7 +298,7 @@ class Scheduled(Struct, frozen=True):
     written_tokens: int | None = None
 
 
-class TokenLogprob(Struct, frozen=True, gc=False):
+class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):
     """The logprobs at one position.
 
     rank: rank of the sampled token; None if unknown.
@@ -297,7 +310,7 @@ class TokenLogprob(Struct, frozen=True, gc=False):
     top: tuple[tuple[int, float], ...]
 
 
-class PromptLogprobs(Struct, frozen=True):
+class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
     """The logprobs of the prompt.
 
     logprobs: one for each prompt token; the first is None because nothing precedes it.
@@ -307,34 +320,37 @@ class PromptLogprobs(Struct, frozen=True):
     logprobs: tuple[TokenLogprob | None, ...]
 
 
-class Sampled(Struct, frozen=True, gc=False):
+class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
     id: str
     token: int
     logprobs: TokenLogprob | None = None
 
 
-class WeightVersionSet(Struct, frozen=True):
+class WeightVersionSet(Struct, frozen=True, array_like=True, tag=3):
     """All following tokens of this sequence are sampled by weights of this version."""
 
     id: str
     version: str
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, array_like=True, tag=4):
     """The last output of a sequence that finished.
 
     stop: the stop token that was sampled; it has already been delivered.
     kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an object (vLLM's disaggregated
     prefill). None if there is nothing to fetch.
+    was_closed: the matcher ended the answer at its token limit. Only set by an engine in another process, which has a
+    matcher of its own; otherwise the request's matcher knows it.
     """
 
     id: str
     reason: FinishReason
     stop: int | None = None
     kv_transfer_params: str | None = None
+    was_closed: bool = False
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, array_like=True, tag=5):
     """The last output of a sequence that failed in the engine.
 
     cuts_connection: an injected fault: the connection is closed without an error event.

@@ -70,6 +70,8 @@ class EventGrammar:
         else:
             if not 0 <= event.choice < len(self._states):
                 raise ProtocolError(f"{event}: there are {len(self._states)} choices")
+            # Structs check no types when they are built in Python, and a third party's None would fail only in a
+            # writer.
             if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and type(event.text) is not str:
                 raise ProtocolError(f"{event}: its text is no string")
             state = self._states[event.choice]

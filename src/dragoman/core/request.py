@@ -167,7 +167,8 @@ class SamplingOptions(Struct, frozen=True):
 
     def list_set_fields(self) -> tuple[str, ...]:
         """Names of the fields that the client set."""
-        return tuple(name for name in self.__struct_fields__ if getattr(self, name) is not None)
+        values = msgspec.structs.astuple(self)
+        return tuple(name for name, value in zip(self.__struct_fields__, values, strict=True) if value is not None)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """Resolve the effective values: the client's, else the default. bad_words arrive tokenized."""
@@ -212,7 +213,8 @@ class Extras(Struct, frozen=True):
 
     def list_items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""
-        return tuple((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)
+        items = zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True)
+        return tuple((name, value) for name, value in items if value is not None)
 
 
 class GenerateRequest(Struct, frozen=True):

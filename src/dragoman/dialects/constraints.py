@@ -84,7 +84,9 @@ def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Co
     if outputs.regex is not None:
         constraints.append((prefix + "regex", Regex(check_text_size(outputs.regex, MAX_REGEX, prefix + "regex"))))
     if outputs.choice is not None:
-        constraints.append((prefix + "choice", _read_choices(outputs.choice, prefix + "choice")))
+        if not outputs.choice or len(outputs.choice) > MAX_OPTIONS or "" in outputs.choice:
+            raise invalid_value(prefix + "choice", f"expected 1 to {MAX_OPTIONS} strings, none of them empty")
+        constraints.append((prefix + "choice", StringChoices(tuple(outputs.choice))))
     if outputs.grammar is not None:
         constraints.append(
             (prefix + "grammar", read_grammar(check_text_size(outputs.grammar, MAX_GRAMMAR, prefix + "grammar")))
@@ -94,12 +96,6 @@ def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Co
     if read_json_value(outputs.structural_tag, prefix + "structural_tag") is not None:
         raise Unsupported(f"'{prefix}structural_tag' is not supported here.", param=prefix + "structural_tag")
     return constraints
-
-
-def _read_choices(options: list[str], param: str) -> StringChoices:
-    if not options or len(options) > MAX_OPTIONS or "" in options:
-        raise invalid_value(param, f"expected 1 to {MAX_OPTIONS} strings, none of them empty")
-    return StringChoices(tuple(options))
 
 
 def read_grammar(definition: str) -> ContextFreeGrammar:

@@ -274,13 +274,9 @@ def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
 def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
-    wrong_keys = [key for key in bias if not _is_token_id(key)]
+    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
         more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
         raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
-
-
-def _is_token_id(key: str) -> bool:
-    return key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32

@@ -115,19 +115,14 @@ class TextOffsets:
         return rows
 
     def _build_row(self, token: Token, offset: int) -> LogprobRow:
-        return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), self._build_alternatives(token))
-
-    def _build_alternatives(self, token: Token) -> dict[str, float]:
-        """Alternatives, best first, and the sampled token, which comes first in vLLM's profile.
-
-        Of two with the same text the higher logprob is used.
-        """
+        # Alternatives come best first; the sampled token is first in vLLM's profile, last otherwise. Of two with the
+        # same text the higher logprob is used.
         logprobs: dict[str, float] = {}
         best = token.top[: self._top]
         for alternative in (token, *best) if self._sampled_first else (*best, token):
             name, value = self._get_name(alternative), clamp_logprob(alternative.logprob)
             logprobs[name] = max(logprobs.get(name, value), value)
-        return logprobs
+        return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), logprobs)
 
 
 def _count_characters(token: Token) -> int:

@@ -69,15 +69,7 @@ class ToolInputStreamer:
         raw = "".join(self._raw)
         if not self._is_broken and (is_cut_off or not raw.strip(" \t\r\n")):
             return ""
-        return self._close_as_invalid(raw)
-
-    @property
-    def value(self) -> str:
-        """The object as an SDK parses it. A truncated string, number or literal at the end is left out."""
-        return "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
-
-    def _close_as_invalid(self, raw: str) -> str:
-        """Close everything that is open, and add the model's whole output under INVALID_JSON_KEY."""
+        # Close everything that is open, and add the model's whole output under INVALID_JSON_KEY.
         quote = '"' if len(self._sent) > self._complete_count else ""
         comma = "," if len(self._sent) > 1 else ""
         opening = "" if self._sent else "{"
@@ -85,6 +77,11 @@ class ToolInputStreamer:
         self._pending = [opening, quote, closers, comma, f'"{INVALID_JSON_KEY}":', encode_string(raw).decode(), "}"]
         self._closers = []
         return self._send(is_complete=True)
+
+    @property
+    def value(self) -> str:
+        """The object as an SDK parses it. A truncated string, number or literal at the end is left out."""
+        return "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
 
     def _send(self, *, is_complete: bool) -> str:
         """Send everything pending. is_complete: no string is open after it."""

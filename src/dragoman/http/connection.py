@@ -70,6 +70,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
         self.client, server = read_addresses(transport)
+        # One object for all connections of a listener: idle connections are many, and each would hold a tuple.
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._context.connections.add(self)
@@ -77,6 +78,7 @@ class HttpConnection(asyncio.Protocol):
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
             # Reject a connection above the limit: with a 503, or with a reset when the server is flooded.
+            # A reset costs no write and no lingering connection, which are what a flood would use up.
             if self._context.is_flooded:
                 self.abort(hard=True)
             else:
@@ -193,9 +195,11 @@ class HttpConnection(asyncio.Protocol):
             BadRequest: the head is too large or malformed.
         """
         end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
+        # `find` returns -1, which makes `end` less than the length of what was searched.
         is_complete = end >= len(HEAD_END)
         limit = self._context.limits.max_head_bytes
         if (end if is_complete else len(data)) > limit:
+            # RFC 9110, 15.5.15 and RFC 6585, 5: the status says which part is too long.
             status, subject = (431, "headers are") if b"\r\n" in data[:limit] else (414, "first line is")
             raise BadRequest(status, f"The request's {subject} larger than the {limit} bytes that are allowed.")
         if not is_complete:
@@ -208,6 +212,7 @@ class HttpConnection(asyncio.Protocol):
         if head.body is not None:
             self._body_until = self._context.loop.time() + self._context.limits.body_total
         self._exchange = exchange = HttpExchange(self, self._context, head)
+        # Before the rest of the buffer is read, so that the application can answer without waiting for a body.
         exchange.start(self, head)
         rest, self._buffer = self._buffer, b""
         if rest:
@@ -248,6 +253,8 @@ class HttpConnection(asyncio.Protocol):
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
         elif self._received_bytes >= limits.body_rate * limits.body:
+            # A client that sends just fast enough for every interval could still take hours: this bounds the whole
+            # body.
             if self._context.loop.time() > self._body_until:
                 self.on_body_timeout()
             else:
@@ -287,6 +294,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
             return
         self._is_closing, self._body, self._buffer = True, None, b""
+        # Half-closing tells the client that the response is complete while what it still sends is read and dropped.
         self.transport.write_eof()
         self._resume_reading()
         self._set_deadline(self._timeouts.linger)

@@ -121,6 +121,7 @@ class HttpExchange:
             "raw_path": root_path.encode("ascii") + head.path,
             "query_string": head.query,
             "headers": head.headers,
+            # A copy for each request, as the ASGI specification demands ("Lifespan State").
             "state": dict(self._context.lifespan_state),
             "extensions": {disconnect.EXTENSION: self.on_disconnect, direct_write.EXTENSION: self},
         }
@@ -174,6 +175,8 @@ class HttpExchange:
 
     async def receive(self) -> Message:
         connection = self._connection
+        # Only now: an application that rejects the request by its headers never asks for the body, and it is never
+        # sent.
         if self._expects_continue and connection is not None:
             self._expects_continue = False
             connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -194,9 +197,12 @@ class HttpExchange:
             RuntimeError: the message is invalid in this state.
         """
         connection = self._connection
+        # Backpressure: the application waits for the client, and with it the engine's stream that it reads.
         while connection is not None and connection.is_write_paused:
             await connection.writable.wait()
             connection = self._connection
+        # As in other ASGI servers, what is sent after a disconnect is dropped: the application may not have noticed
+        # yet.
         if connection is None:
             if self._is_complete:
                 raise RuntimeError(f"Unexpected ASGI message '{message['type']}': the response is complete.")

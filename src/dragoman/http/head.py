@@ -86,6 +86,7 @@ class _HeadCallbacks:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
+        # llhttp leaves trailing white space, which is no part of a field value (RFC 9110, 5.5).
         value = value.rstrip(b"\t ")
         self.headers.append((_INTERNED_NAMES.get(name, name), value))
         if name in _CONTROL_HEADERS:
@@ -117,6 +118,7 @@ def parse_head(data: bytes) -> RequestHead:
     except httptools.HttpParserError as error:
         raise _build_malformed_error("Invalid request target") from error
     path, query = parsed.path or b"/", parsed.query or b""
+    # The absolute form of the target, as clients send it to a proxy, names a host that must agree with Host.
     if not callbacks.url.startswith(b"/"):
         _check_authority(callbacks.url, callbacks.headers)
     control_headers = callbacks.control_headers
@@ -148,6 +150,7 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     Raises:
         BadRequest: the head is malformed.
     """
+    # One byte earlier: a pattern of two bytes may begin at the end of what was checked.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
         _run_parser(data)
         raise _build_malformed_error()

@@ -97,6 +97,7 @@ class HttpClient:
             try:
                 return await connection.request(head, body, timeout)
             except ConnectionLost as error:
+                # RFC 9110, 9.2.2: a client must not repeat a request by itself whose effect it could repeat.
                 if method not in _IDEMPOTENT and not error.is_untouched:
                     raise
         connection = await self._connect(route)
@@ -107,6 +108,8 @@ class HttpClient:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for timeout in self._connecting:
+            # Connections that are being opened belong to callers' tasks; an expired timeout ends them without
+            # cancelling those.
             timeout.reschedule(now)
         connections = list(self._routes)
         for connection in connections:
@@ -181,6 +184,7 @@ def _build_head(method: str, url: Url, route: OriginRoute, headers: Mapping[str,
     lines = [f"{name}: {value}" for name, value in headers.items()]
     if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
         lines.append(f"proxy-authorization: {route.proxy.authorization}")
+    # A line break in a value would be a header of its own, and another request behind it.
     for line in lines:
         if _HEADER.fullmatch(line) is None:
             raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")

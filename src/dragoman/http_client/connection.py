@@ -105,6 +105,7 @@ class ClientConnection(asyncio.Protocol):
         if sock is None or sock.fileno() < 0:
             return False
         if hasattr(select, "poll"):
+            # Not `select`, which fails for descriptors above 1023.
             poller = select.poll()
             poller.register(sock.fileno(), select.POLLIN)
             return not poller.poll(0)
@@ -124,6 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_received = self._is_draining = False
         self._timeout, self._last_progress = read_timeout, self._loop.time()
         self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
+        # One system call for the usual request; copying a large body would cost more than the second one.
         if len(body) < 16 * 1024:
             self.transport.write(data + body)
         else:
@@ -153,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         response = self._response
+        # Without a length the end of the connection is the end of the body (RFC 9112, 6.3).
         if response is not None and self._framing is BodyFraming.CLOSE and exc is None:
             self._response = None
             response.feed(b"", is_complete=True)
@@ -252,6 +255,7 @@ class ClientConnection(asyncio.Protocol):
                 head, parser, callbacks = parse_response_head(data[:end])
                 data = data[end:]
                 self._head_bytes += end
+                # Bytes of another protocol would be read as a response.
                 if head.status == 101:
                     raise InvalidResponse("the server switched to another protocol")
                 if head.status >= 200:
@@ -274,6 +278,7 @@ class ClientConnection(asyncio.Protocol):
         waiter, self._head, self._buffer = self._head, None, b""
         self._response, self._parser, self._callbacks = response, parser, callbacks
         self._framing, self._keeps_alive, self._excess_head_bytes = head.framing, head.keeps_alive, 0
+        # The caller has gone in this iteration: nobody reads what would be buffered.
         if waiter is None or waiter.done():
             self._end(None)
             return

@@ -36,7 +36,7 @@ def create_app(
     read_settings, build = resolve_models(model, engines, settings)
     if read_settings.instances.items:
         raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
-    if read_settings.workers > 1:
+    if read_settings.is_multiprocess:
         raise SettingsError("workers: only `dragoman serve` can start processes; the outer server has its own setting")
     models = build(read_settings, SystemClock())
     secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)

@@ -66,6 +66,7 @@ def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
     except msgspec.DecodeError as error:
         raise ValueError(f"{source}: {error}") from error
     architecture = decoded.architectures[0] if decoded.architectures else "a model without an architecture"
+    # The naming rule of transformers: a class says in its name what its head is for.
     if not any("ForCausalLM" in name or "ForConditionalGeneration" in name for name in decoded.architectures):
         return EngineChoice("encoder", f"{architecture} generates no text")
     if bytes(decoded.quantization) != b"null":

@@ -141,6 +141,7 @@ def _prepare(
     needs_engine: bool = True,
 ) -> PreparedModel:
     has_safetensors = any(file.path.endswith(".safetensors") for file in repository.files)
+    # A repository may have both formats; safetensors are the original, unless the name selects a quantization.
     is_gguf = bool(find_gguf_models(repository.files)) and (reference.quantization is not None or not has_safetensors)
     if engine == "llamacpp" or (engine is None and is_gguf):
         choice = EngineChoice("llamacpp", "it is a GGUF file" if engine is None else "MODEL names it")
@@ -205,6 +206,7 @@ def _plan_safetensors(
             choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
         except ValueError as error:
             choice = EngineChoice("", str(error))
+    # Read for their effect: the files are then in the cache, where the engine looks for pooling and normalization.
     if choice.engine == "encoder":
         for file in repository.files:
             if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):

@@ -42,7 +42,12 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
             file = find_store_file(rest, environment)
             built = SqliteLimits(file if is_own else file.with_name(file.name + SUFFIX))
         case "postgresql" | "postgres" if rest.startswith("//"):
-            built = _build_postgres(store)
+            try:
+                # Imported late: it needs asyncpg, an optional dependency.
+                from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415
+            except ImportError as error:
+                raise SettingsError("limits-store: PostgreSQL needs `pip install '.[postgres]'`.") from error
+            built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
             built = _build_redis(store)
         case _:
@@ -53,14 +58,6 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
 
 def build_counters(store: LimitsStore | None) -> Counters | None:
     return None if store is None else SharedCounters(store, time.monotonic)
-
-
-def _build_postgres(dsn: str) -> LimitsStore:
-    try:
-        from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415 - needs asyncpg, an optional dependency
-    except ImportError as error:
-        raise SettingsError("limits-store: PostgreSQL needs `pip install '.[postgres]'`.") from error
-    return PostgresLimits(dsn)
 
 
 def _build_redis(url: str) -> LimitsStore:

@@ -24,6 +24,7 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
     umask = os.umask(0o777 & ~mode)
     try:
         with suppress(FileNotFoundError):
+            # Only a socket is removed: a mistyped path must not delete a file.
             if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
         listener.bind(path)

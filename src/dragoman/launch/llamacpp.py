@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.engine import PrefixCache, TokenEngine
 from ..core.errors import EngineError
 from ..core.request import Sampling
+from ..core.vision import ImageProcessor
 from ..engines import llamacpp
 from ..engines.llamacpp import GgufMetadata, ImageToken, LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Projector
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
@@ -25,25 +28,56 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a GGUF file, the first of a split model."""
     metadata = llamacpp.read_metadata(Path(path))
     options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
-    name, aliases = resolve_served_names(settings, Path(path).stem)
     if llamacpp.read_pooling_type(metadata) is not None:
+        name, aliases = resolve_served_names(settings, metadata.path.stem)
         backend, limit = _build_reader_backend(settings, metadata, options)
         return ServedModel(
             name, backend, limit, int(clock.now()), aliases, tokenizer_info=_build_tokenizer_info(metadata)
         )
-    tokenizer = build_gguf_tokenizer(metadata)
+    parts = load_gguf_parts(settings, path)
+    projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
+    loaded = llamacpp.load(metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector)
+    engine, length = loaded.engine, loaded.engine.max_model_len
+    return build_gguf_model(settings, clock, parts, engine, max_model_len=length, cache=engine, vision=loaded.vision)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufParts:
+    """What a model's file has beside its weights. template: None without one."""
+
+    metadata: GgufMetadata
+    tokenizer: HfTokenizer
+    template: ChatTemplate | None
+
+
+def load_gguf_parts(settings: Settings, path: str) -> GgufParts:
+    """path: as of `build_llamacpp`. Raises EngineError, OSError, ValueError."""
+    metadata = llamacpp.read_metadata(Path(path))
     template = load_configured_template(settings) or _load_embedded_template(metadata)
-    projector = _find_projector(settings, metadata, tokenizer, template)
-    loaded = llamacpp.load(metadata, tokenizer, build_engine_limits(settings), options, projector=projector)
-    engine = loaded.engine
+    return GgufParts(metadata, build_gguf_tokenizer(metadata), template)
+
+
+def build_gguf_model(
+    settings: Settings,
+    clock: Clock,
+    parts: GgufParts,
+    engine: TokenEngine,
+    *,
+    max_model_len: int,
+    cache: PrefixCache | None,
+    vision: ImageProcessor | None = None,
+) -> ServedModel:
+    """Build a served model around an engine that runs the file."""
+    metadata, tokenizer, template = parts.metadata, parts.tokenizer, parts.template
+    name, aliases = resolve_served_names(settings, metadata.path.stem)
     reasoning, tools = detect_formats(settings, template, tokenizer)
     backend = build_token_backend(
-        settings, engine, tokenizer, template, llamacpp.find_end_tokens(metadata), cache=engine, vision=loaded.vision
+        settings, engine, tokenizer, template, llamacpp.find_end_tokens(metadata), cache=cache, vision=vision
     )
     return ServedModel(
         name,
         backend,
-        engine.max_model_len,
+        max_model_len,
         int(clock.now()),
         aliases,
         sampling=settings.override_generation_config.merge_into(Sampling()),

@@ -17,12 +17,15 @@ from ..serving.tracing import Telemetry
 from ..settings import Settings, SettingsError
 from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
 
+ENGINE = "engine"
+"""In place of a worker's number: the process of an engine that several workers share."""
+
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. worker: number of this worker process; None if there is one process."""
+    """Lines for people. worker: number of this worker process, or ENGINE; None if there is one process."""
 
-    def __init__(self, worker: int | None = None) -> None:
-        place = "" if worker is None else f"[worker {worker}] "
+    def __init__(self, worker: int | str | None = None) -> None:
+        place = "" if worker is None else f"[{describe_process(worker)}] "
         super().__init__(f"%(asctime)s %(levelname)s {place}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
 
 
@@ -32,7 +35,7 @@ class JsonFormatter(logging.Formatter):
     worker: as of TextFormatter.
     """
 
-    def __init__(self, worker: int | None = None) -> None:
+    def __init__(self, worker: int | str | None = None) -> None:
         super().__init__()
         self._worker = worker
 
@@ -51,14 +54,12 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         # A lone surrogate, for example of a file name, cannot be encoded.
-        return msgspec.json.encode(_replace_surrogates(line)).decode()
-
-
-def _replace_surrogates(line: dict[str, object]) -> dict[str, object]:
-    return {
-        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-        for name, value in line.items()
-    }
+        return msgspec.json.encode(
+            {
+                name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+                for name, value in line.items()
+            }
+        ).decode()
 
 
 def configure_logging(settings: Settings) -> None:
@@ -68,8 +69,12 @@ def configure_logging(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
 
 
-def name_worker(number: int) -> None:
-    """Add the number of this worker process to each line, unless a program has its own format."""
+def describe_process(worker: int | str) -> str:
+    return f"worker {worker}" if isinstance(worker, int) else worker
+
+
+def name_worker(number: int | str) -> None:
+    """Add the number of this worker process, or ENGINE, to each line, unless a program has its own format."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextFormatter | JsonFormatter):
             handler.setFormatter(type(handler.formatter)(number))

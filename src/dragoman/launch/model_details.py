@@ -183,6 +183,7 @@ def _find_device(settings: Settings, details: ModelDetails) -> str:
         case "tiny" | "encoder":
             return "cpu"
         case "transformers" if settings.device == "auto":
+            # Loaded by the engine already; importing it here would take seconds in a server without it.
             torch: Any = sys.modules["torch"]
             return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         case "transformers":

@@ -283,6 +283,7 @@ def check_model(model: str) -> None:
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
+    # An upstream may start later than this server, and a factory can only be checked by calling it.
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
@@ -420,7 +421,7 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
     kind, rest = parse_model(settings.model)
     match kind:
         case "scripted":
-            from .scripted import build_scripted  # noqa: PLC0415 - see above
+            from .local_engines import build_scripted  # noqa: PLC0415 - see above
 
             return build_scripted(settings, clock, rest)
         case "sim":
@@ -452,20 +453,14 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
 
 
 def _build_from_directory(kind: str, settings: Settings, clock: Clock, path: str) -> ServedModel:
+    from . import local_engines  # noqa: PLC0415 - see above
+
     match kind:
         case "tiny":
-            from .tiny import build_tiny  # noqa: PLC0415 - see above
-
-            return build_tiny(settings, clock, path)
+            return local_engines.build_tiny(settings, clock, path)
         case "transformers":
-            from .transformers import build_transformers  # noqa: PLC0415 - see above
-
-            return build_transformers(settings, clock, path)
+            return local_engines.build_transformers(settings, clock, path)
         case "mlx":
-            from .mlx import build_mlx  # noqa: PLC0415 - see above
-
-            return build_mlx(settings, clock, path)
+            return local_engines.build_mlx(settings, clock, path)
         case _:
-            from .encoder import build_encoder  # noqa: PLC0415 - see above
-
-            return build_encoder(settings, clock, Path(path))
+            return local_engines.build_encoder(settings, clock, Path(path))

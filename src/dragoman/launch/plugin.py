@@ -18,13 +18,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..core.engine import Engine, HasContextLength, TokenEngine
 from ..core.errors import DragomanError
-from ..engines.rollout import Executor
+from ..engines.rollout import Executor, Pausable, RolloutEngine, Updatable
+from ..engines.rollout.control import RolloutControl, RolloutTraining
 from ..pipeline.models import EventBackend, ServedModel
+from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
 from .model_builder import build_token_model
 from .model_metadata import resolve_served_names
-from .rollout import build_executor_model
 
 log = logging.getLogger(__name__)
 
@@ -183,3 +184,28 @@ def _resolve_context_length(built: object, max_model_len: int | None) -> int:
     if max_model_len is not None and max_model_len > own_length:
         raise ValueError(f"--max-model-len {max_model_len} exceeds the engine's context length of {own_length} tokens")
     return max_model_len or own_length
+
+
+def build_executor_model(
+    settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
+) -> ServedModel:
+    """Raises OSError, ValueError, EngineError: the tokenizer cannot be loaded."""
+    directory = Path(executor.tokenizer)
+    engine = RolloutEngine(
+        executor,
+        vocab=load_tokenizer(directory).vocab_size,
+        max_model_len=max_model_len,
+        max_waiting=settings.max_queued_requests,
+    )
+    control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
+    training = RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
+    return build_token_model(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=own_name,
+        max_model_len=max_model_len,
+        control=control,
+        trainable=training,
+    )

@@ -57,7 +57,10 @@ class HubPuller:
                 last = reported.get(event.file, -_INTERVAL_BYTES)
                 if event.completed - last >= _INTERVAL_BYTES or event.completed == event.total:
                     reported[event.file] = event.completed
-                    yield _build_progress(event)
+                    digest = None if event.digest is None else f"sha256:{event.digest}"
+                    name = event.file if event.digest is None else event.digest[:12]
+                    status = "verifying sha256 digest" if event.status == "verifying" else f"pulling {name}"
+                    yield PullProgress(status, digest, event.total, event.completed)
             await task
         except (HubError, DownloadCancelled, OSError) as error:
             raise EngineError(f"{error}.") from error
@@ -65,10 +68,3 @@ class HubPuller:
             cancelled.set()
             await asyncio.gather(task, return_exceptions=True)
         yield PullProgress("success")
-
-
-def _build_progress(event: DownloadEvent) -> PullProgress:
-    digest = None if event.digest is None else f"sha256:{event.digest}"
-    name = event.file if event.digest is None else event.digest[:12]
-    status = "verifying sha256 digest" if event.status == "verifying" else f"pulling {name}"
-    return PullProgress(status, digest, event.total, event.completed)

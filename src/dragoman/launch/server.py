@@ -123,10 +123,7 @@ def run(
     ]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
-    # The caller may have disabled the collector during startup. Startup objects live until exit: freeze them, so that
-    # collections skip them.
-    gc.freeze()
-    gc.enable()
+    enable_collector()
     try:
         server.run(sockets=listeners)
     finally:
@@ -135,6 +132,17 @@ def run(
     if server.failure is not None:
         raise SettingsError(server.failure)
     return 0
+
+
+def enable_collector() -> None:
+    """Collect garbage as a server should, from now on; its caller may have disabled the collector during startup."""
+    # Startup objects live until exit, and collections skip frozen ones. Processes that are forked share them as long as
+    # nobody writes to them, as a collection does.
+    gc.freeze()
+    # A request makes some hundreds of objects that live until its end. Collections of the youngest after every 700 of
+    # them (the default) would find nearly all alive, and age what is about to be freed.
+    gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:
@@ -434,8 +442,9 @@ def build_websocket_protocol(
 
 
 def build_serving_options(settings: Settings) -> ServingOptions:
+    # The API profile as configured, else `vllm` for the simulator and `openai` for other engines.
     return ServingOptions(
-        profile=_resolve_profile(settings),
+        profile=Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai")),
         strict=settings.strict,
         explain=settings.explain,
         drop_nonces=settings.drop_agent_nonces,
@@ -471,8 +480,3 @@ def _build_cors_policy(settings: Settings) -> CorsPolicy:
         return CorsPolicy(settings.allowed_origins)
     except ValueError as error:
         raise SettingsError(f"--allowed-origins: {error}") from error
-
-
-def _resolve_profile(settings: Settings) -> Profile:
-    """The API profile: as configured, else `vllm` for the simulator and `openai` for other engines."""
-    return Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai"))

@@ -12,7 +12,6 @@ from ..core.request import Sampling
 from ..engines import tiny
 from ..engines.script import ScriptEntry, load_script
 from ..engines.simulator.config import SimulatedSchedulerConfig
-from ..engines.simulator.dataset import read_dataset
 from ..engines.simulator.disaggregation import TransferCost
 from ..engines.simulator.embedder import SimulatorEmbedder
 from ..engines.simulator.engine import SimulatorEngine
@@ -23,7 +22,7 @@ from ..engines.simulator.kv_publisher import parse_kv_events_config
 from ..engines.simulator.lengths import parse_length_distribution
 from ..engines.simulator.lexicon import Lexicon
 from ..engines.simulator.profile import SimulatorProfile, load
-from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions
+from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, read_dataset
 from ..engines.simulator.server_config import KvTransferSettings, SimulatorConfig
 from ..engines.simulator.speculation import parse_acceptance_rates, parse_speculative_config
 from ..engines.simulator.vision import SimulatedVision, find_image_token

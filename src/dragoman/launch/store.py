@@ -27,7 +27,11 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
             return SqliteStore(find_store_file(path, environment), bounds, synchronous=synchronous)
         case "postgresql" | "postgres", rest if rest.startswith("//"):
-            return _build_postgres(settings.store, bounds)
+            try:
+                from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
+            except ImportError as error:
+                raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
+            return PostgresStore(settings.store, bounds)
         case _ if (factory := load_entry_point(STORES, kind)) is not None:
             return factory(rest, bounds)
         case _:
@@ -39,14 +43,6 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
 def find_store_file(path: str, environment: Mapping[str, str]) -> Path:
     """The file of `sqlite:PATH`; of `sqlite` alone the one in the state directory."""
     return Path(path) if path else state_directory(environment) / "store.db"
-
-
-def _build_postgres(dsn: str, bounds: Bounds) -> Store:
-    try:
-        from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
-    except ImportError as error:
-        raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
-    return PostgresStore(dsn, bounds)
 
 
 async def check_store(store: Store) -> None:

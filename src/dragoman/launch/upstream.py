@@ -25,7 +25,7 @@ from ..parsers import registry
 from ..pipeline.adapters import Adapter, Adapters
 from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
 from ..serving.clock import Clock
-from ..settings import GenerationConfig, Settings
+from ..settings import Settings
 from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
@@ -38,11 +38,19 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     discovered = _discover(settings, upstreams)
     reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
     tools = None if settings.tool_call_parser is None else registry.find_tool_format(settings.tool_call_parser)
+    sampling = {
+        name: value
+        for name, value in msgspec.structs.asdict(settings.override_generation_config).items()
+        if value is not None
+    }
+    max_tokens = sampling.pop("max_new_tokens", None)
+    if "top_k" in sampling:
+        sampling["top_k"] = max(sampling["top_k"], 0)
     config = UpstreamConfig(
         upstreams,
         discovered.model,
         discovered.kind,
-        _build_defaults(settings.override_generation_config),
+        UpstreamDefaults(SamplingOptions(**sampling), max_tokens),
         read_timeout=settings.upstream_timeout,
         retries=settings.upstream_retries,
         native_tools=tools is None,
@@ -133,11 +141,3 @@ def _read_tasks(options: tuple[str, ...]) -> ModelTasks | None:
     if unknown := names - _TASKS.keys():
         raise ValueError(f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}")
     return ModelTasks("generate" in names, frozenset(task for name in names if (task := _TASKS[name]) is not None))
-
-
-def _build_defaults(config: GenerationConfig) -> UpstreamDefaults:
-    sampling = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    max_tokens = sampling.pop("max_new_tokens", None)
-    if "top_k" in sampling:
-        sampling["top_k"] = max(sampling["top_k"], 0)
-    return UpstreamDefaults(SamplingOptions(**sampling), max_tokens)

@@ -25,7 +25,13 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     arguments = build_engine_arguments(settings)
     if adapters:
         arguments.setdefault("enable_lora", True)
-    options = VllmOptions(arguments, _find_reasoning_delimiters(settings, directory), settings.max_queued_requests)
+    template = load_chat_template(settings, directory)
+    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory))
+    options = VllmOptions(
+        arguments,
+        None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end),
+        settings.max_queued_requests,
+    )
     engine = load(directory, options)
     for adapter in adapters:
         engine.add_adapter(adapter.name, adapter.path)
@@ -80,10 +86,3 @@ def _decode_object(name: str, text: str | None) -> dict[str, Any] | None:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise EngineError(f"{name} must be a JSON object: {error}") from error
-
-
-def _find_reasoning_delimiters(settings: Settings, directory: Path) -> tuple[str, str] | None:
-    """The delimiters of the model's reasoning, or None if it has none."""
-    template = load_chat_template(settings, directory)
-    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory))
-    return None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end)

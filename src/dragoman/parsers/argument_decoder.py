@@ -44,6 +44,8 @@ class FunctionArgumentDecoder:
     def decode(self, raw: str) -> str:
         if not self._has_begun and raw:
             self._has_begun = True
+            # Some models encode arguments twice, as the text that OpenAI's API itself carries: a string that holds an
+            # object.
             if raw[0] == '"':
                 self._string_decoder, self._string_start = StringDecoder(), []
             elif raw[0] not in "{[":
@@ -62,6 +64,7 @@ class FunctionArgumentDecoder:
             return decoded
         self._string_start.append(raw)
         self._space.append(decoded)
+        # Leading white space decides nothing yet.
         if not decoded.strip():
             return ""
         start, self._string_start = "".join(self._string_start), None
@@ -86,6 +89,7 @@ class FunctionArgumentDecoder:
     def flush(self) -> str:
         if self._string_start is not None:
             start, self._string_start = "".join(self._string_start), []
+            # An empty string in the place of arguments is a call without any; clients parse the text as JSON.
             return "{}" if len(start) > 1 and start.endswith('"') else start
         if self._string_decoder is not None:
             return self._string_decoder.flush()

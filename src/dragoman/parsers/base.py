@@ -27,6 +27,7 @@ from ..core.events import (
 from ..core.syntax import Parser
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
+# Longer than any added token: a token that is a marker is found even if its text arrives in several deltas.
 _MAX_TOKEN_BYTES = 64
 _REPLACEMENT_CHAR = "\ufffd".encode()
 
@@ -92,6 +93,7 @@ class Buffer:
 
     def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
         """Each token with the span of its text; the last one spans the rest of the text."""
+        # One token a delta is the rule while streaming; nothing has to be aligned then.
         if len(tokens) == 1 and not tokens[0].markup:
             yield self._covered, self._end, tokens[0]
             return
@@ -100,6 +102,7 @@ class Buffer:
         for token in tokens[:-1]:
             own = data[at : at + _count_overlap(data, at, token)]
             at += len(own)
+            # Offsets count characters. 0b10xxxxxx continues a UTF-8 character, so each other byte begins one.
             end += sum(byte & 0xC0 != 0x80 for byte in own)
             yield min(begin, end), end, token
             # A character of several tokens is released with all of them.
@@ -123,6 +126,7 @@ class Buffer:
             self._offset = 0
             n -= available
         tokens: list[Token] = []
+        # A dropped marker must not take a token along whose text goes on behind it: that token belongs to the text.
         released = -1 if drop or not size else self._released
         while self._tokens and (self._tokens[0][1] <= self._released or self._tokens[0][0] < released):
             tokens.append(self._tokens.popleft()[2])
@@ -153,8 +157,7 @@ class Buffer:
         """Whether this text, which ends `unread` characters before the end of the buffer, is a marker.
 
         Where the marker is one token of the vocabulary, the same text from several tokens is ordinary text. Without any
-        tokens
-        the text decides.
+        tokens the text decides.
         """
         return (
             marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
@@ -170,6 +173,8 @@ class Buffer:
 
     def _find_marker_tokens(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Record where tokens that are a whole marker end, by aligning the tokens with the text."""
+        # Tokens are aligned as bytes: a byte-level BPE token may hold half of a character, which has no text of its
+        # own.
         data, pos = self._unmatched_bytes + text.encode(), 0
         self._has_tokens = self._has_tokens or bool(tokens)
         for token in tokens:
@@ -192,6 +197,7 @@ def _count_overlap(data: bytes, pos: int, token: Token) -> int:
         return len(token_bytes)
     if pos == 0 and token.raw is None:  # Its beginning may have been released before.
         return next((n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0)
+    # The detokenizer wrote U+FFFD for bytes that never became a character; each such token owns the replacements.
     replaced_bytes = 0
     while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
         replaced_bytes += len(_REPLACEMENT_CHAR)
@@ -230,6 +236,7 @@ class PrefixMatcher:
             whitespace = _WHITESPACE.match(text, pos)
             pos = whitespace.end() if whitespace else pos
         while pos < len(text):
+            # All candidates agree in what is already read, so one character decides which of them remain.
             candidates = [marker for marker in self._candidates if marker.startswith(text[pos], self.matched)]
             if not candidates:
                 return (
@@ -276,6 +283,8 @@ class TextParser(ABC):
         return self._take_events()
 
     def _feed_text(self, event: TextDelta) -> list[Event]:
+        # Most deltas of a stream are plain text of the current state. They are passed on without the buffer, which
+        # keeps the cost of a token constant and small.
         if event.text and not self._buffer and not self._pending_tokens:
             fast_event = self._fast_path(event)
             if fast_event is not None:
@@ -289,7 +298,8 @@ class TextParser(ABC):
         """Read text[pos:], the unread end of the buffer."""
         while pos < len(text):
             pos = self._step(text, pos)
-            if pos < 0:  # The next text to read began in an earlier delta.
+            # A state gave text back that had arrived in an earlier delta.
+            if pos < 0:
                 buffered = self._buffer.text()
                 text, pos = buffered, pos + len(buffered) - len(text)
 
@@ -306,8 +316,7 @@ class TextParser(ABC):
         """Read text[pos:], the unread end of the buffer, in the current state.
 
         Returns where to continue: the end of what was read, or an earlier position (negative: in an earlier delta) from
-        which to
-        read again in the new state.
+        which to read again in the new state.
         """
 
     @abstractmethod
@@ -341,6 +350,7 @@ class TextParser(ABC):
         """The pending tokens and the buffer's tokens without text. call: they are attached to a call, as part of
         it.
         """
+        # Tokens of delimiters are control text to the client (logprobs list them), but inside a call they are the call.
         owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
         tokens = (*owed, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .alternatives import AlternativeSyntaxes
-from .delimited_calls import CallTemplate, Delimiters
+from .delimited_calls import AlternativeSyntaxes, CallTemplate, Delimiters
 from .json_objects import JsonObjectSyntax
 from .model_families import CallFamily
 from .name_prefixed import NamePrefixedSyntax

@@ -121,7 +121,11 @@ class JsonCallReader:
                     if not self._finish_value(role):
                         return pos, ReadStatus.INVALID
                 case ReadStatus.CLOSE:
-                    self._finish_object()
+                    # The object is closed without its arguments having ended: none were written, or they had no end
+                    # of their own.
+                    if self._decoder is not None and not self.is_complete:
+                        self.is_complete = True
+                        self._chunks.append(self._decoder.flush())
                     return pos, status
                 case ReadStatus.INVALID:
                     self.finish()
@@ -145,6 +149,8 @@ class JsonCallReader:
     def _find_role(self) -> str:
         """The role of the value that begins; of each role only the first value counts."""
         key = self._object_reader.key
+        # Some models repeat a key; JSON leaves open which one holds, and a name that was announced cannot be taken
+        # back.
         if key in self._name_keys and not self._name:
             self._name = []
             return "name"
@@ -154,6 +160,7 @@ class JsonCallReader:
         return ""
 
     def _append_raw(self, role: str, raw: str) -> None:
+        # Raw text is passed on as it arrives: arguments stream in the model's own spelling and are never re-encoded.
         if role == "name" and self._name is not None:
             self._name.append(raw)
         elif self._decoder is not None:
@@ -181,15 +188,12 @@ class JsonCallReader:
         if self.has_begun:
             self.is_custom = isinstance(self._tools[name], CustomTool)
             self._decoder = build_argument_decoder(is_custom=self.is_custom)
+            # The arguments may precede the name. They are held back until then, since a custom tool decodes them
+            # differently.
             self._chunks.append(self._decoder.decode("".join(self._raw)))
             if self.is_complete:
                 self._chunks.append(self._decoder.flush())
         self._raw.clear()
-
-    def _finish_object(self) -> None:
-        if self._decoder is not None and not self.is_complete:
-            self.is_complete = True
-            self._chunks.append(self._decoder.flush())
 
     def take_arguments(self) -> str:
         """The new text of the arguments since the last call."""
@@ -264,6 +268,7 @@ class CallParser(TextParser):
         super().__init__(single_tokens)
         self._tools = {tool.name: tool for tool in context.tools}
         self._new_id = context.new_id
+        # A placeholder without keys, which recognizes no call; every subclass builds the reader before it reads.
         self._call: CallReader = JsonCallReader(self._tools, (), ())
         self._has_started = False
 
@@ -274,6 +279,8 @@ class CallParser(TextParser):
         n = self._count_consumed(text, pos)
         if call.has_begun:
             self._stream_arguments(call, n)
+        # A model also writes JSON that is no call. As text nothing of it is lost; as a call the client could not
+        # execute it.
         elif call.is_undeclared or status is not ReadStatus.MORE:
             self._emit_buffered(TextDelta, n)
         if status is not ReadStatus.MORE:
@@ -299,6 +306,8 @@ class CallParser(TextParser):
             self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
+        # The model's own id is kept: some templates repeat it in the next prompt, and must find the one that was
+        # sampled.
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
 

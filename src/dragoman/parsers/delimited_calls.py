@@ -119,7 +119,9 @@ class DelimitedCallFormat:
         self.template = template
         self.call_syntax = spec.compile((*delimiters.call_openers, *delimiters.closers))
         self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(added_tokens)
+        # Only where delimiters are single tokens: as ordinary text they may occur in the arguments, inside a string.
         self.inside = AhoCorasick(sorted(self.single_tokens)) if self.single_tokens else None
+        # The longest match wins, so the template's own text in front of a delimiter is consumed with it.
         prefixed_starts = (
             [delimiters.leading_text + marker for marker in delimiters.call_openers] if delimiters.leading_text else []
         )
@@ -127,6 +129,7 @@ class DelimitedCallFormat:
             AhoCorasick([*delimiters.call_openers, *prefixed_starts]) if delimiters.call_openers else None
         )
         end_markers = (*self.call_syntax.end_markers, *delimiters.closers, *delimiters.call_openers)
+        # The newline before a closing delimiter is the template's, not part of malformed arguments.
         self.end_patterns = AhoCorasick([*end_markers, *("\n" + end for end in end_markers)]) if end_markers else None
 
     @property
@@ -183,8 +186,7 @@ class DelimitedCallParser(CallParser):
     """States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
 
     A call is buffered with its delimiters until its name is known; then its arguments stream. What turns out not to be
-    a
-    call of a declared tool is released as text, unchanged.
+    a call of a declared tool is released as text, unchanged.
     """
 
     def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:
@@ -202,6 +204,7 @@ class DelimitedCallParser(CallParser):
 
     def _fast_path(self, event: TextDelta) -> Event | None:
         start_patterns = self._format.start_patterns
+        # A search state other than 0 means that the last delta ended in what may be the beginning of a delimiter.
         if self._state is DelimitedCallParser._parse_text and not self._search_state:
             return event if start_patterns is None or not start_patterns.can_start_in(event.text) else None
         inside = self._format.inside
@@ -225,16 +228,16 @@ class DelimitedCallParser(CallParser):
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.INCOMPLETE:
             return pos
-        if result is PrefixResult.MATCHED and self._is_mark(self._prefix_matcher.marker, len(text) - pos):
+        # A closing delimiter may consist of several tokens: after a call it is unambiguous.
+        if result is PrefixResult.MATCHED and (
+            self._prefix_matcher.marker not in self._delimiters.call_openers
+            or self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos)
+        ):
             self._marker_length = self._count_consumed(text, pos)
             return self._handle_marker(self._prefix_matcher.marker, pos)
         if result is PrefixResult.NO_MATCH and self._can_begin_call(text[pos]):
             return self._begin_call(pos, text[pos])
         return self._end_calls(text, pos)
-
-    def _is_mark(self, mark: str, unread: int) -> bool:
-        """Whether this is a delimiter. A closing one may consist of several tokens: after a call it is unambiguous."""
-        return mark not in self._delimiters.call_openers or self._buffer.is_marker(mark, unread)
 
     def _can_begin_call(self, char: str) -> bool:
         """Whether a call without a delimiter begins here; in a list the bracket is required."""
@@ -249,6 +252,7 @@ class DelimitedCallParser(CallParser):
         delimiters = self._delimiters
         if marker == delimiters.call_start:
             return self._begin_call(pos)
+        # Formats without a section end a call with its own delimiter; behind it only another opening one begins a call.
         is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
         section_end = delimiters.section_end or ("]" if delimiters.is_list else "")
         if marker == section_end or (marker == delimiters.call_end and is_standalone):
@@ -277,6 +281,7 @@ class DelimitedCallParser(CallParser):
 
     def _end_calls(self, text: str, pos: int) -> int:
         """Neither a delimiter nor a call follows: the rest of the buffer is text."""
+        # White space that was read in expectation of a delimiter is text after all, and is read again as such.
         resume_pos = self._rewind(text, pos) + self._marker_length
         if self._follows_call:
             self._drop(self._marker_length)
@@ -390,11 +395,15 @@ class DelimitedCallParser(CallParser):
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:
         start = super()._build_start(choice, text, tokens)
         if self._delimiters.has_short_ids and isinstance(start, ToolCallStart) and self._call.id is None:
-            return ToolCallStart(choice, _shorten_id(start.id), start.name, tokens, start.custom)
+            # The last nine letters and digits of an id, where ids differ most.
+            id = "".join(char for char in start.id if char.isascii() and char.isalnum())[-9:].rjust(9, "0")
+            return ToolCallStart(choice, id, start.name, tokens, start.custom)
         return start
 
     def _finish(self, reason: FinishReason | None) -> None:
         buffered_length = len(self._buffer)
+        # A model that stopped by itself may have meant a name alone as a call without arguments. One cut off by the
+        # token limit did not, and may have been about to write a longer name.
         if self._state is DelimitedCallParser._parse_call and not self._call.has_begun and reason is FinishReason.STOP:
             self._call.finish()
         if self._state is DelimitedCallParser._parse_call and self._call.has_begun:
@@ -411,11 +420,39 @@ class DelimitedCallParser(CallParser):
             self._emit_buffered(TextDelta, buffered_length)
 
     def _interrupt(self) -> None:
+        # Reasoning may come between two calls; the state is then still that behind a call, so nothing is reset.
         if self._buffer or self._state not in (DelimitedCallParser._parse_marker, DelimitedCallParser._parse_text):
             self._finish(None)
             self._switch_to_text()
 
 
-def _shorten_id(id: str) -> str:
-    """The last nine letters and digits of an id, where ids differ most."""
-    return "".join(char for char in id if char.isascii() and char.isalnum())[-9:].rjust(9, "0")
+class AlternativeSyntaxes(Struct, frozen=True):
+    """Two call syntaxes. primary: the one for enforced calls."""
+
+    primary: CallSyntaxSpec
+    fallback: CallSyntaxSpec
+
+    def compile(self, outer_markers: tuple[str, ...]) -> CompiledAlternatives:
+        return CompiledAlternatives(self.primary.compile(outer_markers), self.fallback.compile(outer_markers))
+
+
+class CompiledAlternatives(Struct, frozen=True):
+    primary: CallSyntax
+    fallback: CallSyntax
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return *self.primary.markers, *self.fallback.markers
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return *self.primary.end_markers, *self.fallback.end_markers
+
+    def can_begin_with(self, char: str) -> bool:
+        return self.primary.can_begin_with(char) or self.fallback.can_begin_with(char)
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
+        return (self.primary if self.primary.can_begin_with(char) else self.fallback).build_reader(tools, char)
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        return self.primary.build_pieces(tool)

@@ -84,6 +84,7 @@ class _Expansion:
             if keyword == "oneOf" and not _are_disjoint(options):
                 self.unenforced[keyword] = None
             siblings = {key: value for key, value in schema.items() if key != keyword}
+            # A schema with `anyOf` asserts its other keywords too, so each alternative has to carry them.
             merged = (self._merge(option, siblings) for option in options)
             return [part for option in merged if option is not None for part in self.expand(option, visited)]
         types = schema.get("type")
@@ -122,6 +123,8 @@ class _Expansion:
     def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
         """The values that the keywords beside them allow, as far as that can be told."""
         for key in schema.keys() & _ASSERTIONS - {"enum", "const", *_VALUE_CHECKS}:
+            # A keyword that cannot say anything about the listed values restricts nothing, so it is not reported as
+            # left out.
             if any(_applies(key, value) for value in values):
                 self.unenforced[key] = None
         checks = [(check, schema[key]) for key, check in _VALUE_CHECKS.items() if key in schema]
@@ -137,6 +140,7 @@ def _are_disjoint(options: Sequence[Schema]) -> bool:
         listed = [encode(item) for value in values if isinstance(value, list) for item in value]
         return len(listed) == len(set(listed))
     types = [name for option in options for name in _as_types(option.get("type", "any"))]
+    # Every integer is a number too, so two options of these types do overlap.
     types = ["number" if name == "integer" else name for name in types]
     return "any" not in types and len(types) == len(set(types))
 
@@ -227,6 +231,7 @@ def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
 
 def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
     """The keyword that lists alternatives, and these, with the definitions of the schema."""
+    # Each alternative becomes a grammar of its own, so it needs the definitions that it refers to.
     defs: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for union in ("anyOf", "oneOf"):
         options = _filter_objects(schema.get(union))
@@ -263,6 +268,7 @@ def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
 def _anchor_pattern(pattern: str) -> str:
     """Anchor the pattern: a schema's pattern may match part of the string, this one matches all of it."""
     top_level = _find_top_level_chars(pattern)
+    # With alternatives at the top level `^` and `$` bind to one of them only, so none may be removed.
     if "|" in top_level.values():
         return f"(?s:.*)(?:{pattern})(?s:.*)"
     begins, ends = top_level.get(0) == "^", top_level.get(len(pattern) - 1) == "$"
@@ -313,6 +319,7 @@ def join_arguments(
         joined.extend((comma, *pieces) if joined else pieces)
     if required_arguments:
         return *joined, *(OptionalPieces((comma, *pieces)) for pieces in optional_arguments)
+    # Without a required argument any optional one may come first, and only the first has no comma before it.
     first = tuple(
         (*pieces, *(OptionalPieces((comma, *following)) for following in optional_arguments[index + 1 :]))
         for index, pieces in enumerate(optional_arguments)

@@ -88,12 +88,9 @@ class HarmonyParser(CallParser):
         self._search_state = 0
         self._follows_message = False  # A message has ended: white space after it is no text.
         self._has_prompt_header = False  # The header begins in the prompt, whose text is not emitted.
-        self._read_prompt_tail(context.prompt_tail)
-
-    def _read_prompt_tail(self, tail: str) -> None:
-        """Set the state from the part of the message that is in the prompt; its text is not emitted."""
-        start = tail.rfind(START)
-        header = tail[start:].removeprefix(f"{START}assistant") if start >= 0 else ""
+        # The part of the message that is in the prompt sets the state; its text is not emitted.
+        start = context.prompt_tail.rfind(START)
+        header = context.prompt_tail[start:].removeprefix(f"{START}assistant") if start >= 0 else ""
         if header:
             self._feed_text(TextDelta(0, header))
             self._events.clear()
@@ -116,6 +113,7 @@ class HarmonyParser(CallParser):
         if result is PrefixResult.INCOMPLETE:
             return pos
         marker = self._prefix_matcher.marker
+        # Text without any header: a template or a stop token may have removed it. It is answered as text, not dropped.
         if result is PrefixResult.NO_MATCH or not self._buffer.is_marker(marker, len(text) - pos):
             self._begin_message(TextDelta)
             return self._rewind(text, pos)
@@ -155,6 +153,8 @@ class HarmonyParser(CallParser):
     def _open_message(self, header: str, size: int) -> None:
         """The header is complete: decide the kind of message."""
         recipient = _read_header_word(header, "to=")
+        # `to=functions.f` may stand before or behind `<|channel|>`; both orders are in OpenAI's description of the
+        # format.
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
             self._call, self._state = ArgumentsReader(name, self._tools[name]), HarmonyParser._parse_call
@@ -177,21 +177,18 @@ class HarmonyParser(CallParser):
         if not self._buffer.is_marker(marker, len(text) - end):
             return end
         self._emit_buffered(self._build_event, self._count_consumed(text, end) - len(marker))
-        self._handle_boundary(marker)
-        return end
-
-    def _handle_boundary(self, marker: str) -> None:
-        """The buffer begins with a marker that ends the message."""
         if marker in END_MARKERS:
             self._drop(len(marker))
             self._expect_message()
         else:
             self._state, self._search_state = HarmonyParser._parse_header, 0
+        return end
 
     def _parse_call(self, text: str, pos: int) -> int:
         pos, status = self._read_call(text, pos)
         if status is not ReadStatus.MORE and self._call.is_complete:
             self._expect_message()
+        # The arguments are not JSON. They stream on unparsed, up to the next marker: the call itself is not in doubt.
         elif status is not ReadStatus.MORE:
             self._begin_message(ToolCallDelta)
         return pos

@@ -48,6 +48,7 @@ class JsonObjectSyntax(Struct, frozen=True):
         return JsonCallReader(tools, (self.name_key,), self.argument_keys, first_keys)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        # A delimiter token in a name would end the call; escaped it is the same JSON string, and no token.
         name = encode(tool.name).replace("<", "\\u003c")
         remainder = f"{encode(self.name_key)}: {name}, {encode(self.argument_keys[0])}: "
         arguments = JsonValue(build_arguments_schema(tool))

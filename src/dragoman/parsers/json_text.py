@@ -109,6 +109,7 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
+        # A wrong closing bracket ends the call instead of swallowing all text behind it in search of the right one.
         elif char in "<`" or char != self._closers.pop():
             return special.start(), ReadStatus.INVALID
         elif not self._closers:
@@ -131,6 +132,7 @@ class ObjectReader:
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read from `pos` until something is found: its position and kind."""
         while True:
+            # Inside a key or a value white space may be part of a string.
             if not self.in_value and self._state is not ObjectReader._parse_key:
                 pos = skip_whitespace(text, pos)
             if pos >= len(text):
@@ -279,6 +281,7 @@ class StringDecoder:
         size = self._escapes.hex_digits.get(kind, 0)
         digits = _HEX.match(text, pos + 2, pos + 2 + size)
         if size and digits is not None:
+            # The number of digits is fixed; with fewer the escape is invalid, unless more text is still to come.
             if digits.end() == pos + 2 + size:
                 parts.append(self._decode_code_unit(int(digits.group(), 16)))
                 return 2 + size
@@ -289,6 +292,7 @@ class StringDecoder:
 
     def _decode_code_unit(self, code: int) -> str:
         """One UTF-16 code unit; the first half of a pair waits for the second."""
+        # JSON escapes characters above U+FFFF as a pair of UTF-16 code units (RFC 8259, section 7).
         high_surrogate, self._high_surrogate = self._high_surrogate, 0
         if high_surrogate and 0xDC00 <= code < 0xE000:
             return chr(0x10000 + ((high_surrogate - 0xD800) << 10) + (code - 0xDC00))

@@ -29,6 +29,7 @@ class AhoCorasick:
         self._build_fail_links()
         self.pending_lengths = [self._find_pending_length(state) for state in range(len(self._transitions))]
         """Per state: how many of the last characters may be the beginning of an incomplete text."""
+        # One regular expression in C skips the text in which no pattern can begin, which is nearly all of a response.
         self._first_chars = re.compile("[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]")
 
     def _add_pattern(self, text: str) -> None:
@@ -51,6 +52,8 @@ class AhoCorasick:
         """The state to continue from on a mismatch; built breadth first, as it depends on shorter states."""
         queue = list(self._transitions[0].values())
         for state in queue:
+            # A pattern that is a suffix of a longer prefix is found there too: `</think>` while `\n</think` is being
+            # read.
             if not self.match_lengths[state]:
                 self.match_lengths[state], self.match_texts[state] = (
                     self.match_lengths[self._fail_links[state]],
@@ -61,6 +64,7 @@ class AhoCorasick:
                 queue.append(next_state)
 
     def _find_pending_length(self, state: int) -> int:
+        # A state without transitions is a complete pattern: nothing of it waits for more text.
         while state and not self._transitions[state]:
             state = self._fail_links[state]
         return self._depth[state]
@@ -86,6 +90,7 @@ class AhoCorasick:
                     return -1, 0
                 pos = start_match.start()
             char = text[pos]
+            # State 0 is never a target of a transition, so a falsy result is a mismatch.
             state = transitions[state].get(char) or self._step(state, char)
             pos += 1
             if match_lengths[state]:

@@ -128,6 +128,7 @@ class NamePrefixedReader:
         raw = name = self._name_reader.name
         id = self._id_reader.name or None
         if self._syntax.is_numbered:
+            # Kimi K2 requires the id of a call in exactly this form in the next prompt, so it is kept as written.
             prefix, colon, number = raw.rpartition(":")
             if colon and number.isdecimal():
                 name, id = prefix.removeprefix("functions."), raw

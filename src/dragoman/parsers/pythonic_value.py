@@ -16,6 +16,7 @@ _CONSTANTS = MappingProxyType({"True": "true", "False": "false", "None": "null"}
 _STRING_SPECIALS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')})
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
+# An automaton must have a text; this one is in no response.
 NO_MARKERS = AhoCorasick(["\0"])
 _JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
 """The JSON bracket for a closing bracket; "} " closes a set."""
@@ -69,6 +70,8 @@ class PythonicValueReader:
 
     def take_output(self) -> str:
         """The new output since the last call, as far as it is decided."""
+        # JSON writes a set as a list, so what follows `{` waits for the first `:`, `,` or `}`, which tells the two
+        # apart.
         if self._brace is not None:
             return ""
         output = "".join(self._chunks)
@@ -121,6 +124,7 @@ class PythonicValueReader:
             self._closers.append(_CLOSERS[char])
             self._chunks.append("{" if char == "{" else "[")
             self._in_key = char == "{"
+            # Formats with a string marker write objects only: there is nothing to tell apart, and they stream at once.
             if self._in_key and self._brace is None and not self._string_marker:
                 self._brace = len(self._chunks) - 1
             return pos + 1, ReadStatus.MORE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -103,22 +103,18 @@ def find_tool_format(name: str, added_tokens: Collection[str] = ()) -> ToolForma
 def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Callable[[Collection[str]], Format]:
     if name in built_in:
         return built_in[name]
-    installed = _find_installed(kind)
+    prefix = kind + "."
+    installed = {
+        entry_point.name.removeprefix(prefix): entry_point
+        for entry_point in entry_points(group=GROUP)
+        if entry_point.name.startswith(prefix)
+    }
     if name in installed:
         return installed[name].load()
     names = sorted({NO_PARSER, *built_in, *installed})
     close_matches = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close_matches[0]!r}?" if close_matches else ""
     raise ValueError(f"There is no {kind} parser {name!r}.{hint} There are: {', '.join(names)}.")
-
-
-def _find_installed(kind: str) -> dict[str, EntryPoint]:
-    prefix = kind + "."
-    return {
-        entry_point.name.removeprefix(prefix): entry_point
-        for entry_point in entry_points(group=GROUP)
-        if entry_point.name.startswith(prefix)
-    }
 
 
 def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -163,6 +159,7 @@ def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, c
     parses_everything = isinstance(
         tools, ResponseTemplateFormat | HarmonyFormat
     )  # These parsers read the whole response, with or without calls.
+    # A response template is both formats at once, and must not read its own output a second time.
     if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
         parsers.append(tools.create_parser(context))
     return chain_parsers(parsers)

@@ -17,11 +17,9 @@ class ThinkFormat:
     begin_marker, end_marker: the markers.
     template_suffix: what the template writes after the end marker.
     stripped_suffix: as much of it as the model writes there is stripped, as is one newline after the begin marker and
-    one
-    before the end marker.
+    one before the end marker.
     starts_implicitly: reasoning begins without a begin marker, so everything up to the end marker is reasoning (the
-    first
-    DeepSeek-R1).
+    first DeepSeek-R1).
     marker_variants: other spellings of the markers, pairs of begin and end.
     answer_tags: tags around the answer after the reasoning, which are stripped.
     message_end: what the model writes behind the answer and its calls, which is stripped too.
@@ -62,6 +60,8 @@ class ThinkFormat:
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
     def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
+        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>` may, where a model thinks about
+        # its format.
         plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
         ends = (*self._end_marks, *plain)
         return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
@@ -72,9 +72,9 @@ class ThinkFormat:
         calls: markers that begin a call. One of them ends the reasoning too, since models forget to end it (as in
         vLLM).
         Reasoning may also mention a marker: it must be a single token where the vocabulary is known, else begin a line
-        or be a
-        text that is unlikely in prose.
+        or be a text that is unlikely in prose.
         """
+        # Where the vocabulary is known, a marker that is no single token of it cannot be this model's marker.
         known = tuple(mark for mark in calls if mark in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
@@ -83,6 +83,8 @@ class ThinkFormat:
             self._single_tokens | set(known),
             known,
         )
+        # Templates of hybrid models write `<think>` or an empty `<think></think>` into the prompt, by the request's
+        # options.
         tail, begin = context.prompt_tail, self._syntax.begin
         opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
         if closed_pos > opened_pos:

@@ -63,20 +63,20 @@ class ToolParameters(Struct, frozen=True):
 def build_arguments_schema(tool: Tool) -> str:
     """The JSON Schema of the arguments. A function without one takes none, as in OpenAI's API."""
     if isinstance(tool, CustomTool):
-        return _build_input_schema(tool)
+        # A custom tool takes its text under `input`. A pattern applies to all of it; JSON Schema cannot express a
+        # grammar.
+        input_schema: dict[str, Json] = {"type": "string"}
+        if tool.syntax == "regex" and tool.definition is not None:
+            input_schema["pattern"] = f"^(?:{tool.definition})$"
+        return encode(
+            {
+                "type": "object",
+                "properties": {"input": input_schema},
+                "required": ["input"],
+                "additionalProperties": False,
+            }
+        )
     return _NO_ARGUMENTS if tool.parameters is None else tool.parameters
-
-
-def _build_input_schema(tool: CustomTool) -> str:
-    """A custom tool takes its text under `input`. A pattern applies to all of it; JSON Schema cannot express a
-    grammar.
-    """
-    input_schema: dict[str, Json] = {"type": "string"}
-    if tool.syntax == "regex" and tool.definition is not None:
-        input_schema["pattern"] = f"^(?:{tool.definition})$"
-    return encode(
-        {"type": "object", "properties": {"input": input_schema}, "required": ["input"], "additionalProperties": False}
-    )
 
 
 def read_parameters(tool: Tool) -> ToolParameters:
@@ -87,6 +87,7 @@ def read_parameters(tool: Tool) -> ToolParameters:
     declared = properties if isinstance(properties, dict) else {}
     required_names = required if isinstance(required, list) else []
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
+    # JSON Schema allows other properties by default; models take a list of parameters as complete, and so do we.
     additional = root.get("additionalProperties", "properties" not in root)
     allows_additional = additional is not False and not declared
     return ToolParameters(
@@ -135,6 +136,7 @@ def _load_schema(tool: Tool) -> dict[str, Json]:
 def _build_parameter(
     name: str, schema: Json, root: dict[str, Json], defs: dict[str, Json], required: bool
 ) -> Parameter:
+    # A boolean is a schema too: `false` allows no value, `true` any (JSON Schema 2020-12, section 4.3.2).
     property_schema: dict[str, Json] = {"not": {}} if schema is False else {}
     if isinstance(schema, dict):
         property_schema = schema

@@ -43,8 +43,7 @@ class XmlTagSyntax(Struct, frozen=True):
     value_tag: a tag before the value.
     value_end_tag: follows the value.
     line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
-    the
-    two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
+    the two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
     more_key_end_tags: also read after a name, but not enforced.
     has_unmistakable_tags: the next tag ends a value that was not ended, also in the middle of a line.
     untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.
@@ -91,6 +90,8 @@ class CompiledXmlTagSyntax:
         if syntax.has_unmistakable_tags:
             next_tags = (*next_tags, syntax.key_tag, syntax.end_tag)
         value_ends = (syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag)
+        # A model that forgets the closing tag is read up to the next tag, but only at the beginning of a line where the
+        # tag could also be the text of a value.
         self.value_patterns = AhoCorasick([*value_ends, *next_tags])
         self.cdata_patterns = AhoCorasick([_CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
@@ -151,7 +152,12 @@ class CompiledXmlTagSyntax:
             is_text = _is_text(kind)
             prefix, suffix = self._find_surroundings(ending)
             for schema in schemas:
-                if isinstance(kind, str) and not is_text and kind not in _find_kinds(schema):
+                # In the tags an integer is a number.
+                if (
+                    isinstance(kind, str)
+                    and not is_text
+                    and kind not in ["number" if name == "integer" else name for name in find_schema_types(schema)]
+                ):
                     continue
                 match schema:
                     case {"const": str() as constant} if is_text is not False:
@@ -186,11 +192,6 @@ class CompiledXmlTagSyntax:
 
 def _is_text(kind: bool | str | None) -> bool | None:
     return kind == "string" if isinstance(kind, str) else kind
-
-
-def _find_kinds(schema: Schema) -> list[str]:
-    """The JSON types of a schema, where integers are numbers."""
-    return ["number" if name == "integer" else name for name in find_schema_types(schema)]
 
 
 def _unescape(name: str) -> str:
@@ -306,7 +307,10 @@ class XmlTagReader:
             not self._types and self._syntax.untyped_is_text
         ):
             self._types = ("string",)
-        self._spliced_key = key if self._is_spliced(key) else ""
+        # It is the object of all arguments only if the tool does not declare it, and declares others.
+        declared = self._parameters.names
+        is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared
+        self._spliced_key = key if is_spliced else ""
         if self._spliced_key:
             self._types = ()
         else:
@@ -319,11 +323,6 @@ class XmlTagReader:
         else:
             self._begin_value()
         return pos, ReadStatus.MORE
-
-    def _is_spliced(self, key: str) -> bool:
-        """Whether this argument is the object of all arguments: it is not declared, and others are."""
-        declared = self._parameters.names
-        return key in self._syntax.spliced_keys and bool(declared) and key not in declared
 
     def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, result = self._prefix_matcher.read(text, pos)
@@ -357,6 +356,7 @@ class XmlTagReader:
         if self._types == ("string",):
             self._state = XmlTagReader._parse_string
             self._append_text(self._writer.begin_string())
+        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
         elif self._types and not set(self._types) - {"object", "array"}:
             self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
         else:
@@ -407,6 +407,7 @@ class XmlTagReader:
         """Append a complete value: converted to a type of the schema if possible, else as a string."""
         if self._spliced_key and self._splice(raw):
             return
+        # A number keeps its digits: 1.10 or 10000000000000001 would change through a float.
         digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:

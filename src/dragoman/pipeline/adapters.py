@@ -4,7 +4,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -64,6 +64,10 @@ class Adapters:
         if self._loader:
             await self._loader.load_adapter(adapter.name, adapter.path)
         self._adapters[adapter.name] = adapter
+
+    def replace_all(self, adapters: Iterable[Adapter]) -> None:
+        """Take over what an engine in another process has: another front end may have changed it."""
+        self._adapters = {adapter.name: adapter for adapter in adapters}
 
     async def unload(self, name: str) -> None:
         if self._adapters.pop(name, None) is None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
 
 from ..core.engine import Capabilities, Feature
@@ -89,6 +90,7 @@ MAX_COUNTED = 8 * 1024 * 1024
 MAX_COUNTED_MESSAGES = 20_000
 _ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
+_DEFAULT_LIMITS: tuple[object, ...] = msgspec.structs.astuple(GenerationLimits())
 _SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
 """Parameters whose fields have other names in requests."""
 
@@ -99,8 +101,7 @@ def check_request(
     """Return warnings about parameters that will be ignored.
 
     renders_prompt: the pipeline handles prompts, candidates and the queue (engines of tokens); otherwise the engine
-    must
-    declare support for the parameters that concern them.
+    must declare support for the parameters that concern them.
 
     Raises:
         Unsupported: the client relies on a parameter that the engine does not support.
@@ -114,6 +115,7 @@ def check_request(
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
     requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
+    # Those of the pipeline never reach the engine, so it need not support them.
     ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
     if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
@@ -195,10 +197,8 @@ def _find_parameters(request: GenerateRequest) -> Iterator[str]:
     yield from request.sampling.list_set_fields()
     # Ids of the prompt alone are the pipeline's to use.
     yield from (name for name, value in request.extras.list_items() if not _ONLY_PROMPT_IDS.fullmatch(value))
-    defaults = GenerationLimits()
-    for name in GenerationLimits.__struct_fields__:
-        if getattr(request.limits, name) != getattr(defaults, name):
-            yield name
+    limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
+    yield from (name for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True) if value != default)
     if isinstance(request.prompt, Conversation) and any(_is_detailed(m) for m in request.prompt.messages):
         yield "detail"
 

@@ -38,6 +38,7 @@ async def build_edited_prompt(
         shorter_prompt = await encode_prompt(
             backend, msgspec.structs.replace(request, prompt=edited_conversation), terms
         )
+        # Counted by rendering again: a template may drop old reasoning by itself, and then clearing it saves nothing.
         saved_tokens = len(encoded.ids) - len(shorter_prompt.ids)
         if saved_tokens < (edit.at_least if isinstance(edit, ClearToolResults) else 1):
             continue

@@ -77,8 +77,7 @@ class Detokenizer:
     """Incremental detokenizer that never releases part of a character.
 
     The joined texts equal `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
-    unless
-    they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
+    unless they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
     """
 
     __slots__ = ("_pending_bytes", "_skips_special", "_visible_ids", "_vocabulary")

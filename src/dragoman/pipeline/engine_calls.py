@@ -62,8 +62,7 @@ def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExcepti
     """The exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
 
     A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
-    outside
-    the running task comes from a coroutine that is being closed, as at process exit.
+    outside the running task comes from a coroutine that is being closed, as at process exit.
     """
     if isinstance(error, Exception):
         return error
@@ -116,6 +115,7 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
             except StopAsyncIteration:
                 return
             except TimeoutError:
+                # A TimeoutError of the engine itself is not ours: it passes as the engine's failure.
                 if not timeout.expired():
                     raise
                 raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
@@ -153,5 +153,6 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(report)
 
+    # Not anyio's or asyncio's threads: both are joined at exit, and loading a model can take minutes.
     Thread(target=run, name=run_in_daemon_thread.__name__, daemon=True).start()
     return await result

@@ -68,6 +68,7 @@ async def compile_grammar(
             answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
         )
 
+    # Schemas of tools can be megabytes, and their conversion must not stop the streams of this event loop.
     grammar = await anyio.to_thread.run_sync(compose_whole)
     if grammar is None:
         return None
@@ -153,6 +154,7 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
     try:
         check_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
+        # Each tool is compiled alone first: an error of the joined grammar could not be attributed to one of them.
         alone = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
         return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=alone))
     except RequestError as error:
@@ -181,6 +183,7 @@ async def _enforce(
     assert isinstance(tool, FunctionTool)
     if tool_is_strict:
         raise error
+    # The call itself stays enforced, name and JSON, so the client can still parse it.
     loose = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
     relaxed_form = CallForm(_build_pieces(format, loose, composed.param), composed.param, False)
     text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"

@@ -327,10 +327,13 @@ class ModelSlot:
         assert self.spec is not None
         async with self._fail_on_error():
             model = await run_in_daemon_thread(self.spec.load)
+            # Before the start, so that a lease of the first request already refers to this slot.
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
         self._ttl = self.spec.ttl
+        # Who waited for the load has a claim to the model until they have resumed: an eviction in between would make
+        # all of them wait for another load.
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
 
@@ -395,6 +398,7 @@ class ModelSlot:
     async def _fail_and_stop(self) -> None:
         self._mark_failed()
         try:
+            # A failed engine may hang in its own shutdown, and with it the health checks of this model.
             async with asyncio.timeout(FAILED_STOP_TIMEOUT):
                 await self.stop()
         except Exception:
@@ -418,6 +422,7 @@ class ModelSlot:
         if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
             self._n_failures = 0
         self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
+        # The backoff reaches its maximum long before; the bound only keeps the power a number that a float can hold.
         self._n_failures = min(self._n_failures + 1, 32)
         self.state = ModelState.FAILED
 

@@ -84,6 +84,7 @@ class Models:
             slot.on_change = self._notify_watchers
         names = [(name, slot) for slot in slots for name in (slot.name, *slot.aliases)]
         self._patterns = [(name, slot) for name, slot in names if is_name_pattern(name)]
+        # Reversed, so that of two models with one alias the first of the list is found.
         self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
 
     def replace_models(self, served: Sequence[ModelSlot | ModelSpec]) -> None:
@@ -112,12 +113,14 @@ class Models:
         load_task = self._loads.get(slot)
         if load_task is not None:
             await asyncio.wait([load_task])
+        # Polled: a slot has no event for "no generation runs", and a model that is retired is in no hurry.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
             await self._sleep(POLL_INTERVAL)
         await slot.retire()
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
         """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
+        # A shallow copy shares loads, locks and slots: a model that one key has loaded is loaded for all.
         view = copy.copy(self)
         view._permitted = permitted
         view._slots = tuple(slot for slot in self._slots if view._is_permitted(slot.name, *slot.aliases))
@@ -202,6 +205,7 @@ class Models:
 
     async def unload(self, slot: ModelSlot) -> None:
         """Unload a model on demand: at once if it is idle, else when its last request has finished."""
+        # Idle for 0 seconds has always passed, so a model in use is unloaded by the poll that finds it idle.
         slot.keep_for(0)
         async with self._load_lock:
             if slot.has_expired:
@@ -303,8 +307,10 @@ class Models:
                 log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
+        # Outside the lock: a download takes minutes, in which other models can be loaded.
         await slot.download()
         async with self._load_lock:
+            # It may have been loaded while this task waited for the lock.
             if slot.state is ModelState.UNLOADED:
                 await self._evict_for(slot)
                 await slot.load()
@@ -321,6 +327,7 @@ class Models:
                 raise EngineError(
                     f"The model `{new_slot.name}` needs more memory than --model-memory-limit allows for all."
                 )
+            # Idle models first, whenever they were used: waiting for a busy one can take as long as its longest answer.
             await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:

@@ -31,6 +31,8 @@ class DeliveryRounds:
         self._receivers.append(receiver)
 
     def _call_receivers(self) -> None:
+        # Swapped first: a receiver that causes new output is called in the next iteration, so that sockets get their
+        # turn.
         receivers, self._receivers = self._receivers, []
         for receive in receivers:
             receive()
@@ -58,6 +60,7 @@ class OutputQueue(Generic[T]):
             return
         if self._receiver is None or self._rounds is None:
             waiter.set_result(None)
+        # Later items of this round find the receiver scheduled already.
         elif len(self._items) == 1:
             self._rounds.schedule(self._receiver)
 
@@ -83,6 +86,8 @@ class OutputQueue(Generic[T]):
 
     def wait_for_items(self) -> asyncio.Future[None]:
         """A future that is done when the queue has items. No coroutine: it is awaited once per token."""
+        # A future is awaited once and not reusable. It is cheaper than an Event, which has a future and a queue of
+        # waiters.
         self._waiter = self._loop.create_future()
         if self._items:
             self._waiter.set_result(None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -33,8 +32,7 @@ ChoiceFactory = Callable[[int], ChoicePipeline]
 NO_IDS: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenJob:
+class TokenJob(msgspec.Struct, frozen=True):
     """One prompt for an engine of tokens: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
 
     generates_nothing: max_tokens is 0.
@@ -62,8 +60,7 @@ class TokenJob:
         return self.requests[0].prompt_logprobs is not None
 
 
-@dataclass(frozen=True, slots=True)
-class EventJob:
+class EventJob(msgspec.Struct, frozen=True):
     """One prompt for an engine of events.
 
     parses_reasoning: a parser of ours separates reasoning from the text.
@@ -98,6 +95,7 @@ async def prepare_job(
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     if terms.wait_for_start is not None:
         await terms.wait_for_start()
+    # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
@@ -179,8 +177,7 @@ def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None
     return StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
 
 
-@dataclass(frozen=True, slots=True)
-class _TokenPreparation:
+class _TokenPreparation(msgspec.Struct, frozen=True):
     """The steps from a request to a TokenJob, in the order in which `build_job` runs them."""
 
     model: ServedModel
@@ -261,8 +258,10 @@ class _TokenPreparation:
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
+            # Engines cannot generate nothing: the sequence is aborted when the prompt is in the cache.
             max_tokens=max(1, max_tokens),
             sampling=build_sampling(self.model, self.backend, request),
+            # The context may have reduced `max_tokens` below it; an engine would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
@@ -270,8 +269,10 @@ class _TokenPreparation:
             prompt_logprobs=request.prompt_logprobs,
             matcher=build_matcher(),
             grammar=None if grammar is None else grammar.text,
+            closes_at_limit=grammar is not None and self._closes_at_limit,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
+            # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,
@@ -284,11 +285,15 @@ class _TokenPreparation:
         """A function that builds the matcher of one choice."""
         if grammar is None:
             return lambda: None
-        closes = self.request.limits.close_at_limit
-        closes = self.terms.close_at_limit if closes is None else closes
-        if not closes or "close_at_limit" not in self.model.capabilities.parameters:
+        if not self._closes_at_limit:
             return grammar.build_matcher
         return partial(grammar.build_closing_matcher, self.backend.compiler.endings, max_tokens)
+
+    @property
+    def _closes_at_limit(self) -> bool:
+        closes = self.request.limits.close_at_limit
+        closes = self.terms.close_at_limit if closes is None else closes
+        return closes and "close_at_limit" in self.model.capabilities.parameters
 
     def _place_images(self, encoded: EncodedPrompt) -> tuple[PromptImage, ...]:
         vision = self.backend.vision

@@ -15,12 +15,11 @@ from msgspec import Meta
 from ..core.engine import check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
-from ..core.message import Audio, File, Image, Text, Tool
+from ..core.message import Audio, File, Image, InlineMedia, Message, Part, Text, Tool, ToolResult
 from ..core.request import Conversation, GenerateRequest
 from ..core.vision import ImageProcessor, PreparedImage
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .admission import CallTerms, iterate_parts
-from .images import extract_images
 from .models import TokenBackend
 
 T = TypeVar("T")
@@ -28,6 +27,8 @@ T = TypeVar("T")
 REUSED_IDS = "prompt_token_ids"
 """vLLM's field of `kv_transfer_params`."""
 
+# A template needs the places of images only; their data never passes through it.
+_EMPTY_IMAGE = Image(InlineMedia(b""))
 MAX_INLINE_CHARS = 4096
 """Longest prompt, in characters, that is encoded on the event loop: for these a thread switch costs more."""
 
@@ -145,6 +146,7 @@ async def render_conversation(
         RequestError: the template rejects the conversation, or an image cannot be decoded.
         Unsupported: there is no template.
     """
+    # As in OpenAI's API: with `none` the model does not see the tools, instead of being told not to use them.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     conversation, images = _extract_images(backend.vision, conversation)
     source = conversation.template.template
@@ -241,3 +243,45 @@ def truncate_prompt(encoded: EncodedPrompt, request: GenerateRequest, limit: int
     if max_ids < 0:
         max_ids = limit - max(1, min(request.limits.max_tokens or 1, limit - 1))
     return msgspec.structs.replace(encoded, ids=encoded.ids[-max_ids:])
+
+
+def extract_images(conversation: Conversation, placeholder: Text | None = None) -> tuple[Conversation, list[bytes]]:
+    """Return the conversation without image data, and the data in order.
+
+    placeholder: replaces each image.
+
+    Raises:
+        Unsupported: an image is given by URL and not as data.
+    """
+    if not any(_has_image(part) for message in conversation.messages for part in message.parts):
+        return conversation, []
+    image_data: list[bytes] = []
+    replacement = placeholder or _EMPTY_IMAGE
+    messages = tuple(_replace_message_images(message, image_data, replacement) for message in conversation.messages)
+    return msgspec.structs.replace(conversation, messages=messages), image_data
+
+
+def _has_image(part: Part) -> bool:
+    return isinstance(part, Image) or (isinstance(part, ToolResult) and any(map(_has_image, part.content)))
+
+
+def _replace_message_images(message: Message, image_data: list[bytes], replacement: Image | Text) -> Message:
+    return msgspec.structs.replace(
+        message, parts=tuple(_replace_image(part, image_data, replacement) for part in message.parts)
+    )
+
+
+def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Text) -> Part:
+    match part:
+        case Image(source=InlineMedia(data)):
+            image_data.append(data)
+            return replacement
+        case Image():
+            raise Unsupported("This engine accepts only images that are included in the request.", param="messages")
+        case ToolResult(content=content):
+            content_parts = tuple(
+                _replace_image(item, image_data, replacement) if isinstance(item, Image) else item for item in content
+            )
+            return ToolResult(part.call_id, content_parts, part.is_error)  # pyright: ignore[reportArgumentType]
+        case _:
+            return part

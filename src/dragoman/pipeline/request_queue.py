@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from ..core.errors import Overloaded, QueueFull
 
@@ -33,8 +34,7 @@ COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueShare:
+class QueueShare(Struct, frozen=True):
     """Who shares the engine with others.
 
     name: the key; empty where all requests share one queue.
@@ -132,6 +132,8 @@ class RequestQueue:
         self._slots = slots
         self._concurrency = slots if limits_concurrency else None
         self._owners: dict[str, _Owner] = {}
+        # Sums over the owners, of which there can be thousands.
+        self._n_waiting = self._n_pending = self._n_present = 0
         self._n_arrived = self._n_dispatched = self._n_running = 0
         self._fast_rejections = 0
         self._capacity: int | None = None
@@ -143,7 +145,7 @@ class RequestQueue:
     @property
     def n_held(self) -> int:
         """Requests that wait here, and that the engine does not know yet."""
-        return sum(len(owner.waiting) for owner in self._owners.values())
+        return self._n_waiting
 
     def check_capacity(self, share: QueueShare = ONE_QUEUE) -> None:
         """Raise Overloaded where a prompt of any length would be rejected. Cheap: call it before rendering."""
@@ -163,15 +165,21 @@ class RequestQueue:
         Raises:
             Overloaded: the queue is full, and its owner has no claim to the place of another request.
         """
+        # Found first, and only then removed: if there are not enough of them, the new request is rejected and none
+        # leaves.
         for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
             victim.wake()
         owner = self._find_owner(share)
         self._n_arrived += 1
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
+        # Nearly always an append: the order of arrival is the last part of the key.
         insort(owner.waiting, request, key=_get_order)
+        self._n_waiting += 1
         owner.n_present += 1
+        self._n_present += 1
         owner.n_pending += 1
+        self._n_pending += 1
         owner.pending_tokens += tokens
         self.waiting_tokens += tokens
         self._dispatch()
@@ -196,6 +204,7 @@ class RequestQueue:
                 return
             case _State.WAITING:
                 owner.waiting.remove(request)
+                self._n_waiting -= 1
                 self._leave_pending(request)
             case _State.DISPATCHED:
                 self._leave_pending(request)
@@ -203,13 +212,15 @@ class RequestQueue:
             case _State.RUNNING:
                 self._n_running -= 1
                 self._measure_capacity()
+        # The engine has less to do, so it may accept a request again; one that only waited here changes nothing for it.
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
+        self._n_present -= 1
         self._dispatch()
-        if not any(other.n_present for other in self._owners.values()):
+        if not self._n_present:
             # Nobody competes: service that was received before does not count.
             self._owners.clear()
 
@@ -226,24 +237,33 @@ class RequestQueue:
             owner = self._owners[share.name] = _Owner(share)
         owner.weight = share.weight  # It may have been changed.
         if not owner.n_present:
+            # Otherwise a key that was idle for an hour could take the engine for itself until the others had caught up.
             present = [other.served for other in self._owners.values() if other.n_present]
             owner.served = max(owner.served, min(present, default=0))
         return owner
 
     def _leave_pending(self, request: QueuedRequest) -> None:
         request.owner.n_pending -= 1
+        self._n_pending -= 1
         request.owner.pending_tokens -= request.tokens
         self.waiting_tokens -= request.tokens
 
     def _dispatch(self) -> None:
         """Pass requests to the engine, as many as may be there."""
-        while self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency:
-            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn, default=None)
-            if owner is None or (owner.name and self._n_dispatched >= self._compute_window()):
+        while self._n_waiting and (
+            self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency
+        ):
+            # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
+            # `served`.
+            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
+            if owner.name and self._n_dispatched >= self._compute_window():
                 return
             request = owner.waiting.pop(0)
+            self._n_waiting -= 1
             request.state = _State.DISPATCHED
             self._n_dispatched += 1
+            # Counted when it is dispatched: if it counted at its end, a key could pass on any number of requests before
+            # that.
             owner.serve(max(1, request.tokens))
             request.wake()
 
@@ -263,13 +283,14 @@ class RequestQueue:
         self._n_ended += 1
         if not self.n_held:
             self._capacity, self._peak, self._n_ended = None, self._n_running, 0
+        # As many requests have ended as ran, so the peak was measured over a whole generation of them.
         elif self._n_ended >= max(MIN_WINDOW, self._peak):
             self._capacity, self._peak, self._n_ended = self._peak, self._n_running, 0
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        n_pending = sum(owner.n_pending for owner in self._owners.values())
-        excess_requests = n_pending + 1 - self._compute_max_pending()
+        excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []
         if excess_requests <= 0 and excess_tokens <= 0:
@@ -288,8 +309,9 @@ class RequestQueue:
             candidates = (owner for owner in others if others[owner][0])
             greedy = max(candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None)
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
-                raise self._build_error(n_pending, is_tokens=unit == 2)
+                raise self._build_error(is_tokens=unit == 2)
             remaining = others[greedy]
+            # The last one: it has waited the shortest time for its place in this owner's order.
             victim = greedy.waiting[remaining[0] - 1]
             victims.append(victim)
             others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]
@@ -303,10 +325,10 @@ class RequestQueue:
             return max(self._max_requests, 1)
         return self._max_requests + max(0, self._slots - self._n_running)
 
-    def _build_error(self, n_pending: int, *, is_tokens: bool) -> Overloaded:
+    def _build_error(self, *, is_tokens: bool) -> Overloaded:
         if is_tokens:
             return Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
-        return QueueFull(f"{n_pending} requests are already queued; retry later.")
+        return QueueFull(f"{self._n_pending} requests are already queued; retry later.")
 
 
 def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
@@ -319,8 +341,7 @@ def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
     return is_background, owner.served, arrival
 
 
-@dataclass(frozen=True, slots=True)
-class QueueTicket:
+class QueueTicket(Struct, frozen=True):
     """What a prepared request needs to be enqueued. The fields are those of `RequestQueue.enqueue`."""
 
     queue: RequestQueue

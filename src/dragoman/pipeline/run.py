@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..core.events import Event
 from ..core.request import GenerateRequest
@@ -22,8 +23,7 @@ DirectRun = TokenRun | EventRun
 """A run to which a receiver can be attached."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedRun:
+class AdmittedRun(Struct, frozen=True):
     """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it cancels the call.
 
     batches: the events.

@@ -15,8 +15,7 @@ class StopStrings:
     """Ends a text at the first stop string in it.
 
     The first is the one that is complete first; of several that end at the same character the longest. The result does
-    not
-    depend on how the text is chunked. Text is held back only while it may be the start of a stop string.
+    not depend on how the text is chunked. Text is held back only while it may be the start of a stop string.
 
     stops: none is empty.
     includes_stop: the stop string stays in the text.

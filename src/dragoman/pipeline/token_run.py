@@ -174,6 +174,7 @@ class TokenRun:
         try:
             for request in job.requests:
                 self._engine.add(request, deliver)
+        # The engine's own queue may be shorter than ours. Whether it is full is known only by trying.
         except QueueFull:
             self._queue_was_full = True
             raise
@@ -212,6 +213,8 @@ class TokenRun:
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
+                # An engine in another process rejects after `add`.
+                self._queue_was_full = self._queue_was_full or isinstance(error, QueueFull)
             case Ended() if self._pending_outputs is None:
                 return self._handle_ended(output)
             case WeightVersionSet(id, version) if self._pending_outputs is None:
@@ -270,6 +273,7 @@ class TokenRun:
             return self._finish_empty()
         choice.n_sampled += 1
         delta = choice.assembler.feed(token, score)
+        # The token ends in the middle of a character or of a possible control token: its text comes with a later one.
         if delta is None:
             return []
         events = pipeline.feed(delta)
@@ -282,8 +286,10 @@ class TokenRun:
         choice = self._find_choice(end.id)
         if choice.pipeline.has_finished:
             return []
+        # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
         stop = None if end.stop in self._eos else end.stop
-        if end.reason is FinishReason.STOP and choice.was_closed:
+        # The grammar was brought to an end because of the limit, so the answer is cut, although it is valid.
+        if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):
             return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
         return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
 

@@ -44,6 +44,7 @@ async def build_fitting_prompt(
         shorter_prompt = await encode_prompt(backend, _drop_messages(request, prompt, dropped), terms)
         return msgspec.structs.replace(shorter_prompt, n_dropped=len(dropped), applied_edits=encoded.applied_edits)
 
+    # By bisection: each try renders and tokenizes the conversation, so a linear search would be quadratic.
     low, high = 1, len(turns)
     while low < high:
         middle = (low + high) // 2
@@ -76,6 +77,7 @@ def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
         if message.role in (Role.SYSTEM, Role.DEVELOPER):
             continue
         turn = turns[-1] if turns and index < last_question and message.role is not Role.USER else None
+        # A result without its call, or the reverse, is an error for most templates, so both leave together.
         for part in message.parts:
             if isinstance(part, ToolResult):
                 turn = turn_of_call.get(part.call_id, turn)

@@ -43,6 +43,7 @@ class ControlTokens:
         match = self._name_pattern.search(text)
         while match is not None:
             yield match.start()
+            # From the next character, not behind the name: `finditer` would miss one that overlaps it.
             match = self._name_pattern.search(text, match.start() + 1)
 
     def find_first_characters(self, text: str) -> Iterator[int]:
@@ -115,6 +116,8 @@ class ControlTokenBreaker:
             cuts = self._find_completed_cuts(text)
         else:
             cuts = self._find_name_cuts(text) | self._find_border_cuts(text) | self._find_completed_cuts(text)
+        if not cuts:
+            return text
         return self._break_char.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
 
     def _find_name_cuts(self, text: str) -> set[int]:

@@ -2,8 +2,7 @@
 I/O.
 
 The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against llama.cpp, since a GGUF file does
-not
-describe its tokenizer completely.
+not describe its tokenizer completely.
 """
 
 from __future__ import annotations

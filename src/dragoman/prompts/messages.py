@@ -41,8 +41,7 @@ class MessageOptions(msgspec.Struct, frozen=True):
 
     features: what the template supports.
     reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
-    are
-    broken as control tokens in user text, so the split is done here.
+    are broken as control tokens in user text, so the split is done here.
     allows_images: images are passed on as `{"type": "image"}`; otherwise they raise Unsupported, as other media do.
     """
 
@@ -168,6 +167,8 @@ class _MessageConverter:
 
     def _check_text(self, parts: Sequence[Part]) -> None:
         for part in parts:
+            if isinstance(part, (Text, Refusal, Reasoning)):
+                continue
             if self._convert_part(part).keys() == {"type"}:
                 raise Unsupported("The chat template of this model supports only text.", param="messages")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +27,8 @@ from .token_replay import SampledPrefixes
 from .tokenizer import HfTokenizer
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
+_NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
+"""How the first of them, up to U+FDEF, begin in UTF-8 and as escapes of JSON, however deeply it is nested."""
 _MAX_TAIL_CHARS = 64
 
 
@@ -90,6 +93,8 @@ class Renderer:
     def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
         control_tokens, features = tokenizer.control_tokens, template.features
+        source = template.source.encode("utf-8", "surrogatepass")
+        self._has_noncharacters = any(start in source for start in _NONCHARACTER_STARTS)
         self._completable = control_tokens.find_completed_names(features.literals)
         self._reasoning_markers = frozenset(
             marker for marker in features.split_separators & control_tokens.names if "/" in marker
@@ -149,22 +154,16 @@ class Renderer:
         reading = MessageOptions(self._template.features, self._reasoning_markers, allows_images=pictures is not None)
         visible_tools = conversation.tools if tools is None else tools
         values = _TemplateValues(self._template, reading, conversation, visible_tools)
-        texts = values.collect_texts()
-        # Two characters that occur nowhere in the texts, not even as JSON escapes.
-        joined_text = " ".join([*texts, self._template.source])
-        unused_chars = (
-            char
-            for char in map(chr, _NONCHARACTERS)
-            if char not in joined_text and _escape_char(char) not in joined_text
-        )
-        chosen = [char for char, _ in zip(unused_chars, range(2), strict=False)]
-        if len(chosen) < 2:
-            raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
-        mark, sign = chosen[0], chosen[1]
+        encoded = _encode_conversation(conversation)
+        # Nearly no conversation has a noncharacter or an escape in it: the others are taken apart.
+        if self._has_noncharacters or any(start in encoded for start in _NONCHARACTER_STARTS):
+            mark, sign = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
+        else:
+            mark, sign = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
         marker = ControlTokenBreaker(
             self._tokenizer.control_tokens, mark, self._completable, breaks_all_starts=reading.features.replaces_text
         )
-        prompt = _Prompt(values.build_all(marker.break_text), now, _estimate_size(conversation), mark)
+        prompt = _Prompt(values.build_all(marker.break_text), now, len(encoded), mark)
         options = conversation.template
         if options.continue_final_message:
             _check_final_message(conversation.messages, options.add_generation_prompt)
@@ -196,6 +195,7 @@ class _TemplateValues:
         variables_set: JsonDict = {}
         if reasoning.enabled is not None:
             variables = template.features.variables
+            # DeepSeek's and Granite's templates call the switch `thinking`, most others as Qwen3 does.
             variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
                 reasoning.enabled
             )
@@ -268,6 +268,8 @@ class _Prompt:
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
+        # The blank behind the marker tells whether the template trims the message: then its own blanks would be gone
+        # too.
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
@@ -275,6 +277,7 @@ class _Prompt:
         """The end of the text that is missing in the same prompt with these changes."""
         try:
             shorter_text = yield from self._render_text(changes)
+        # The template may not accept the shorter conversation, such as one that ends with the assistant.
         except RequestError:
             shorter_text = text
         return (
@@ -286,16 +289,27 @@ class _Prompt:
     def _render_text(self, changes: JsonDict) -> Steps[str]:
         values = {**self._values, "add_generation_prompt": False, **changes}
         text = yield Rendering(values, self._now, self._n_chars)
-        return text.replace(_escape_char(self._break_char), self._break_char)
+        # `tojson` of a template may have escaped it.
+        return text.replace(_escape_char(self._break_char), self._break_char) if "\\u" in text else text
 
 
-def _estimate_size(conversation: Conversation) -> int:
-    """Estimate the characters of a conversation."""
+def _encode_conversation(conversation: Conversation) -> bytes:
+    """All that a template can be given, as JSON."""
     try:
-        return len(msgspec.json.encode(conversation))
+        return msgspec.json.encode(conversation)
     except UnicodeEncodeError as error:
         message = "The messages are not valid Unicode: they contain an unpaired surrogate."
         raise RequestError(message, param="messages") from error
+
+
+def _choose_unused_chars(texts: str) -> tuple[str, str]:
+    """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
+    # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66 exist to choose from.
+    unused_chars = (char for char in map(chr, _NONCHARACTERS) if char not in texts and _escape_char(char) not in texts)
+    chosen = tuple(islice(unused_chars, 2))
+    if len(chosen) < 2:
+        raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
+    return chosen[0], chosen[1]
 
 
 def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:

@@ -55,6 +55,7 @@ class Budget:
         self._steps -= 1
         if self._steps < 0:
             raise BudgetExceeded("it takes too many steps")
+        # Reading the clock costs more than a step, so it is read every 256 steps.
         if self._steps & 0xFF == 0 and self._clock() > self._deadline:
             raise BudgetExceeded(f"it takes longer than {self._seconds:g} seconds")
 
@@ -106,6 +107,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters.update(filters)
         names: dict[str, Value] = {"raise_exception": _raise_exception, "namespace": _Namespace}
         self.globals.update(names)
+        # It generates any amount of text from one call.
         self.globals.pop("lipsum")
 
     def parse_with_hooks(self, source: str) -> nodes.Template:
@@ -114,6 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def build_template(self, code: CodeType) -> SandboxedTemplate:
         """A template with an environment of its own, for one rendering at a time."""
+        # An overlay shares filters and globals but has a budget of its own, so that renderings can run in parallel.
         environment = self.overlay()
         return SandboxedTemplate(
             environment, jinja2.Template.from_code(environment, code, environment.make_globals(None))
@@ -172,6 +175,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 self.budget.spend_chars(len(owner) * len(items))
             case (("format" | "format_map"), _):
                 _check_format(owner)
+            # Its result grows with the product of the tab size and the number of tabs.
             case "expandtabs", _:
                 raise BudgetExceeded("expandtabs is not allowed")
             case _:

@@ -1,8 +1,7 @@
 """A Hugging Face `tokenizer.json` as the core's Tokenizer. Knows no templates, models or requests.
 
 Two tokenizers are built from one file: the complete one, and one without control tokens, so that no user text can
-become
-a control token.
+become a control token.
 """
 
 from __future__ import annotations
@@ -97,7 +96,10 @@ class HfTokenizer:
             vocabulary.build_byte_reader(tokenizer_data) if generates else vocabulary.build_name_reader(tokenizer_data)
         )
         self._full_tokenizer = _build_tokenizer(tokenizer_data)
-        added_tokens = _assign_ids(vocabulary.read_added_tokens(tokenizer_data), self._full_tokenizer)
+        # The library's ids may differ from the file's.
+        added = vocabulary.read_added_tokens(tokenizer_data)
+        ids = ((token, self._full_tokenizer.token_to_id(token.content)) for token in added)
+        added_tokens = tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
         control_tokens = tuple(token for token in added_tokens if token.is_control)
         plain_data = vocabulary.hide_controls(tokenizer_data, control_tokens, token_hex(8))
         inner_data = vocabulary.disable_prepending(plain_data)
@@ -162,10 +164,8 @@ class HfTokenizer:
         """Encode text in which names of control tokens count, except those that contain a break character.
 
         Break characters are removed. A control token of one character does not count behind one. Text without them is
-        encoded
-        as in transformers, unless the vocabulary's model could form a control token from text that merely normalises to
-        its
-        name.
+        encoded as in transformers, unless the vocabulary's model could form a control token from text that merely
+        normalises to its name.
 
         sampled_prefixes: texts between control tokens that get their sampled ids.
         cache_owner: whose cached ids a long prompt may use; None for no cache.
@@ -272,12 +272,6 @@ def _split_around(
     """The ids before those of a source, and after them."""
     positions = [position for position, token_source in enumerate(sources) if token_source == source]
     return (tuple(ids[: positions[0]]), tuple(ids[positions[-1] + 1 :])) if positions else (tuple(ids), ())
-
-
-def _assign_ids(added: Sequence[AddedToken], tokenizer: tokenizers.Tokenizer) -> tuple[AddedToken, ...]:
-    """The added tokens with the library's ids, which may differ from the file's."""
-    ids = ((token, tokenizer.token_to_id(token.content)) for token in added)
-    return tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
 
 
 def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:

@@ -2,8 +2,7 @@
 
 Control tokens are the added tokens that no text may become. An added token of blanks only, or of one character and not
 marked special, is none: vocabularies add runs of spaces and single characters as plain text, and without them text
-would
-be tokenised unlike in training.
+would be tokenised unlike in training.
 """
 
 from __future__ import annotations

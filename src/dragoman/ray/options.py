@@ -77,7 +77,7 @@ def check_settings(settings: Settings, *, is_exposed: bool) -> None:
     """Raise SettingsError for what Ray's proxy does in the server's place. is_exposed: as in `build_application`."""
     if settings.instances.items:
         raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
-    if settings.workers > 1:
+    if settings.is_multiprocess:
         raise SettingsError("workers: each replica is one process; set `replicas` of `ray`")
     for name, value in (("uds", settings.uds), ("ssl_certfile", settings.ssl_certfile)):
         if value is not None:

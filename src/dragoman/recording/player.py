@@ -26,8 +26,7 @@ class Player:
     time_scale: 10 is ten times as fast, infinity is without delays.
 
     A request that was recorded several times gets the responses in order, then again from the first one. Exchanges that
-    the
-    client aborted are not replayed.
+    the client aborted are not replayed.
     """
 
     def __init__(

@@ -1,12 +1,16 @@
 """A recording reverse proxy: forwards bytes as they arrive, and records them with their times.
 
 Requests (API keys included) and responses are forwarded unchanged, except for hop-by-hop headers and Accept-Encoding:
-responses are requested uncompressed so that the recording is readable. Recording delays no token.
+responses are requested uncompressed so that the recording is readable. Recording delays no token: a thread of its own
+writes the file.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal, Protocol
 
 import anyio
@@ -15,9 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from ..core.errors import RequestError
 from .cassette import (
+    VERSION,
+    CassetteHeader,
     RecordedChunk,
     RecordedExchange,
     encode_data,
+    encode_line,
     filter_request_headers,
     filter_response_headers,
     redact_query,
@@ -183,3 +190,29 @@ def _parse_connection_header(connection: str) -> set[str]:
 
 def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
     return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs]
+
+
+class CassetteWriter:
+    """Appends exchanges to a file; each is flushed before the next one is written. Must be closed."""
+
+    def __init__(self, path: Path, upstream: str) -> None:
+        self._file = path.open("ab")
+        self._queue: SimpleQueue[RecordedExchange | None] = SimpleQueue()
+        self._file.write(encode_line(CassetteHeader(VERSION, upstream)))
+        self._thread = threading.Thread(target=self._write_queued, name="recording", daemon=True)
+        self._thread.start()
+
+    def put(self, exchange: RecordedExchange) -> None:
+        """Queue an exchange; never blocks."""
+        self._queue.put(exchange)
+
+    def close(self) -> None:
+        """Write all queued exchanges and close the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _write_queued(self) -> None:
+        while (exchange := self._queue.get()) is not None:
+            self._file.write(encode_line(exchange))
+            self._file.flush()

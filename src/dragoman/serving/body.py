@@ -41,6 +41,7 @@ class BodyMemoryShare:
         Raises:
             Overloaded: the budget is exhausted.
         """
+        # A single body may exceed the budget while no other is in flight, so that the limit of a body alone decides.
         budget, used_by_others = self._budget, self._budget.used - self._reserved
         if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
             raise Overloaded("The memory for request bodies is exhausted; retry later.")

@@ -7,10 +7,11 @@ Pure ASGI: no middleware wraps `send`, so streamed tokens incur no overhead.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import ceil
 
 import msgspec
@@ -25,7 +26,7 @@ from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
-from .context import RequestRecord
+from .context import RequestHeaders, RequestRecord
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
@@ -50,8 +51,7 @@ WARNINGS_HEADER = "x-dragoman-warnings"
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """An HTTP request as a handler sees it.
 
     envelope: the format of its errors.
@@ -74,7 +74,7 @@ class HttpRequest:
     path: str
     body_memory: BodyMemoryShare
     client: tuple[str, int] | None = None
-    record: RequestRecord = field(default_factory=RequestRecord)
+    record: RequestRecord = msgspec.field(default_factory=RequestRecord)
 
     @property
     def client_host(self) -> str | None:
@@ -274,7 +274,9 @@ class Endpoint:
             raise MethodNotAllowed(message, allowed=allowed)
         http.record.owner = caller.owner
         try:
-            return await handler(replace(http, caller=caller, service=restrict_service(self._service, caller)))
+            return await handler(
+                msgspec.structs.replace(http, caller=caller, service=restrict_service(self._service, caller))
+            )
         finally:
             # The body is no longer needed while the response is sent.
             http.body_memory.release()
@@ -381,7 +383,7 @@ def build_http_request(
     scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, envelope: ErrorEnvelope
 ) -> HttpRequest:
     """Build the request before authentication, with an anonymous caller."""
-    headers = Headers(scope=scope)
+    headers = RequestHeaders(scope)
     client_id = headers.get("x-request-id", "")
     return HttpRequest(
         service,
@@ -427,7 +429,7 @@ def restrict_service(service: Service, caller: Caller) -> Service:
     tenant = service.tenancy.keyring.peek_tenant(caller.owner)
     if tenant is None or not tenant.models:
         return service
-    return replace(service, models=service.models.restrict(tenant.models))
+    return dataclasses.replace(service, models=service.models.restrict(tenant.models))
 
 
 def build_response(
@@ -435,13 +437,13 @@ def build_response(
 ) -> Responder | CompleteResponse:
     """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
     if isinstance(result, CompleteResponse):
-        return result if with_body else replace(result, body=b"")
+        return result if with_body else dataclasses.replace(result, body=b"")
     if isinstance(result, Responder):
         if isinstance(result, ReplayResponder):
             result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
-        http, result = replace(http, envelope=result.envelope), result.error
+        http, result = msgspec.structs.replace(http, envelope=result.envelope), result.error
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.

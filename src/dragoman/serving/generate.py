@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from ..core.engine import PromptCounter
@@ -50,8 +50,7 @@ EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 NO_BUFFERING_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedCall:
+class AdmittedCall(msgspec.Struct, frozen=True):
     """An admitted call.
 
     warnings: everything that the parser and the engine ignore.
@@ -97,6 +96,7 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     try:
         return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
     except RequestError as error:
+        # The reader has named the field in the dialect's own words; translating the name again could change it.
         error.is_translated = True
         raise
 
@@ -107,9 +107,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
     # The models, and those that the caller may use, can change.
-    return msgspec.structs.replace(
-        generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default
-    )
+    return replace(generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default)
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -168,6 +166,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
         try:
             await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
         except RequestError:
+            # The engine has not begun, but the queue in front of it already has this request.
             await admitted.run.batches.aclose()
             raise
         # From here on the batches hold the observer.
@@ -357,7 +356,7 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
     if not any(directives.values()):
         return request
-    return msgspec.structs.replace(request, extras=msgspec.structs.replace(request.extras, **directives))
+    return replace(request, extras=replace(request.extras, **directives))
 
 
 def _read_json_header(headers: Headers, name: str) -> str | None:
@@ -378,9 +377,9 @@ def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel,
     """Replace an alias by the model's own name, set the adapter, and lower the priority of background requests."""
     extras = request.extras
     if name != model.name:
-        extras = msgspec.structs.replace(extras, lora=msgspec.json.encode(name).decode())
+        extras = replace(extras, lora=msgspec.json.encode(name).decode())
     priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
     # Nearly always: no copy of the request is made.
     if request.model == name and request.priority == priority and extras is request.extras:
         return request
-    return msgspec.structs.replace(request, model=name, priority=priority, extras=extras)
+    return replace(request, model=name, priority=priority, extras=extras)

@@ -7,6 +7,7 @@ malformed Host reached decisions. Here a Host is well formed and allowed, or the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from starlette.datastructures import Headers
 
@@ -49,14 +50,17 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     """
     hosts = headers.getlist("host")
     # Of two Hosts, a proxy and this server could each believe a different one.
-    if len(hosts) != 1 or not _is_well_formed(hosts[0]):
+    name = _read_name(hosts[0]) if len(hosts) == 1 else None
+    if name is None:
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
-    if "*" in allowed:
-        return
-    # The port is not compared: forwarding changes it.
-    name = _strip_port(hosts[0]).lower()
-    if name not in allowed and not is_loopback(name.strip("[]")):
+    if "*" not in allowed and name not in allowed and not is_loopback(name.strip("[]")):
         raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")
+
+
+@lru_cache(maxsize=256)  # The clients of a server send few different ones.
+def _read_name(host: str) -> str | None:
+    """The name in lower case, without the port, which forwarding changes; None for a malformed header."""
+    return _strip_port(host).lower() if _is_well_formed(host) else None
 
 
 def _strip_port(host: str) -> str:

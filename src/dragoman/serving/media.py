@@ -88,6 +88,8 @@ class MediaResolver:
                 pending[medium] = f"messages[{index}].content"
         if images > MAX_IMAGES:
             raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
+        if not pending and not unreadable_files:
+            return conversation
         # Only an engine of events, such as an upstream, can take a URL; a token engine needs the pixels.
         passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
         replacements: dict[Medium, Medium | Text] = {}
@@ -122,6 +124,7 @@ class MediaResolver:
                 raise RequestError(message, param=param, code="image_too_large")
             return resolved
 
+        # Keyed by the medium: an image that occurs in several messages is fetched once.
         tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
         try:
             await asyncio.gather(*tasks.values())

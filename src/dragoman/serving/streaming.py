@@ -317,6 +317,7 @@ class GenerationResponder(Responder):
         """Each batch of events becomes one write."""
         send, run = self._send, self._run
         if run is not None and self._direct is not None:
+            # From now on the engine's step writes to the socket by itself, while this coroutine stays suspended.
             run.attach(self)
         async for batch in self._batches:
             if self._add_warnings is not None:

@@ -199,12 +199,23 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         int,
         Option(
             "Server",
-            "Number of processes that serve the port, each with its own engine; for upstreams, `scripted`, `sim`, "
-            "`tiny` and encoders. Limits of connections, queues and bodies apply to each.",
+            "Number of processes that serve the port. With upstreams, `scripted`, `sim`, `tiny` and encoders each has "
+            "its own engine; with transformers, mlx-lm and llama.cpp all share one engine process. Limits of "
+            "connections, queues and bodies apply to each.",
             minimum=1,
             maximum=1024,
         ),
     ] = 1
+    api_server_count: Annotated[
+        int | None,
+        Option(
+            "Server",
+            "Number of processes that serve the port in front of one engine process (vLLM's option). As --workers with "
+            "an engine that exists once, and for `tiny` too.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = None
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
     ] = 16384
@@ -626,6 +637,11 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None,
         Option("Server", "TOML or YAML configuration file; its keys are the option names."),
     ] = None
+
+    @property
+    def is_multiprocess(self) -> bool:
+        """Whether a supervisor starts processes that serve the port."""
+        return self.workers > 1 or self.api_server_count is not None
 
     def for_entry(self, entry: ModelEntry) -> Settings:
         """The settings of one of several models: its overrides over these."""

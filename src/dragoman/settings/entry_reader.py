@@ -1,6 +1,5 @@
 """Parses `models` of a server with several models, and `instances` of a process with several servers: the settings
-that
-apply to one of them only.
+that apply to one of them only.
 """
 
 from __future__ import annotations

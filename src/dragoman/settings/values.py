@@ -21,7 +21,9 @@ def read_value(field: SettingField, raw: object) -> object:
     if field.is_list:
         return _read_list(field, raw)
     if field.choices:
-        return _read_choice(field, raw)
+        if raw not in field.choices:
+            raise ValueError(f"must be one of {', '.join(field.choices)}, not {_shorten_repr(raw)}")
+        return raw
     if field.kind is int:
         return _check_bounds(field, _read_int(raw, allows_size_suffix=field.option.allows_size_suffix))
     if field.kind is float:
@@ -37,12 +39,6 @@ def read_value(field: SettingField, raw: object) -> object:
         Secret: _read_secret,
     }
     return readers.get(field.kind, _read_text)(raw)
-
-
-def _read_choice(field: SettingField, raw: object) -> object:
-    if raw not in field.choices:
-        raise ValueError(f"must be one of {', '.join(field.choices)}, not {_shorten_repr(raw)}")
-    return raw
 
 
 def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:

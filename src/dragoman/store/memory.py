@@ -90,6 +90,8 @@ class MemoryStore:
         hops = [stored.record]
         while hops[-1].parent is not None:
             parent = self._find_live(replace(key, id=hops[-1].parent))
+            # A parent is always older. One that is not was deleted and created again under the same id: it is no
+            # ancestor.
             if parent is None or parent.record.position >= hops[-1].position:
                 break
             hops.append(parent.record)
@@ -216,6 +218,7 @@ class MemoryStore:
 
         def restore() -> None:
             stored.ids[change.series, change.id] = position
+            # A dict keeps the order of insertion, so an entry that comes back must be sorted in again.
             restored = sorted((*series.items(), (position, removed)))
             series.clear()
             series.update(restored)
@@ -279,6 +282,7 @@ def _is_evictable(stored: _StoredRecord) -> bool:
 
 
 def _add_entry(stored: _StoredRecord, name: str, series: dict[int, SeriesEntry], item: Item) -> Undo:
+    # After the last entry that is left, as the SQL stores compute it.
     position = next(reversed(series), -1) + 1
     series[position] = SeriesEntry(position, item.body, item.id)
     if item.id is not None:

@@ -140,8 +140,7 @@ class PostgresStore(SqlStore):
     async def _is_alive(self, run: str) -> bool:
         async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
             # Held for this transaction only. Two processes that check at once can block each other and both see a live
-            # run;
-            # the next check corrects that.
+            # run; the next check corrects that.
             return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
 
     async def _read(self, steps: sql.Steps[T]) -> T:

@@ -71,9 +71,11 @@ def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
 
 _RECORD = "position, version, created, state, body, parent, run, expires, pinned"
 _KEY = "owner = $1 AND kind = $2 AND id = $3"
+# Expired records are filtered in every read, so that they are gone at once although `clean` removes them later.
 _LIVE = "(expires IS NULL OR expires > $4) AND (pinned = 1 OR run IS NOT NULL OR touched > $5)"
 
 _GET = f"SELECT {_RECORD} FROM dragoman_records WHERE {_KEY} AND {_LIVE}"
+# An UPDATE, because SQLite has no SELECT ... FOR UPDATE: it takes the lock, counts as use and reads, in one statement.
 _LOCK_RECORD = f"""UPDATE dragoman_records SET touched = $4 WHERE {_KEY} AND {_LIVE}
     RETURNING position, state, version, length(body), pinned"""
 _INSERT = """INSERT INTO dragoman_records
@@ -89,6 +91,7 @@ _LAST_POSITION = "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE
 _APPEND = """INSERT INTO dragoman_entries (record, series, position, id, body) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (record, series, id) DO NOTHING RETURNING position"""
 _REMOVE = "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING length(body)"
+# PostgreSQL sums bigints to numeric, which the driver returns as a Decimal.
 _PINNED_BYTES = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
 # A parent is always older than its child (r.position < hop.position), so there are no cycles.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
@@ -116,6 +119,7 @@ _RUNS = "SELECT DISTINCT run FROM dragoman_records WHERE run IS NOT NULL"
 _RECORDS_OF_RUN = (
     f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = $2 ORDER BY position LIMIT $3"
 )
+# Times are written late and by several processes: an older one must not overwrite a newer one.
 _TOUCH = "UPDATE dragoman_records SET touched = $1 WHERE position = $2 AND touched < $1"
 _EXPIRED = """DELETE FROM dragoman_records WHERE position IN (SELECT position FROM dragoman_records
     WHERE expires <= $1 OR (pinned = 0 AND run IS NULL AND touched <= $2) LIMIT $3) RETURNING position"""
@@ -152,8 +156,10 @@ def _put(change: Put, bounds: Bounds, now: float) -> Steps[None]:
     pinned = int(change.pinned)
     fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
     if not (yield _INSERT, (*key, *fields, now, len(change.body))):
+        # The key exists, also if the record has expired: it is free again when `clean` has removed it.
         rows = yield _STATE, key
         raise CommitConflict(change, rows[0][0] if rows else None)
+    # Checked after the insert, within the transaction: two commits that both fit alone cannot both pass.
     yield from _check_pinned_bytes(pinned, len(change.body), bounds)
 
 

@@ -65,6 +65,7 @@ class SqliteStore(SqlStore):
             StoreUnavailable: it cannot be opened, or its schema is of a newer version.
         """
         loop = asyncio.get_running_loop()
+        # In WAL mode readers never wait for the writer, and reads are short: two threads are enough.
         self._reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._thread_state = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
@@ -83,6 +84,7 @@ class SqliteStore(SqlStore):
         # Only times of last use would be lost.
         with suppress(StoreUnavailable):
             await writer.write(lambda connection: run_steps(connection, sql.touch(touches)))
+        # In a thread: joining the writer blocks until its last commit is on disk.
         await asyncio.to_thread(writer.stop)
         await asyncio.to_thread(self._reader_pool.shutdown)
         for connection in self._reader_connections:
@@ -150,6 +152,7 @@ class SqliteStore(SqlStore):
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnavailable(f"The store {self._path} is on a file system where SQLite cannot keep a WAL.")
+        # Two processes may open a new file at once; the second one waits here and then finds the version migrated.
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
@@ -170,6 +173,8 @@ class SqliteStore(SqlStore):
             # The first statement reads the file and fails here if it is not a database.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
+            # Deleted conversations must not be readable in the file's free space, as far as that costs no additional
+            # write.
             connection.execute("PRAGMA secure_delete = FAST")
         except BaseException:
             connection.close()
@@ -185,6 +190,7 @@ class SqliteStore(SqlStore):
         if connection is None:
             connection = self._connect()
             self._reader_connections.append(connection)
+            # A reader can never write, whatever statement a bug passes to it.
             connection.execute("PRAGMA query_only = ON")
             self._thread_state.connection = connection
         return connection

@@ -62,6 +62,7 @@ class _WriteJob:
         connection.execute("SAVEPOINT job")
         try:
             self._result = self._work(connection)
+        # After a disk error SQLite may have rolled the transaction back by itself, and the savepoint with it.
         except sqlite3.Error:
             raise
         except Exception as error:
@@ -70,6 +71,7 @@ class _WriteJob:
         connection.execute("RELEASE job")
 
     def resolve(self) -> None:
+        # Its request was cancelled while the write was under way. What is on disk stays.
         if self._future.done():
             return
         if self.error is not None:
@@ -107,12 +109,15 @@ class GroupWriter:
         is_closing = False
         while not is_closing:
             group = [self._queue.get()]
+            # One fsync then serves all of them. A slow disk forms larger groups by itself, so there is no delay to
+            # tune.
             while len(group) < _MAX_GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             jobs = [job for job in group if job is not None]
             is_closing = len(jobs) < len(group)
             if jobs:
                 self._write_group(jobs)
+                # One wake-up of the event loop for the group, not one for each commit.
                 self._loop.call_soon_threadsafe(_resolve_jobs, jobs)
 
     def _write_group(self, jobs: list[_WriteJob]) -> None:

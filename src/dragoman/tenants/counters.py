@@ -120,6 +120,7 @@ class Counter:
     def advance(self, demand: Demand, now: int) -> None:
         """Refill the counter, or begin a budget anew."""
         if demand.until:
+            # A later end is the next day or month: the budget begins anew, whatever was used of the last one.
             if demand.until > self.until:
                 self.used, self.until = 0, demand.until
             if demand.until == self.until:
@@ -194,12 +195,14 @@ def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | 
     unmet = [
         _build_unmet(demand, found) for demand, found in zip(demands, used, strict=True) if not is_met(demand, found)
     ]
+    # A client that waits for the shorter one would only be rejected again.
     return max(unmet, key=lambda each: (each.demand.until, each.retry_after), default=None)
 
 
 def build_state(demand: Demand, used: int) -> CounterState:
     scale = demand.scale
     remaining = max(0, (demand.limit * scale - used) // scale)
+    # `used` is in units times the period, so this is already in microseconds; rounded up, as is every wait.
     reset_after = -(-used // demand.limit) if demand.period else 0
     return CounterState(demand.counter, demand.limit, -(-used // scale), remaining, reset_after)
 

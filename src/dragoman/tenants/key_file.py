@@ -121,6 +121,7 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
 def _with_id(name: str, tenant: Tenant) -> Tenant:
     if tenant.id:
         return tenant
+    # A file without ids must give the same ones after every restart: they own what is stored.
     id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
     return msgspec.structs.replace(tenant, id=id)
 
@@ -174,6 +175,8 @@ def edit_key_file(
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
+                # Renaming alone may survive a power failure without the content, and an empty file would lock everybody
+                # out.
                 os.fsync(file.fileno())
             os.chmod(temporary, mode)
             os.replace(temporary, path)
@@ -209,7 +212,10 @@ def _lock(path: Path) -> Generator[None]:
         yield
         return
     with open(
-        path.with_name(f".{path.name}.lock"), "a", opener=lambda name, flags: os.open(name, flags, 0o600)
+        # A file of its own: the key file itself is replaced, and a lock would stay with the file that was there before.
+        path.with_name(f".{path.name}.lock"),
+        "a",
+        opener=lambda name, flags: os.open(name, flags, 0o600),
     ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError  # pyright: ignore
 from .counters import MAX_CLOCK_STEP, Demand
 from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, OperationOutcome
 
+# The part in braces is the hash tag: a script may touch only keys of one slot (Redis Cluster specification).
 PREFIX = "dragoman:{limits}"
 RETENTION = 7 * 86400
 """Seconds for which the counters of a key that is not used are stored at least."""

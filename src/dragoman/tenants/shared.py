@@ -144,6 +144,7 @@ def apply_batch(
     now: microseconds of Unix time.
     """
     own = holders.get(batch.holder)
+    # It was applied before and its response was lost: applied again, it would take everything twice.
     if own is not None and own.seq >= batch.seq:
         return BatchResult(BatchStatus.REPEATED)
     if batch.seq > 1 and (own is None or own.expires <= now):
@@ -154,6 +155,7 @@ def apply_batch(
         known = holders.get(former)
         if known is not None and known.seq >= seq:
             redo = ()
+        # The number is recorded, so that the former batch is rejected if it arrives only now.
         holders[former] = Holder(now, seq)
     holders[batch.holder] = Holder(now + batch.lease, batch.seq)
     for id in [id for id, holder in holders.items() if holder.expires <= now - HOLDER_RETENTION]:
@@ -305,6 +307,8 @@ class SharedCounters:
         if self.is_failing:
             event, wait = self._retry, RETRY_INTERVAL
         else:
+            # A third of the lease, so that a renewal that was late or failed can be repeated before others take the
+            # places.
             event, wait = self._wake, self._lease / 3 if self._places.total() else None
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -334,6 +338,7 @@ class SharedCounters:
             self._accept(batch, takes, result.outcomes)
         else:
             # The process was suspended for longer than its lease, or the store was emptied. Nothing was applied.
+            # Takes go back to the head of the queue: they came before all that were queued meanwhile.
             self._takes[:0] = takes
             self._recover(None, [each for each in batch.operations if each.is_forced])
         return True
@@ -349,14 +354,12 @@ class SharedCounters:
             del self._adds[add.key, add.demands[0].counter]
         takes, self._takes = self._takes[:MAX_BATCH], self._takes[MAX_BATCH:]
         gives_places = any(add.demands[0].is_hold for add in adds)
-        if not self._places.total() and not gives_places and self._is_idle():
+        is_idle = self._read_clock() - self._contacted_at > self._lease / 2
+        if not self._places.total() and not gives_places and is_idle:
             # A lease without places is not renewed.
             self._use_new_holder()
         operations = (*adds, *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes))
         return self._new_batch(operations), takes
-
-    def _is_idle(self) -> bool:
-        return self._read_clock() - self._contacted_at > self._lease / 2
 
     def _new_batch(self, operations: tuple[LimitOperation, ...] = ()) -> Batch:
         lease = round(self._lease * 1_000_000)
@@ -365,6 +368,7 @@ class SharedCounters:
     def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[OperationOutcome]) -> None:
         for operation, outcome in zip(batch.operations, outcomes, strict=True):
             for demand, used in zip(operation.demands, outcome.used, strict=True):
+                # What the store has answered replaces the estimate, so that errors of the estimate do not add up.
                 self._known.replace(operation.key, demand, used)
         for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
             if not outcome.is_taken:
@@ -395,6 +399,7 @@ class SharedCounters:
         now = self._read_clock()
         if self._failed_at is None or now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
+            # A TimeoutError has no text of its own.
             reason = str(error) or f"no response within {self._timeout:g} s"
             log.error("the limits store fails; each process applies the limits alone until it responds: %s", reason)
         if self._failed_at is None:
@@ -407,6 +412,8 @@ class SharedCounters:
                     self._note_taken(take.key, take.demands)
                     forced.append(LimitOperation(take.key, take.demands, is_forced=True))
                 self._resolve(take, unmet)
+            # Whether the batch was applied is unknown. It is named to the store, which then applies or skips `redo`
+            # accordingly.
             self._recover((batch.holder, batch.seq), forced)
         waiting, self._takes = self._takes, []
         for take in waiting:
@@ -421,6 +428,7 @@ class SharedCounters:
         ]
         self._use_new_holder()
         places = {key: number for key, number in self._places.items() if number}
+        # The new holder states all of its places at once, so queued changes of them would be counted twice.
         self._adds = {name: demand for name, demand in self._adds.items() if not demand.is_hold}
         batch = self._new_batch()
         self._recovery = msgspec.structs.replace(batch, previous=previous, redo=tuple(redo), places=places)
@@ -447,6 +455,7 @@ class SharedCounters:
         amount = demand.amount
         if queued is not None and queued.until == demand.until:
             amount += queued.amount
+        # Summed up: under load thousands of requests end between two batches, and each counter is sent once.
         self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
 
     def _use_new_holder(self) -> None:

@@ -71,6 +71,7 @@ class SqliteLimits:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         self._connection = connection
         connection.execute("PRAGMA journal_mode = WAL")
+        # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last commits, a killed process none.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:

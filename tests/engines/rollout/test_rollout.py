@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from dragoman.engines.rollout import Candidate, Executor, RolloutSampling
-from dragoman.launch.rollout import build_executor_model
+from dragoman.launch.plugin import build_executor_model
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock

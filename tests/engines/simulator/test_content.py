@@ -11,9 +11,9 @@ import jsonschema_rs
 import pytest
 from starlette.types import Message
 
-from dragoman.engines.simulator.fake_logprobs import fake_logprob
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
 from dragoman.engines.simulator.lengths import LengthDistribution, parse_length_distribution
+from dragoman.engines.simulator.reply_tokens import fake_logprob
 from dragoman.engines.simulator.vision import find_image_token
 from tests.pictures import data_url, png
 from tests.serving.house import scope

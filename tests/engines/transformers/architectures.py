@@ -122,19 +122,23 @@ OPTIONAL = (
     "sliding_window",
 )
 """Fields of SMALL that are set also where an architecture's default is nothing."""
+TIME_STEPS = {"time_step_min": 1e-9}
+"""The library clamps smaller time steps where it computes prompts, but not where it decodes: random ones must be larger."""
 SPECIAL: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1, 3], "num_hidden_layers": 4},
     "codegen": {"rotary_dim": 8},
     "deepseek_v2": {"topk_method": "greedy"},
     "dots1": {"n_shared_experts": 1},
     "granitemoehybrid": {"layer_types": ["attention", "mamba"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 0, "expert_layer_period": 2, "expert_layer_offset": 1},
-    "nemotron_h": {"hybrid_override_pattern": "M*-M*-", "num_hidden_layers": 6, "n_groups": 1},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention", "mlp", "mamba", "moe"], "n_groups": 1, **TIME_STEPS},
     "falcon": {"alibi": False, "new_decoder_architecture": False},
     "gptj": {"rotary_dim": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "window_size": 40},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1, **TIME_STEPS},
     "zaya": {"num_experts_per_tok": 1},
 }
 """What an architecture needs beside SMALL."""

@@ -23,10 +23,10 @@ SLICE = {
     "llama4_text": RIGHT,
     "mimo_v2_flash": RIGHT,
     "phi3, longrope": RIGHT,
-    "lfm2": REFUSED,
+    "lfm2": RIGHT,
     "moshi": REFUSED,
     "nemotron": REFUSED,
-    "qwen3_next": REFUSED,
+    "rwkv": REFUSED,
 }
 """One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions, masks of their own, state."""
 

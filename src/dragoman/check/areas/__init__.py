@@ -1,1 +1,36 @@
-"""The checks, one module an API or subject."""
+"""The checks, one module an API or subject, in the order in which they run."""
+
+from __future__ import annotations
+
+from ..registry import Area, Check
+from . import chat, codex, completions, embeddings, engines, http, messages, ollama, responses, sdk
+
+AREAS: tuple[Area, ...] = (
+    embeddings.MODELS,
+    chat.AREA,
+    completions.AREA,
+    responses.AREA,
+    responses.STATE,
+    responses.CONVERSATIONS,
+    responses.BACKGROUND,
+    responses.WEBSOCKET,
+    messages.AREA,
+    messages.COUNTING,
+    embeddings.AREA,
+    ollama.CHAT,
+    ollama.GENERATE,
+    ollama.OTHERS,
+    engines.VLLM,
+    engines.TOKENIZE,
+    engines.OPERATIONS,
+    engines.SGLANG,
+    engines.TGI,
+    engines.LLAMACPP,
+    codex.CODEX,
+    messages.CLAUDE_CODE,
+    sdk.AREA,
+    http.AREA,
+    http.KEYS,
+    http.HEAVY,
+)
+CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from ...core.errors import RequestError
 from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter
 
+# Anthropic's limit of a batch, beside 256 MB.
 MAX_REQUESTS = 100_000
 MessageBatchStatus = Literal["in_progress", "canceling", "ended"]
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
@@ -87,20 +88,20 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
         if request.custom_id in custom_ids:
             raise invalid_value(f"requests[{i}].custom_id", f"{abbreviate(request.custom_id)} was used before")
         custom_ids.add(request.custom_id)
-        _check_params(request.params, f"requests[{i}].params")
+        # Only what is known before execution is checked; other errors become the result of the request.
+        path = f"requests[{i}].params"
+        try:
+            parsed = _params_decoder.decode(request.params)
+        except msgspec.ValidationError:
+            raise RequestError(
+                f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type"
+            ) from None
+        # A batch is answered with whole messages; a client that set `stream` expects events that it would never get.
+        if parsed.stream not in (None, False):
+            raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
     return tuple(MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests), tuple(
         body.find_other_fields(_CREATE.names)
     )
-
-
-def _check_params(params: Raw, path: str) -> None:
-    """Check what is known before execution; other errors become the result of the request."""
-    try:
-        parsed = _params_decoder.decode(params)
-    except msgspec.ValidationError:
-        raise RequestError(f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type") from None
-    if parsed.stream not in (None, False):
-        raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
 
 
 class SucceededResult(Struct, frozen=True, tag_field="type", tag="succeeded"):

@@ -87,6 +87,7 @@ _MEMORY = (
 def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
     """Build the editor tool. Later versions removed a command and renamed a parameter."""
     kind = tool.type or ""
+    # The suffix is the date of the version, so versions compare as strings. Claude 4's editor has no `undo_edit`.
     with_undo = kind < "text_editor_20250429"
     insert_field = "new_str" if kind < "text_editor_20250728" else "insert_text"
     commands = ("view", "create", "str_replace", "insert", *(("undo_edit",) if with_undo else ()))
@@ -126,6 +127,7 @@ def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
         description += f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
     properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}
     actions = _ACTIONS_2024
+    # The January 2025 version added mouse buttons, scrolling, held keys and waiting; the November one `zoom`.
     if kind > "computer_20241022":
         actions = _ACTIONS_2025
         properties |= {

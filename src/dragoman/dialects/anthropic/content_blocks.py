@@ -76,6 +76,7 @@ def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: boo
     for i, block in enumerate(system or ()):
         check_one_of(block.type, ("text",), f"system[{i}].type")
         text = _require(block.text, f"system[{i}].text")
+        # Anthropic rejects empty text blocks. Here they are no error: they add nothing to a prompt.
         if text and not (drop_nonces and text.startswith(BILLING_HEADER)):
             yield Text(text)
 
@@ -84,6 +85,7 @@ def _read_parts(block: WireContentBlock, path: str, thinking_reader: ThinkingBlo
     kind = block.type
     if kind in VISIBLE_TYPES:
         yield from _read_visible(block, path)
+    # The call of a hosted tool, replayed from Anthropic's own answers, looks to another model like any other call.
     elif kind in ("tool_use", *HOSTED_CALLS):
         yield _read_call(block, path)
     elif kind == "tool_result":
@@ -153,15 +155,12 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
 
 
 def _read_inline_document(source: BlockSource, title: str | None, param: str) -> VisiblePart:
-    inline = _read_inline(source, ("application/pdf", "text/plain"), param)
+    types = ("application/pdf", "text/plain")
+    media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
+    inline = read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
     return (
         File(inline, title) if inline.media_type == "application/pdf" else Text(_decode_text(inline, f"{param}.data"))
     )
-
-
-def _read_inline(source: BlockSource, types: tuple[str, ...], param: str) -> InlineMedia:
-    media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
-    return read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
 
 
 def _decode_text(inline: InlineMedia, param: str) -> str:
@@ -198,6 +197,7 @@ def _read_call(block: WireContentBlock, path: str) -> ToolCall:
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
         raise missing_parameter(f"{path}.input")
+    # `input` must be an object, so arguments that are not JSON went out wrapped. The model has to see what it wrote.
     if INVALID_JSON_KEY in arguments:
         raw_arguments = msgspec.json.decode(arguments, type=dict[str, Raw]).get(INVALID_JSON_KEY)
         if raw_arguments is not None and bytes(raw_arguments).startswith(b'"'):
@@ -232,6 +232,7 @@ def _read_hosted_result(
     if isinstance(content, dict):
         yield Text(msgspec.json.encode(_drop_encrypted(content)).decode())
         return
+    # Search results of hosted tools are encrypted for Anthropic; their titles and addresses are readable.
     for i, block in enumerate(content if isinstance(content, list) else [WireContentBlock("text", text=content or "")]):
         if block.type in VISIBLE_TYPES:
             yield from _read_visible(block, f"{path}[{i}]")
@@ -242,6 +243,7 @@ def _read_hosted_result(
 def _drop_encrypted(value: object) -> object:
     if isinstance(value, dict):
         fields = cast(dict[str, object], value)
+        # Only Anthropic can decrypt these fields; in a prompt they would be thousands of tokens of noise.
         return {key: _drop_encrypted(item) for key, item in fields.items() if not key.startswith("encrypted")}
     return [_drop_encrypted(item) for item in cast(list[object], value)] if isinstance(value, list) else value
 

@@ -42,6 +42,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
         above_tokens=above_tokens,
         above_uses=above_uses,
         keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
+        # Less than one token cleared would be no edit, and would be reported as applied.
         at_least=1
         if clear_at_least is None
         else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),
@@ -53,6 +54,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
 def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
     """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
     other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
+    # A misplaced option would otherwise be ignored in silence, and the client would rely on it.
     if any(field is not None for field in other_fields):
         raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
     if read_json_value(edit.keep, f"{path}.keep") in ("all", {"type": "all"}):

@@ -92,16 +92,14 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
         message = message[:MAX_MESSAGE] + "..."
     details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
     id = UNSET if request_id is None else request_id
-    body = AnthropicErrorDetail(_find_type(error.status), message, details)
+    body = AnthropicErrorDetail(
+        _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error"), message, details
+    )
     return escape_line_breaks(msgspec.json.encode(AnthropicErrorBody(error=body, request_id=id)))
 
 
 def map_anthropic_status(error: DragomanError) -> int:
     return OVERLOADED_STATUS if error.status == 503 else error.status
-
-
-def _find_type(status: int) -> str:
-    return _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 def _build_message(error: DragomanError) -> str:

@@ -49,7 +49,9 @@ def read_history(
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
     last_turn = turns[-1]
+    # Both: a system message at the end may follow the assistant's, and then the answer is a new turn.
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    # A call cannot be continued: its result is missing, and templates close the turn behind it.
     if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
             "tool_use blocks must be followed by a user message with their tool_result blocks",
@@ -69,11 +71,13 @@ def _read_parts(
     messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
 ) -> Iterator[tuple[Role, Part]]:
     """All parts with their roles, in order."""
+    # A system message with `clear_at: next_user_message` holds until the user speaks again.
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
         role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
         if message.clear_at is not None:
             check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+        # A system message may only change the effort from here on; it has no text of its own.
         if message.content is None and message.output_config is not None:
             continue
         for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
@@ -85,6 +89,7 @@ def _group_turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
     names: dict[str, str] = {}
     turn_role, turn_parts = Role.USER, list[Part]()
     for role, part in parts:
+        # The client sends all results of parallel calls in one user message; templates expect one message for each.
         if turn_parts and (role is not turn_role or role is Role.TOOL):
             yield _build_turn(turn_role, turn_parts, names)
             turn_parts = []

@@ -149,6 +149,7 @@ def _build_render_options(
     omits_thinking, reports_edits = _omits_thinking(body), body.context_management is not None
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
+    # Clients send a signature back unchanged, so it can carry the text that they did not receive.
     sign = partial(sealing_key.seal, Purpose.REASONING) if omits_thinking else sealing_key.sign
     return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits)
 
@@ -184,6 +185,7 @@ def _read_constraint(
             *read_structured_outputs(body),
         ]
     )
+    # The grammar describes the whole answer, of which the client has already written the beginning.
     if constraint is not None and is_prefilled:
         raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
     return constraint, param

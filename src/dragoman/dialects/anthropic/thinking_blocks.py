@@ -19,7 +19,9 @@ class ThinkingBlockReader:
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
         """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
         field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the signature.
         thinking = block.thinking or self._unseal(sealed)
+        # What was unsealed needs no signature: nobody else has the key, so it is this server's own text.
         if thinking is not None and (not block.thinking or self._is_trusted(block.thinking, sealed or "")):
             if thinking:
                 yield Reasoning(thinking)
@@ -44,6 +46,8 @@ class ThinkingBlockReader:
         if (
             self._sealing_key is None
             or self._verification is VerificationMode.OFF
+            # Thinking of another server has no signature of ours. Lenient accepts it as plain text, but never a forged
+            # one.
             or (self._verification is VerificationMode.LENIENT and not signature)
         ):
             return True

@@ -81,6 +81,8 @@ def read_thread(data: bytes) -> ThreadRequest | None:
     if not thread_body.thread.previous_message_id:
         raise missing_parameter("thread.previous_message_id")
     for name in _FIRST_TURN_FIELDS:
+        # Tools and system prompt come first in a prompt: a change would invalidate the cached prefix of the whole
+        # thread.
         if not _is_absent(body.fields.get(name)):
             raise invalid_value(
                 name, "it cannot change after the thread is created; omit it when you continue the thread"
@@ -90,6 +92,8 @@ def read_thread(data: bytes) -> ThreadRequest | None:
 
 def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn]) -> bytes:
     """Build the equivalent stateless body. earlier_turns: the turns that it continues, oldest first."""
+    # The messages are joined as the bytes that were sent: decoded and encoded again, a number or an escape could
+    # change, and with it the prompt.
     fields = {name: bytes(raw) for name, raw in request.fields.items() if name != "thread"}
     if earlier_turns:
         first_turn_fields = (("system", earlier_turns[0].system), ("tools", earlier_turns[0].tools))

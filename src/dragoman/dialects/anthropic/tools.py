@@ -47,6 +47,7 @@ class AnthropicToolRegistry:
         if change is None:
             raise missing_parameter(path)
         if change.definition is not None and block.type == "tool_addition":
+            # Added again, a tool moves to the end of the declarations, as if it had been declared when it was added.
             self._tools.pop(change.definition.name or "", None)
             self._add(change.definition, f"{path}.definition")
         elif change.type != "tool_reference":
@@ -58,6 +59,7 @@ class AnthropicToolRegistry:
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
+        # Left out with a warning, as agents always declare a set of tools, and need not call this one.
         reason = "cannot be run here" if parsed is None else _explain_uncallable(tool)
         if parsed is None or reason:
             self._unavailable.add(tool.name or "")
@@ -83,6 +85,7 @@ class AnthropicToolRegistry:
     def _choose_named(self, name: str | None) -> ToolChoice:
         if not name:
             raise missing_parameter("tool_choice.name")
+        # Forcing it is an error all the same: the client waits for exactly this call.
         if name in self._unavailable and name not in self._tools:
             raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
         if name not in self._tools:
@@ -93,6 +96,7 @@ class AnthropicToolRegistry:
 def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
     """Read a custom tool; None for a hosted tool, which has a type and no schema."""
     schema = read_json_object(tool.input_schema, f"{path}.input_schema")
+    # A hosted tool that also has a schema is readable as a custom one, and any model can call it.
     if schema is None and tool.type not in (None, "custom"):
         return None
     if tool.name is None:

@@ -112,6 +112,7 @@ class _ToolUseBlock:
         self._input = ToolInputStreamer()
 
     def add(self, text: str) -> bytes:
+        # Only what is valid JSON so far is sent: the SDK parses the joined pieces, and fails on what a model got wrong.
         piece = self._input.feed(text)
         return self._render_delta(piece) if piece or not text else b""
 
@@ -207,6 +208,8 @@ class MessagesWriter:
         return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
 
     def _finish(self, usage: Usage) -> bytes:
+        # A stream that ends without the end of its choice was cut by the engine. Clients need a stop_reason all the
+        # same.
         choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._render_stop(
             choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
@@ -265,6 +268,7 @@ class MessagesWriter:
             if isinstance(part, Reasoning):
                 yield self._render_thinking_block(part)
             else:
+                # Only the last call can be cut: a later part proves that an earlier one was complete.
                 is_cut_off = i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop)
                 yield _render_call_block(part, is_cut_off)
         if text:
@@ -280,6 +284,7 @@ class MessagesWriter:
     def _render_stop(
         self, reason: FinishReason, stop: str | int | None, has_calls: bool, has_refusal: bool, usage: Usage
     ) -> bytes:
+        # An integer is a stop token, such as the end of the turn, which Anthropic's API does not report.
         stop_sequence = stop if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal else None
         stop_reason = self._map_stop_reason(reason, stop_sequence, has_calls, has_refusal, usage)
         fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
@@ -298,6 +303,8 @@ class MessagesWriter:
                 return b"max_tokens"
             case FinishReason.LENGTH:
                 max_tokens = self._options.max_tokens
+                # The engine reports one reason for both limits; fewer tokens than were asked for means that the context
+                # was full.
                 is_context_full = max_tokens is None or usage.completion < max_tokens
                 return b"model_context_window_exceeded" if is_context_full else b"max_tokens"
             case FinishReason.STOP if has_refusal:
@@ -309,6 +316,7 @@ class MessagesWriter:
 
 
 def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
+    # A stop string may match inside a call, and cuts it as a token limit does.
     return reason is not FinishReason.STOP or isinstance(stop, str)
 
 
@@ -331,6 +339,8 @@ def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
 
 def _render_usage(usage: Usage) -> bytes:
     """Prompt tokens read from and written to the cache are counted apart. 0 is a count; unknown is null or absent."""
+    # Anthropic's `input_tokens` excludes the cached ones, so the prompt has the sum of all three; OpenAI's
+    # `prompt_tokens` includes them.
     rest = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
         rest, encode_int(usage.written), encode_int(usage.cached), usage.completion,

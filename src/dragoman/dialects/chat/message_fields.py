@@ -52,7 +52,10 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
     if profile is Profile.VLLM:
         fields.append(b'"annotations":null,"audio":null')
     if calls and legacy:
-        fields.append(_render_legacy_call(calls[0]))
+        call = calls[0]
+        fields.append(
+            b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))
+        )
     elif profile is Profile.VLLM:
         fields.append(b'"function_call":null')
     if calls and not legacy:
@@ -67,7 +70,3 @@ def _render_call(call: ToolCall) -> bytes:
     return b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
         encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
     )  # fmt: skip
-
-
-def _render_legacy_call(call: ToolCall) -> bytes:
-    return b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))

@@ -28,12 +28,9 @@ from ..body import check_one_of, invalid_value, missing_parameter, read_json_obj
 from ..media import read_base64, read_image_url, read_url
 from .wire import (
     ChatContentPart,
-    ChatImageUrl,
     ChatInputAudio,
     ChatToolCall,
     ChatWireMessage,
-    FileData,
-    FunctionCallBody,
 )
 
 T = TypeVar("T")
@@ -76,8 +73,12 @@ class _MessageReader:
         yield from _read_content(message.content, f"{path}.content")
         if message.refusal:
             yield Refusal(message.refusal)
-        if message.function_call is not None:
-            yield self._read_legacy_call(message.function_call, path)
+        if (legacy := message.function_call) is not None:
+            # A legacy call has no id: a generated one links the next result of that function to it.
+            id = f"call_legacy_{len(self._names)}"
+            self._names[id] = legacy.name
+            self._open_legacy.setdefault(legacy.name, deque()).append(id)
+            yield ToolCall(id, legacy.name, _read_arguments(legacy.arguments, f"{path}.function_call.arguments"))
         for i, call in enumerate(message.tool_calls or ()):
             part = _read_tool_call(call, f"{path}.tool_calls[{i}]")
             self._names[part.id] = part.name
@@ -94,13 +95,6 @@ class _MessageReader:
                 self._warnings.append(f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out")
         return "".join(texts)
 
-    def _read_legacy_call(self, call: FunctionCallBody, path: str) -> ToolCall:
-        """Read a legacy call. It has no id: a generated one links the next result of that function to it."""
-        id = f"call_legacy_{len(self._names)}"
-        self._names[id] = call.name
-        self._open_legacy.setdefault(call.name, deque()).append(id)
-        return ToolCall(id, call.name, _read_arguments(call.arguments, f"{path}.function_call.arguments"))
-
     def _read_function_result(self, message: ChatWireMessage, path: str) -> Message:
         if not message.name:
             raise missing_parameter(f"{path}.name")
@@ -114,17 +108,14 @@ class _MessageReader:
     ) -> Message:
         if not call_id:
             raise missing_parameter(f"{path}.tool_call_id")
+        # The model sees a refusal or reasoning in a tool's message as the tool's text.
         content = tuple(
-            part if isinstance(part, Text | Image | Audio | File) else Text(_get_text(part))
+            Text(part.text) if isinstance(part, Refusal | Reasoning) else part
             for part in _read_required_content(message, path)
+            if isinstance(part, Text | Image | Audio | File | Refusal | Reasoning)
         )
         result = ToolResult(call_id, content, answers_call=answers_call)
         return Message(Role.TOOL, (result,), message.name or self._names.get(call_id))
-
-
-def _get_text(part: Part) -> str:
-    """A refusal or reasoning part of a tool's message, which the model sees as the tool's text."""
-    return part.text if isinstance(part, Refusal | Reasoning) else ""
 
 
 def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, ...]:
@@ -164,14 +155,24 @@ def _read_part(part: ChatContentPart, path: str) -> Part:
 def _read_media(part: ChatContentPart, path: str) -> Part:
     match part.type:
         case "image_url":
-            return _read_image(_require(part.image_url, path), path)
+            image = _require(part.image_url, path)
+            if isinstance(image, str):
+                return Image(read_image_url(image, path))
+            if image.detail is not None:
+                check_one_of(image.detail, ("auto", "low", "high", "original"), f"{path}.detail")
+            return Image(read_image_url(image.url, f"{path}.url"), image.detail)
         case "audio_url":
             audio = _require(part.audio_url, path)
             return Audio(read_url(audio if isinstance(audio, str) else audio.url, path))
         case "input_audio":
             return _read_audio(_require(part.input_audio, path), path)
         case _:
-            return _read_file(_require(part.file, path), path)
+            file = _require(part.file, path)
+            if file.file_id:
+                return File(UploadedMedia(file.file_id), file.filename)
+            return File(
+                read_base64(_require(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"), file.filename
+            )
 
 
 def _require(value: T | None, param: str) -> T:
@@ -180,23 +181,9 @@ def _require(value: T | None, param: str) -> T:
     return value
 
 
-def _read_image(image: ChatImageUrl | str, path: str) -> Image:
-    if isinstance(image, str):
-        return Image(read_image_url(image, path))
-    if image.detail is not None:
-        check_one_of(image.detail, ("auto", "low", "high", "original"), f"{path}.detail")
-    return Image(read_image_url(image.url, f"{path}.url"), image.detail)
-
-
 def _read_audio(audio: ChatInputAudio, path: str) -> Audio:
     format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
     return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)
-
-
-def _read_file(file: FileData, path: str) -> File:
-    if file.file_id:
-        return File(UploadedMedia(file.file_id), file.filename)
-    return File(read_base64(_require(file.file_data, f"{path}.file_data"), None, f"{path}.file_data"), file.filename)
 
 
 def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:

@@ -45,7 +45,8 @@ def read_chat_call(
     warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
-    _check_verbosity(body.verbosity, warnings)
+    if body.verbosity is not None and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium":
+        warnings.append("verbosity is ignored; ask for the desired length in the prompt")
     conversation = _read_conversation(body, prompting, warnings)
     request = _build_request(body, options, conversation)
     render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
@@ -58,14 +59,11 @@ def read_chat_call(
 
     names = CORE_NAMES if body.max_completion_tokens is None else FieldNames(("max_tokens", "max_completion_tokens"))
     call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
-    return ChatCall(call, _read_stored_fields(body, parsed.fields) if body.store else None)
-
-
-def _read_stored_fields(body: ChatBody, fields: dict[str, Raw]) -> StoredChatFields:
-    """Keep `messages` as raw JSON. It was decoded before, so it is a list."""
-    return StoredChatFields(
-        msgspec.json.decode(fields["messages"], type=tuple[Raw, ...]), encode_metadata(body.metadata)
-    )
+    if not body.store:
+        return ChatCall(call, None)
+    # The store keeps `messages` as the client sent them. The field was decoded before, so it is a list.
+    raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
+    return ChatCall(call, StoredChatFields(raw_messages, encode_metadata(body.metadata)))
 
 
 def require_messages(fields: dict[str, Raw]) -> None:
@@ -120,11 +118,6 @@ def _read_reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
     enabled = False if switch is None and effort == "none" else switch
     budget = body.thinking_token_budget
     return ReasoningOptions(enabled, effort, None if budget == -1 else budget)
-
-
-def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
-    if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
-        warnings.append("verbosity is ignored; ask for the desired length in the prompt")
 
 
 def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:

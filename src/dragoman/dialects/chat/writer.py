@@ -124,6 +124,7 @@ class ChatWriter(ChunkWriter):
         self._lists_all_tokens = self._is_vllm or options.token_ids
         self._wants_prompt = options.token_ids or options.prompt_text
         self._wants_tokens = options.token_ids or options.logprobs is not None
+        # Decided once: a plain stream has no state of a choice, so a token needs no lookup of one.
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
@@ -143,6 +144,7 @@ class ChatWriter(ChunkWriter):
             return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
+            # The ids of the prompt belong into the first chunks, so these wait for the event that brings them.
             return self._render_roles(prompt) + self._render_event(event)
         return self._render_event(event)
 
@@ -298,6 +300,7 @@ class ChatWriter(ChunkWriter):
 
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:
         """See `_score`."""
+        # vLLM lists every token, those of reasoning and calls too; OpenAI lists those of the content alone.
         if self._lists_all_tokens:
             listed = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
             return [*listed, *((False, token) for token in choice.trailing_tokens)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 from msgspec import Raw
 
 from ...core.request import GenerateRequest
@@ -57,7 +55,9 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     prompts = read_prompts(body.prompt)
     choices = body.read_choice_count(options, len(prompts))
     logprobs = _read_logprobs(body, options)
-    prompt_logprobs, logprob_ids = _read_prompt_logprobs(body, logprobs), body.read_logprob_ids(logprobs)
+    # An echoed prompt has as many alternatives as the answer.
+    counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
+    prompt_logprobs, logprob_ids = max(counts) if counts else None, body.read_logprob_ids(logprobs)
     if logprob_ids and body.echo:
         # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
         raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
@@ -101,17 +101,14 @@ def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str 
         return (prompt,)
     if not prompt:
         raise invalid_value("prompt", "it must not be an empty array")
-    if _are_token_ids(prompt):
-        return (tuple(prompt),)
+    ids = tuple(entry for entry in prompt if isinstance(entry, int))
+    if len(ids) == len(prompt):
+        return (ids,)
     if len(prompt) > MAX_PROMPTS:
         raise invalid_value("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(prompt)}")
-    if any(isinstance(entry, int) for entry in prompt) or len({type(entry) for entry in prompt}) > 1:
+    if ids or len({type(entry) for entry in prompt}) > 1:
         raise invalid_value("prompt", "expected strings, token ids or arrays of token ids, but not a mixture")
     return tuple(_read_prompt(entry, f"prompt[{i}]") for i, entry in enumerate(prompt))
-
-
-def _are_token_ids(prompt: list[str | int | list[int]]) -> TypeGuard[list[int]]:
-    return all(isinstance(entry, int) for entry in prompt)
 
 
 def _read_prompt(prompt: str | int | list[int], param: str) -> str | tuple[int, ...]:
@@ -148,12 +145,6 @@ def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:
     if count is not None and count > max_logprobs:
         raise invalid_value("logprobs", f"expected an integer <= {max_logprobs}")
     return count
-
-
-def _read_prompt_logprobs(body: CompletionsBody, logprobs: int | None) -> int | None:
-    """An echoed prompt has as many alternatives as the answer."""
-    counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
-    return max(counts) if counts else None
 
 
 def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> CompletionsRenderOptions:

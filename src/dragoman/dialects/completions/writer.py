@@ -142,6 +142,8 @@ class CompletionsWriter(ChunkWriter):
         self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
         extensions = self._render_extensions(None, (), None)
         self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)
+        # OpenAI numbers the choices of all prompts in one sequence: the n of the first prompt, then those of the
+        # second.
         self._choices_per_prompt = event.choices // event.prompts
         if self._counter is not None:
             self._counter = UsageCounter(event)
@@ -196,6 +198,7 @@ class CompletionsWriter(ChunkWriter):
         state = self._get_state(choice)
         tokens, state.pending_tokens = state.pending_tokens, []
         scored, state.scored = state.scored, []
+        # Taken, so that the prompt's logprobs are in the first chunk only.
         prompt, state.prompt = state.prompt, None
         logprobs = self._render_logprobs(state.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (

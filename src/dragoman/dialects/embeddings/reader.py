@@ -42,11 +42,13 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
     if "input" not in parsed.fields:
         raise missing_parameter("input")
     body = parsed.decode(_BODY)
+    if body.normalize is not None and body.use_activation not in (None, body.normalize):
+        raise invalid_value("use_activation", "it is an alias of normalize and has a different value")
     return EmbedCall(
         resolve_model(body.model, options),
         build_text_inputs(_read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False),
         body.dimensions,
-        _read_normalize(body),
+        body.use_activation if body.normalize is None else body.normalize,
         body.encoding_format == "base64",
         tuple(warnings),
         unknown,
@@ -84,9 +86,3 @@ def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
     if not input:
         raise invalid_value(param, "an input must not be empty")
     return input if isinstance(input, str) else tuple(input)
-
-
-def _read_normalize(body: EmbeddingsBody) -> bool | None:
-    if body.normalize is not None and body.use_activation not in (None, body.normalize):
-        raise invalid_value("use_activation", "it is an alias of normalize and has a different value")
-    return body.use_activation if body.normalize is None else body.normalize

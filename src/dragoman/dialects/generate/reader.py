@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...core.errors import RequestError
-from ...core.request import Extras, GenerateRequest
+from ...core.request import GenerateRequest
 from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from ..constraints import read_structured_outputs, require_at_most_one
@@ -71,6 +71,9 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     if max_tokens == 0:
         raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
     constraint, constraint_param = require_at_most_one(read_structured_outputs(params), "sampling_params.")
+    extras, transfer_params = params.build_extras(), read_json_object(body.kv_transfer_params, "kv_transfer_params")
+    if transfer_params is not None:
+        extras = msgspec.structs.replace(extras, kv_transfer_params=transfer_params)
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=tuple(body.token_ids),
@@ -85,14 +88,5 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
         prompt_logprobs=prompt_logprobs,
         priority=body.priority or params.priority or 0,
         cache_salt=body.cache_salt or params.cache_salt or "",
-        extras=_read_extras(body, params),
-    )
-
-
-def _read_extras(body: GenerateBody, params: VllmSamplingParams) -> Extras:
-    transfer_params = read_json_object(body.kv_transfer_params, "kv_transfer_params")
-    return (
-        params.build_extras()
-        if transfer_params is None
-        else msgspec.structs.replace(params.build_extras(), kv_transfer_params=transfer_params)
+        extras=extras,
     )

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from ...core.errors import DragomanError
 from ...core.events import (
-    Alternative,
     ChoiceFinished,
     Event,
     Finished,
@@ -20,7 +19,6 @@ from ...core.events import (
     PromptTokens,
     Started,
     Token,
-    Usage,
 )
 from ...core.reply import Reply
 from ..base import Header, Profile
@@ -115,13 +113,10 @@ class GenerateWriter:
         if self._options.prompt_logprobs is not None and prompt is not None:
             prompt_scores = render_prompt_logprobs(prompt, self._options.prompt_logprobs)
         extra = b',"prompt_logprobs":%s%s' % (prompt_scores, render_kv_transfer(reply.kv_transfer_params, Profile.VLLM))
-        return self._render_object(b",".join(choices), extra, reply.usage)
+        return b'%s%s]%s,"usage":%s}' % (self._head, b",".join(choices), extra, render_usage(reply.usage))
 
     def _render_chunk(self, choices: bytes, extra: bytes = b"") -> bytes:
         return b"data: %s%s]%s}\n\n" % (self._head, choices, extra)
-
-    def _render_object(self, choices: bytes, extra: bytes, token_usage: Usage) -> bytes:
-        return b'%s%s]%s,"usage":%s}' % (self._head, choices, extra, render_usage(token_usage))
 
     def _render_choice(
         self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b""
@@ -140,9 +135,8 @@ class GenerateWriter:
 
 
 def _build_logprob(token: Token, max_top: int) -> GenerateTokenLogprob:
-    top = [_build_top(alternative, rank) for rank, alternative in enumerate(token.top[:max_top], start=1)]
+    top = [
+        GenerateTopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)
+        for rank, alternative in enumerate(token.top[:max_top], start=1)
+    ]
     return GenerateTokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
-
-
-def _build_top(alternative: Alternative, rank: int) -> GenerateTopLogprob:
-    return GenerateTopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)

@@ -166,7 +166,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         max_model_len=card.max_model_len,
         context_length=card.max_model_len,
         context_window=card.max_model_len,
-        max_output_tokens=None if not _generates(card) else card.max_model_len,
+        max_output_tokens=card.max_model_len if "generation" in (card.capabilities or ()) else None,
         architecture=None if card.capabilities is None else _build_architecture(card.capabilities),
         meta=None
         if card.max_model_len is None
@@ -177,10 +177,6 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         return model
     permission = ModelPermission(f"modelperm-{card.id}", card.created)
     return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
-
-
-def _generates(card: ModelCard) -> bool:
-    return card.capabilities is not None and "generation" in card.capabilities
 
 
 def _build_architecture(capabilities: Sequence[str]) -> ModelArchitecture:

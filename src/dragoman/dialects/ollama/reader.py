@@ -91,7 +91,14 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
     parsed = ParsedBody(data)
     body = parsed.decode(_GENERATE)
     reader = _CallReader(body, options, clock, OLLAMA_GENERATE.classify_body(parsed, _GENERATE))
-    _check_combinations(body)
+    fields = {"system": body.system, "template": body.template, "context": body.context, "images": body.images}
+    conflicting = next((name for name, value in fields.items() if value), None)
+    if body.raw and conflicting is not None:
+        raise RequestError("raw mode does not support template, system, context, or images", param=conflicting)
+    if body.suffix and (body.raw or conflicting is not None or body.think):
+        raise RequestError(
+            "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
+        )
     text = body.prompt or ""
     prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
     return reader.build_call(
@@ -105,17 +112,6 @@ def _is_prefilled(messages: tuple[Message, ...]) -> bool:
         return False
     parts = messages[-1].parts
     return bool(parts) and isinstance(parts[-1], Text) and not any(isinstance(part, ToolCall) for part in parts)
-
-
-def _check_combinations(body: OllamaGenerateBody) -> None:
-    fields = {"system": body.system, "template": body.template, "context": body.context, "images": body.images}
-    conflicting = next((name for name, value in fields.items() if value), None)
-    if body.raw and conflicting is not None:
-        raise RequestError("raw mode does not support template, system, context, or images", param=conflicting)
-    if body.suffix and (body.raw or conflicting is not None or body.think):
-        raise RequestError(
-            "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
-        )
 
 
 def _build_conversation(body: OllamaGenerateBody, text: str) -> Conversation:

@@ -123,6 +123,7 @@ class OllamaWriter(LineFraming):
     def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case PromptTokens(tokens=tokens):
+                # The prompt's ids may come after the first token's: an engine of events reports them when it wants to.
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""
@@ -200,6 +201,7 @@ class OllamaWriter(LineFraming):
     ) -> bytes:
         timings = self._options.measure()
         context = b""
+        # A context with a gap would continue another conversation than the one that the client saw.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
         return (
@@ -230,6 +232,7 @@ def format_time(seconds: float) -> str:
 
 def _render_call(index: int, id: str, name: str, arguments: str, *, is_cut_off: bool) -> list[bytes]:
     """The call, in a list; an empty one for a call that was cut off before its arguments were complete."""
+    # Ollama sends calls whole, with `arguments` as an object: there is no form for half of one.
     if is_cut_off and not _is_object(arguments):
         return []
     streamer = ToolInputStreamer()

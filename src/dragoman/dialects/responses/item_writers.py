@@ -45,6 +45,7 @@ class ItemWriter(Protocol):
 class _BaseItemWriter:
     def __init__(self, kind: str, index: int, tail: str) -> None:
         self.index = index
+        # Derived ids let a stream and a later `retrieve` agree without a table of ids.
         self.id = encode_string(f"{ID_PREFIXES[kind]}_{tail}_{index}")
         self.location = b'"item_id":%s,"output_index":%d' % (self.id, index)
         self.texts: list[str] = []

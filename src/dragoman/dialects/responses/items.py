@@ -159,6 +159,7 @@ class _TurnBuilder:
             self._close_turn()
             self._messages.append(Message(Role(role), tuple(map(_refusal_to_text, parts))))
             return
+        # Reasoning, then text, then calls is one answer of a model; a second text can only be that of the next answer.
         if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
             self._close_turn()
         self._open_parts += parts
@@ -208,6 +209,7 @@ class _TurnBuilder:
         call_id = item.call_id or item.id
         if not call_id:
             raise missing_parameter(f"{path}.call_id")
+        # OpenAI's own search has no call that a client could answer, so the tools it found are all that is left of it.
         if kind == "tool_search_call" and not item.call_id:
             self._warnings.append(f"{path}: a search that a server made cannot be replayed here; it was left out")
             return
@@ -234,6 +236,7 @@ class _TurnBuilder:
 
     def _read_client_output(self, item: WireItem, kind: str, path: str) -> tuple[Text | Image | Audio | File, ...]:
         output = item.output
+        # Its output is optional, but a template shows an empty result as nothing, and the model would apply it again.
         if kind == "apply_patch_call_output" and not output:
             return (Text("The patch failed." if item.status == "failed" else "The patch was applied."),)
         if output is None:

@@ -39,7 +39,7 @@ from ..thinking import read_thinking_switch
 from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .echo import Echo, encode_bool
 from .errors import RESPONSES_NAMES
-from .input_items import NormalizedItem, normalize_item
+from .input_items import normalize_item
 from .items import COMPACTION_TRIGGER, CONFIGURATION_UPDATE, read_items, read_raw_items
 from .parameters import RESPONSES
 from .raw_json import minify as compacted_json
@@ -111,10 +111,12 @@ def read_responses(
         return _build(body, items, options, now, warnings, compact=compact)
 
     def rebuild(rows: Sequence[bytes]) -> BuiltRequest:
+        # Warnings of the first parse are already in the response; those of stored items were given when they were sent.
         return build(ParsedBody(b'{"input":[%s]}' % b",".join(rows)).decode(_ITEMS).input, [])
 
     built = build(items, warnings)
     echo, id = _build_echo(body, built.echo), ResponseId(ID_PREFIX, body.request_id)
+    pairs = zip(items, read_raw_items(items, parsed.fields, "input"), strict=True)
     return ResponsesCall(
         call=GenerationCall(
             (built.request,),
@@ -125,7 +127,7 @@ def read_responses(
             unknown,
             field_names=RESPONSES_NAMES,
         ),
-        input=_normalize_items(items, parsed.fields),
+        input=tuple(normalize_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(pairs)),
         echo=echo,
         render_options=built.render_options,
         id=id,
@@ -229,16 +231,12 @@ def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem
     """The input items; a string is a user message."""
     if isinstance(body.input, str):
         return [WireItem(type="message", role="user", content=body.input)]
+    # A turn may add nothing to a stored conversation, so an empty input is valid there.
     if body.input or body.previous_response_id or body.conversation:
         return body.input or []
     if "messages" in fields:
         raise missing_parameter("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
     raise missing_parameter("input")
-
-
-def _normalize_items(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tuple[NormalizedItem, ...]:
-    pairs = zip(items, read_raw_items(items, fields, "input"), strict=True)
-    return tuple(normalize_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(pairs))
 
 
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
@@ -356,6 +354,7 @@ def _read_format(body: ResponsesBody) -> list[tuple[str, Constraint]]:
 
 def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
     """The request fields that the response object repeats, as JSON without braces."""
+    text = body.text or TextOptions()
     fields = {
         "instructions": encode_string_or_null(body.instructions),
         "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
@@ -371,9 +370,12 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
             encode_string_or_null(_read_summary(body)),
         ),
         "safety_identifier": encode_string_or_null(body.safety_identifier),
+        # There is one tier. OpenAI's clients know this name for it, and check the answer against their enum.
         "service_tier": b'"default"',
+        # OpenAI's schema does not allow null here. 1.0 is its default, which the model's own may differ from.
         "temperature": msgspec.json.encode(1.0 if body.temperature is None else body.temperature),
-        "text": _render_text(body.text or TextOptions()),
+        "text": b'{"format":%s,"verbosity":%s}'
+        % (_render_format(text.format), encode_string(text.verbosity or "medium")),
         "tool_choice": tool_choice,
         "tools": tools,
         "top_logprobs": encode_int(body.top_logprobs or 0),
@@ -394,10 +396,6 @@ def _build_echo(body: ResponsesBody, rest: bytes) -> Echo:
         previous_response_id=body.previous_response_id or None,
         conversation=conversation or None,
     )
-
-
-def _render_text(text: TextOptions) -> bytes:
-    return b'{"format":%s,"verbosity":%s}' % (_render_format(text.format), encode_string(text.verbosity or "medium"))
 
 
 def _render_format(format: TextFormat | None) -> bytes:

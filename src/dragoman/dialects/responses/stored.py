@@ -96,6 +96,7 @@ def finalize(stored: StoredResponse, log: bytes, error: DragomanError | None) ->
     fields["output"] = Raw(b"[%s]" % b",".join(logged.list_done_items(log)))
     fields["error"] = Raw(b"null" if error is None else render_failure(error))
     response = msgspec.json.encode(fields)
+    # A client that reconnects asks for what follows a number, so the numbers of an ended log must go on without a gap.
     number = logged.read_sequence_number(logged.get_last_event(log)) + 1
     events = b"" if error is None else _render_event(b"error", number, render_error_fields(error))
     events += _render_event(b"response." + name, number + (1 if events else 0), b'"response":' + response)

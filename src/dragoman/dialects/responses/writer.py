@@ -121,6 +121,8 @@ class ResponsesWriter:
     def render_failure(self, error: DragomanError) -> bytes:
         """The final object of a stream that failed with `error`; the same bytes each time."""
         if self._failed_object is None:
+            # The output of a failed response includes what was streamed: clients show it, and `retrieve` must return
+            # the same.
             unfinished = [] if self._open_item_writer is None else [self._open_item_writer.render(INCOMPLETE)]
             self._failed_object = self._render_response(
                 b"failed", [*self._items, *unfinished], None, error=render_failure(error)
@@ -200,6 +202,7 @@ class ResponsesWriter:
         if isinstance(item, ClientCallItemWriter):
             return b""
         if isinstance(item, MessageItemWriter) and self._options.logprobs is None:
+            # Only text without logprobs has the fast path: logprobs are aligned with the tokens of each delta.
             self._open_text = item
         return self._render_item_event(b"added", item.render(IN_PROGRESS)) + b"".join(
             map(self._render_event_fields, item.begin())
@@ -268,6 +271,7 @@ class ResponsesWriter:
                 b'{"reason":"%s"}' % _map_incomplete_reason(reason) if status == INCOMPLETE else b"null"
             )
             response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
+            # At the end, so that the object without it has exactly OpenAI's keys in their order.
             self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
         return self._final_object
 

@@ -48,7 +48,11 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
         params, param_warnings, unknown_params = read_part(
             bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params"
         )
-        _check_choices(params.n or 1, len(prompts), options)
+        n, prompt_count = params.n or 1, len(prompts)
+        if n > options.max_n:
+            raise invalid_value("n", f"expected an integer <= {options.max_n}")
+        if n * prompt_count > MAX_CHOICES:
+            raise invalid_value("n", f"{prompt_count} prompts with n={n} make more than {MAX_CHOICES} choices")
         requests = tuple(_build_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
     render_options = _build_render_options(body, options.profile, as_list=_is_batch(body) or (params.n or 1) > 1)
     id = ResponseId("", body.rid)
@@ -108,13 +112,6 @@ def _read_ids(input_ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
 def _is_batch(body: SglangBody) -> bool:
     """Whether the response is an array: if the prompts are one, even with a single entry."""
     return isinstance(body.text, list) or any(isinstance(ids, list) for ids in body.input_ids or ())
-
-
-def _check_choices(n: int, prompt_count: int, options: ReaderOptions) -> None:
-    if n > options.max_n:
-        raise invalid_value("n", f"expected an integer <= {options.max_n}")
-    if n * prompt_count > MAX_CHOICES:
-        raise invalid_value("n", f"{prompt_count} prompts with n={n} make more than {MAX_CHOICES} choices")
 
 
 def _build_request(

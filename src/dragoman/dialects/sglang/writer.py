@@ -182,6 +182,7 @@ class SglangWriter:
         answer = self._build_answer(choice)
         if self._options.as_list:
             answer = msgspec.structs.replace(answer, index=choice)
+        # Quadratic in the answer's length, as SGLang's own format is: each event repeats all of the text and ids.
         return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
     def _build_answer(self, index: int) -> SglangAnswer:

@@ -193,6 +193,7 @@ class TgiWriter:
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
+        # Only the end of the text decides whether a stop string was reached, so no more of it is looked at per token.
         self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
         self._choice_finished: ChoiceFinished | None = None
@@ -311,6 +312,7 @@ class TgiWriter:
 
     def _build_lightllm(self, reply: Reply) -> LightllmAnswer:
         choices, is_single = reply.choices, len(reply.choices) == 1
+        # The engine's total belongs to one choice only if there is no other.
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
         tokens = [self._build_counted_tokens(choice, reply.usage.prompt) for choice in choices]

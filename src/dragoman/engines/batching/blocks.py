@@ -10,6 +10,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from heapq import heappop, heappush
 
 from ...core.vision import PromptImage
 
@@ -54,6 +55,32 @@ def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False
     for begin in range(0, (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
         parent = hash_block(parent, tokens[begin : begin + BLOCK_SIZE])
         yield parent
+
+
+class StateSlots:
+    """Slots for the state that a running sequence has beside its keys and values (recurrent and convolutional layers).
+
+    The lowest free slot is allocated first, so that running sequences have consecutive ones.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = list(range(size))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """Allocate a slot. At least one must be free. It keeps what its last owner left in it."""
+        return heappop(self._free)
+
+    def release(self, slot: int) -> None:
+        heappush(self._free, slot)
+
+    def reset(self) -> None:
+        """Free all slots."""
+        self._free = list(range(self.size))
 
 
 class BlockPool:

@@ -8,6 +8,8 @@ from ...core.errors import EngineError
 from .engine import EngineConfig
 from .scheduler import SchedulerConfig
 
+DEFAULT_MAX_NUM_SEQS = 64
+
 
 class EngineLimits(Struct, frozen=True, kw_only=True):
     """Operator limits, named as in EngineConfig and SchedulerConfig; None selects the engine's default."""
@@ -34,7 +36,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
                 f"max_model_len must be between 2 and the model's {max_positions}, not {self.max_model_len}"
             )
         kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
-        seqs = 64 if self.max_num_seqs is None else self.max_num_seqs
+        seqs = DEFAULT_MAX_NUM_SEQS if self.max_num_seqs is None else self.max_num_seqs
         batched = self.max_num_batched_tokens
         if batched is None:
             batched = max(max_num_batched_tokens, seqs)

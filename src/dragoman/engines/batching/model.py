@@ -66,6 +66,8 @@ class Model(Protocol):
     max_positions: the longest context that it can compute, tokens.
     rope_window: tokens up to which a sequence has keys of its own RoPE factors: a longer one is computed again, with
         others (longrope). None if all lengths have the same.
+    has_state: whether a running sequence has state beside keys and values (recurrent or convolutional layers). It then
+        owns the slot `Sequence.state_slot`, and each of its chunks follows the last one or begins at token 0.
     """
 
     @property
@@ -77,8 +79,14 @@ class Model(Protocol):
     @property
     def rope_window(self) -> int | None: ...
 
-    def build_runner(self, num_blocks: int) -> Runner:
-        """Build a runner over a new pool. num_blocks: including block 0, which is never allocated and stays zeros.
+    @property
+    def has_state(self) -> bool: ...
+
+    def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> Runner:
+        """Build a runner over new pools.
+
+        num_blocks: including block 0, which is never allocated and stays zeros.
+        num_state_slots: 0 if the model has no state beside keys and values.
 
         The runner computes with the model's weights at the time of each step.
         """

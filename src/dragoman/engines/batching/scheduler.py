@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from .blocks import BLOCK_SIZE, BlockPool, hash_prefix
+from .blocks import BLOCK_SIZE, BlockPool, StateSlots, hash_prefix
 from .sequence import Sequence
 
 
@@ -24,12 +24,15 @@ class SchedulerConfig(Struct, frozen=True):
     max_num_batched_tokens: at least max_num_seqs, so that every decoding sequence takes part in every step.
     max_step_pairs: query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than an
         early one and does not delay the decoding of other sequences.
+    enable_prefix_caching: has no effect on a model with state beside keys and values.
+    num_state_slots: sequences of such a model that may run at a time; None is max_num_seqs.
     """
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_step_pairs: int = 1 << 20
     enable_prefix_caching: bool = True
+    num_state_slots: int | None = None
 
 
 class Chunk(Struct, frozen=True):
@@ -93,6 +96,8 @@ class Scheduler:
     """The waiting queue and the running set, over a pool that holds at least one longest sequence.
 
     rope_window: see `Model.rope_window`.
+    slots: for the state that each running sequence has beside its blocks; None if it has none. Blocks alone then do not
+        hold all of a prefix, so that the prefix cache is not used.
     """
 
     def __init__(
@@ -101,8 +106,11 @@ class Scheduler:
         pool: BlockPool,
         store: BlockStore | None = None,
         rope_window: int | None = None,
+        slots: StateSlots | None = None,
     ) -> None:
         self._config = config
+        self._slots = slots
+        self._caches_prefixes = config.enable_prefix_caching and slots is None
         self._rope_window = rope_window
         self._pool = pool
         self._store = store
@@ -155,7 +163,7 @@ class Scheduler:
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """Count the prompt tokens that are in the cache now. May be called on any thread: it only reads."""
-        if not self._config.enable_prefix_caching:
+        if not self._caches_prefixes:
             return 0
         is_long = self._rope_window is not None and len(prompt) > self._rope_window
         hashes = list(hash_prefix(prompt, cache_salt, is_long=is_long))
@@ -169,6 +177,8 @@ class Scheduler:
         failed, self._running = self._running, []
         self._loads = []
         self._pool.reset()
+        if self._slots:
+            self._slots.reset()
         return failed
 
     def schedule(self) -> list[Chunk]:
@@ -224,6 +234,8 @@ class Scheduler:
             missing = -(-sequence.num_tokens // BLOCK_SIZE) - len(hits)
             if not count or missing + self._pool.count_free(hits) > self._pool.num_free:
                 break
+            if self._slots and not self._slots.num_free:
+                break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
             count = budget.grant(sequence, sequence.num_computed_tokens)
@@ -236,6 +248,8 @@ class Scheduler:
         return chunks
 
     def _start(self, sequence: Sequence, hits: list[int]) -> None:
+        if self._slots:
+            sequence.state_slot = self._slots.allocate()
         self._pool.acquire(hits)
         sequence.blocks = hits + self._load_offloaded(sequence, len(hits))
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
@@ -244,9 +258,7 @@ class Scheduler:
 
     def _load_offloaded(self, sequence: Sequence, num_cached: int) -> list[int]:
         """Allocate blocks for the stored prefix that follows the cached blocks, and schedule their loads."""
-        if not (
-            self._store and sequence.can_offload and self._config.enable_prefix_caching and sequence.can_read_cache
-        ):
+        if not (self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache):
             return []
         hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[num_cached:]
         contents = self._store.load(hashes)
@@ -258,13 +270,13 @@ class Scheduler:
 
     def count_written_tokens(self, sequence: Sequence) -> int:
         """Count the prompt tokens that the prefill of an admitted sequence writes to the cache; full blocks only."""
-        if not self._config.enable_prefix_caching:
+        if not self._caches_prefixes:
             return 0
         return max(0, len(sequence.request.prompt) // BLOCK_SIZE * BLOCK_SIZE - sequence.cached_tokens)
 
     def _find_cached_blocks(self, sequence: Sequence) -> list[int]:
         """Find the cached blocks of the sequence's prefix; at least the last token is left to compute."""
-        if not (self._config.enable_prefix_caching and sequence.can_read_cache):
+        if not (self._caches_prefixes and sequence.can_read_cache):
             return []
         return self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
 
@@ -277,7 +289,7 @@ class Scheduler:
         return True
 
     def _cache_full_blocks(self, chunk: Chunk) -> None:
-        if not self._config.enable_prefix_caching:
+        if not self._caches_prefixes:
             return
         first, end = chunk.begin // BLOCK_SIZE, chunk.end // BLOCK_SIZE
         if first == end:
@@ -306,6 +318,9 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         self._pool.release(sequence.blocks)
+        if self._slots and sequence.state_slot is not None:
+            self._slots.release(sequence.state_slot)
+            sequence.state_slot = None
         sequence.blocks = []
         sequence.num_computed_tokens = 0
 

@@ -17,6 +17,7 @@ class Sequence:
     key: never reused, in order of arrival.
     tokens: the prompt, then the sampled tokens.
     blocks: of the pool, held for the first tokens.
+    state_slot: its own while it runs, if the model has state beside keys and values.
     cached_tokens: prompt tokens found in the cache when the sequence was first admitted.
     prompt_logprobs: computed so far; None once delivered or if not requested.
     adapter: the LoRA adapter; None for the base model.
@@ -39,6 +40,7 @@ class Sequence:
         self.adapter = adapter
         self.tokens = list(request.prompt)
         self.blocks: list[int] = []
+        self.state_slot: int | None = None
         self.num_computed_tokens = 0
         self.cached_tokens = 0
         self.was_admitted = False

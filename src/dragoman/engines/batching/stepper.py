@@ -22,7 +22,7 @@ from ...core.engine import (
     WeightVersionSet,
 )
 from ...core.events import FinishReason
-from .blocks import BLOCK_SIZE, BlockPool
+from .blocks import BLOCK_SIZE, BlockPool, StateSlots
 from .logprobs import build_logprob, log_softmax
 from .model import Model, Runner, StepStates
 from .offload import BlockFiles
@@ -66,7 +66,9 @@ class Stepper:
         self._model = model
         self._runner: Runner | None = None
         self._files = files
-        self.scheduler = Scheduler(config, self._pool, files, model.rope_window)
+        num_slots = config.max_num_seqs if config.num_state_slots is None else config.num_state_slots
+        self._slots = StateSlots(num_slots) if model.has_state else None
+        self.scheduler = Scheduler(config, self._pool, files, model.rope_window, self._slots)
         self.version = version
 
     def step(self) -> list[SequenceOutput]:
@@ -75,7 +77,7 @@ class Stepper:
         if not chunks:
             return []
         if self._runner is None:
-            self._runner = self._model.build_runner(self._pool.size + 1)
+            self._runner = self._model.build_runner(self._pool.size + 1, self._slots.size if self._slots else 0)
         for load in self.scheduler.take_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)

@@ -1,6 +1,6 @@
-"""A trial at startup: the paged KV cache must reproduce the model's own logits.
+"""A trial at startup: the paged KV cache and the state slots must reproduce the model's own logits.
 
-It rejects models with other state than keys and values, with attention that cannot be paged, and with results that
+It rejects models with state that is in neither of them, with attention that cannot be paged, and with results that
 depend on the other sequences of a batch.
 """
 
@@ -29,6 +29,10 @@ _SHORT_CUTS = (BLOCK_SIZE + 1, _SHORT - 1)
 _LONG_CUTS = (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 1, _LONG - 1)
 """Ends of chunks: across the end of a block, within a block, and before a single last token."""
 _NUM_CACHED_BLOCKS = 2
+_NUM_DECODED = 3
+"""Last tokens of both prompts that are computed one by one in the same steps, in slots of other sequences."""
+_SLOTS = (0, 2)
+"""State slots of the short and the long prompt; exchanged when both are computed again."""
 
 
 def build_trial_prompts(vocab: int, max_positions: int) -> tuple[list[int], list[int]]:
@@ -38,11 +42,11 @@ def build_trial_prompts(vocab: int, max_positions: int) -> tuple[list[int], list
 
 
 def check_paging(
-    model: Model, build_runner: Callable[[int], Runner], expected: Tokens[Floats], *, kind: str, tolerance: float
+    model: Model, build_runner: Callable[[int, int], Runner], expected: Tokens[Floats], *, kind: str, tolerance: float
 ) -> None:
-    """Compare paged logits with the model's own, without and with a cached prefix.
+    """Compare paged logits with the model's own, without and with a cached prefix, or in reused state slots.
 
-    build_runner: builds a runner over a number of blocks.
+    build_runner: builds a runner over numbers of blocks and state slots.
     expected: [tokens, vocab] logits of the model without paging, for each of `build_trial_prompts`.
     kind: the model's type, for the error message.
     tolerance: relative to the largest logit.
@@ -51,9 +55,10 @@ def check_paging(
     """
     try:
         trial = _Trial(model)
-        runner = build_runner(trial.num_blocks)
+        runner = build_runner(trial.num_blocks, max(_SLOTS) + 1 if model.has_state else 0)
         actual = trial.compute_in_chunks(runner)
-        cached = trial.compute_after_prefix(runner)
+        cached = None if model.has_state else trial.compute_after_prefix(runner)
+        reused = trial.compute_in_reused_slots(runner) if model.has_state else ()
     except Exception as error:  # whatever the library's own code may raise
         raise EngineError(f"{kind} cannot be batched: {_describe(error)}") from error
     for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
@@ -61,8 +66,11 @@ def check_paging(
             raise EngineError(
                 f"{kind} cannot be batched: its output with paged attention differs, for {name} prompt beside another"
             )
-    if not _is_near(cached, expected[1][-len(cached) :], tolerance):
+    if cached is not None and not _is_near(cached, expected[1][-len(cached) :], tolerance):
         raise EngineError(f"{kind} cannot be batched: its output with paged attention differs after a cached prefix")
+    for logits, reference in zip(reused, expected, strict=False):
+        if not _is_near(logits, reference, tolerance):
+            raise EngineError(f"{kind} cannot be batched: its output differs token by token in a reused state slot")
 
 
 def _is_near(actual: Floats, expected: Floats, tolerance: float) -> bool:
@@ -83,6 +91,8 @@ class _Trial:
         self.num_blocks = 1
         short, long = build_trial_prompts(model.vocab, model.max_positions)
         self._short, self._long = self._build_sequence(short), self._build_sequence(long)
+        if model.has_state:
+            self._short.state_slot, self._long.state_slot = _SLOTS
         num_cached = min(_NUM_CACHED_BLOCKS, (len(long) - 1) // BLOCK_SIZE)
         self._next_short = self._build_sequence(short)
         self._next_long = self._build_sequence(long, self._long.blocks[:num_cached])
@@ -100,9 +110,21 @@ class _Trial:
 
     def compute_in_chunks(self, runner: Runner) -> list[Floats]:
         """Compute both prompts, chunk by chunk in the same steps. Returns the logits of each."""
-        chunks = [_cut(self._short, _SHORT_CUTS), _cut(self._long, _LONG_CUTS)]
+        return self._compute(runner, _cut(self._short, _SHORT_CUTS), _cut(self._long, _LONG_CUTS))
+
+    def compute_in_reused_slots(self, runner: Runner) -> list[Floats]:
+        """Compute both prompts again, each in the other's state slot, with single tokens of both in the same steps.
+        Returns the logits of each."""
+        self._long.state_slot, self._short.state_slot = _SLOTS
+        chunks = [
+            _cut(sequence, tuple(sequence.num_tokens - left for left in range(_NUM_DECODED, 0, -1)))
+            for sequence in (self._short, self._long)
+        ]
+        return self._compute(runner, *chunks)
+
+    def _compute(self, runner: Runner, short: list[Chunk], long: list[Chunk]) -> list[Floats]:
         spans: tuple[list[Floats], list[Floats]] = ([], [])
-        for step in zip_longest(*chunks):
+        for step in zip_longest(short, long):
             scheduled = [chunk for chunk in step if chunk is not None]
             states = runner.forward(scheduled)
             for index, chunk in enumerate(scheduled):
@@ -117,5 +139,5 @@ class _Trial:
 
 
 def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
-    ends = [cut for cut in cuts if cut < sequence.num_tokens]
+    ends = [cut for cut in cuts if 0 < cut < sequence.num_tokens]
     return [Chunk(sequence, begin, end) for begin, end in pairwise((0, *ends, sequence.num_tokens))]

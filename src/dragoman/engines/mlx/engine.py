@@ -69,8 +69,8 @@ def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tu
     ]
     runners: list[MlxRunner] = []
 
-    def build_paged_runner(num_blocks: int) -> MlxRunner:
-        runners.append(model.build_runner(num_blocks))
+    def build_paged_runner(num_blocks: int, num_state_slots: int) -> MlxRunner:
+        runners.append(model.build_runner(num_blocks, num_state_slots))
         return runners[0]
 
     kind = f"a model of mlx-lm's `{type(network).__module__.rpartition('.')[2]}`"

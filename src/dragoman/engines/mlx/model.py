@@ -39,7 +39,12 @@ class MlxModel:
     def rope_window(self) -> None:
         return None
 
-    def build_runner(self, num_blocks: int) -> MlxRunner:
+    @property
+    def has_state(self) -> bool:
+        return False
+
+    def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> MlxRunner:
+        del num_state_slots
         return MlxRunner(self._network, num_blocks)
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:

@@ -166,6 +166,8 @@ class SimulatedBlockPool:
         if duplicates is None:
             del self._block_by_hash[block_hash]
         elif self._block_by_hash[block_hash] == block:
+            # Two sequences may compute the same block at the same time; as long as one copy is left, the prefix is a
+            # hit.
             self._block_by_hash[block_hash] = duplicates.pop(0)
         else:
             duplicates.remove(block)

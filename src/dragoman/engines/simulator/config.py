@@ -66,6 +66,7 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("num_speculative_tokens must be less than max_num_batched_tokens")
         if not 0 <= self.watermark < 1:
             raise ValueError("watermark must be at least 0 and less than 1")
+        # A prompt has to fit into one step then; vLLM refuses to start for the same reason.
         if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:
             raise ValueError("without chunked prefill max_num_batched_tokens must be at least max_model_len")
 

@@ -150,13 +150,17 @@ class _DisaggregatedReplay(Replay):
         id = fetch.sequence.id
         transfer = self._transfers[id]
         leases = self._leases[transfer.prefill.replica]
+        # All of the prompt is cached on the decode side: the blocks that the prefill side holds are free at once.
         if fetch.num_tokens == 0:
             leases.release(id)
             self._wake(transfer.prefill.replica, now)
+        # Only the protocol `kv_transfer_params` leases the blocks, and a lease may have expired by now.
         elif self._split.protocol == "plain" or leases.begin_fetch(id):
             transfer.fetch_started_at = now
             self._fetches[id] = fetch.sequence
-            link = self._find_link(transfer.prefill.replica, replica)
+            link, decoders = 0, len(self._cores) - self._split.prefill
+            if self._split.links != "shared":
+                link = transfer.prefill.replica * decoders + replica - self._split.prefill
             self._links[link].begin(id, fetch.num_tokens, now)
             self._schedule_event(-1 - link, self._links[link].next_completion)
         else:
@@ -172,10 +176,6 @@ class _DisaggregatedReplay(Replay):
             self._cores[replica].scheduler.complete_fetch(sequence)
             self._wake(replica, now)
         self._schedule_event(-1 - link, self._links[link].next_completion)
-
-    def _find_link(self, prefill: int, decode: int) -> int:
-        decoders = len(self._cores) - self._split.prefill
-        return 0 if self._split.links == "shared" else prefill * decoders + decode - self._split.prefill
 
     def _schedule_event(self, source: int, due: float | None) -> None:
         if due is not None:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import cast
 
 import msgspec
-import numpy as np
 
 from ...core.control import PauseMode, RankState, SimulationState
 from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
@@ -277,6 +276,8 @@ class SimulatorEngine:
             priority=request.priority,
             lora=lora,
         )
+        # Without the time at which the client's request arrived, it arrives now.
+        now = self._get_tick_time()
         return LiveRequest(
             request,
             deliver,
@@ -284,7 +285,7 @@ class SimulatorEngine:
             contents,
             reply,
             rng,
-            arrived_at=self._find_arrival_time(request),
+            arrived_at=now if request.arrival_time is None else min(now, self._clock.convert(request.arrival_time)),
             lora=lora,
             fault=fault,
             choice_lengths=self._find_choice_lengths(request),
@@ -325,7 +326,7 @@ class SimulatorEngine:
         else:
             self._request_count += 1
             stream = f"request {self._request_count}"
-        return KeyedRandom(config.seed, stream, np.array(request.prompt, np.int64).tobytes())
+        return KeyedRandom(config.seed, stream, array("q", request.prompt).tobytes())
 
     def _find_fault(self, request: TokenRequest) -> Fault | None:
         """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the
@@ -350,11 +351,6 @@ class SimulatorEngine:
 
     def _now(self) -> float:
         return 0.0 if self._timers is None else self._timers.now()
-
-    def _find_arrival_time(self, request: TokenRequest) -> float:
-        """Find when the client's request arrived; without its own time it arrives now."""
-        now = self._get_tick_time()
-        return now if request.arrival_time is None else min(now, self._clock.convert(request.arrival_time))
 
     def _get_tick_time(self) -> float:
         """Return the time of this iteration of the event loop: requests added in one iteration arrive together, as in

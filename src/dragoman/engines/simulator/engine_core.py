@@ -155,7 +155,14 @@ class EngineCore:
             if step.num_tokens:
                 self.begin(step, begins, self._step_time(step.load))
                 if self.host_link is not None:
-                    self._begin_stores(step, self.host_link, self._in_flight[-1].ends)
+                    # The other stores begin when the step has computed what they read.
+                    ends = self._in_flight[-1].ends
+                    assert step.transfers is not None
+                    for store in step.transfers.stores:
+                        if store.id not in step.transfers.flushed:
+                            self.host_link.begin(store, ends)
+            # A step without tokens is scheduled again only if it has preempted: blocks are free now that were not
+            # before.
             elif self._in_flight or not step.preempted:
                 break
         return launched
@@ -180,10 +187,3 @@ class EngineCore:
         for id in step.transfers.flushed:
             waits = max(waits, link.get_end(id, begins))
         return waits
-
-    def _begin_stores(self, step: SchedulerOutput, link: HostLink, ends: float) -> None:
-        """Begin the other stores when the step has computed what they read."""
-        assert step.transfers is not None
-        for store in step.transfers.stores:
-            if store.id not in step.transfers.flushed:
-                link.begin(store, ends)

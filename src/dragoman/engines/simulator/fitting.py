@@ -259,6 +259,7 @@ def _build_prior_rows(prior: Prior) -> Rows:
 def _build_curvature_rows(token_seconds: float) -> Rows:
     """A row for each bend of the curve; token: about what one costs, in seconds."""
     slopes = np.eye(NUM_FEATURES)[TOKENS]
+    # Relative to what a token costs, so that the weight means the same on a fast and on a slow device.
     features = (slopes[:-1] - slopes[1:]) * CURVATURE_WEIGHT / token_seconds
     return Rows(features, np.zeros(len(features)))
 
@@ -273,6 +274,7 @@ def _guess_coefficients(observed: Sequence[Timing], prior: Prior) -> Vector:
     prefills = [timing.ttft / timing.input_tokens for timing in observed]
     guess = np.zeros(NUM_FEATURES)
     guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
+    # The fastest ones waited for nothing; a low quantile instead of the minimum, since single times can be wrong.
     guess[TOKENS] = float(np.quantile(prefills, 0.05))
     guess[EXPERTS] = 1.0 if prior.per_expert_token else 0.0
     guess[FRONTEND] = prior.frontend

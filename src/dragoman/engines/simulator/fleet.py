@@ -202,12 +202,15 @@ def sweep(
     trials: dict[int, Trial] = {}
 
     def meets_slo(replicas: int) -> bool:
-        trials[replicas] = _run_trial(fleet, replicas, workload, slo)
+        candidate = msgspec.structs.replace(fleet, replicas=replicas)
+        result = candidate.build_report(workload, slo)
+        trials[replicas] = Trial(replicas, (result.good or 0) / result.requests, result)
         if tick is not None:
             tick(len(trials))
         return trials[replicas].share >= target_share
 
     low, high = 0, 1
+    # More replicas never meet it less often, up to noise, so doubling and bisecting find the smallest number.
     while not meets_slo(high):
         if high == max_replicas:
             return Sweep(target_share, _sort_trials(trials), None)
@@ -216,12 +219,6 @@ def sweep(
         middle = (low + high) // 2
         low, high = (low, middle) if meets_slo(middle) else (middle, high)
     return Sweep(target_share, _sort_trials(trials), high)
-
-
-def _run_trial(fleet: Fleet, replicas: int, workload: Sequence[WorkloadRequest], slo: Slo) -> Trial:
-    candidate = msgspec.structs.replace(fleet, replicas=replicas)
-    result = candidate.build_report(workload, slo)
-    return Trial(replicas, (result.good or 0) / result.requests, result)
 
 
 def _sort_trials(trials: dict[int, Trial]) -> tuple[Trial, ...]:

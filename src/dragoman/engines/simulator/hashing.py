@@ -78,6 +78,8 @@ class TokenContents:
             images: ImageKeys = ()
             if self._images:
                 present = (image for image in self._images if image.begin < end and image.end > begin)
+                # As vLLM's `extra_keys`: placeholders are the same ids for every picture, and only the digest tells
+                # them apart.
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
             self._hashes.append(hash_block(parent, tokens, images))
             if self._on_hashed is not None:

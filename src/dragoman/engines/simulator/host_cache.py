@@ -144,6 +144,7 @@ class HostCache:
         passed: list[tuple[tuple[int, int], bytes]] = []
         while count:
             rank, key = entry = heappop(self._heap)
+            # Entries of the heap are not removed when a chunk is used again: stale ones are recognized here.
             if self._counts.get(key) != 0 or self._ranks[key] != rank:
                 continue
             if key in protected:

@@ -131,6 +131,7 @@ class KvEventBuilder:
             match event:
                 case Stored(_, block_hash):
                     self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
+                    # Subscribers track what is cached, not in how many blocks: further copies are no news to them.
                     if self._copies[block_hash] == 1:
                         self._append_stored(block_hash, events)
                 case BlockRemoved(_, block_hash):

@@ -63,6 +63,7 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("kv_port must be a port, or 0")
         if not 0 < extra.lease_seconds < float("inf"):
             raise ValueError("lease_seconds must be more than 0")
+        # Who can send a report can free blocks of other requests.
         if not extra.secret and not ip_address(self.kv_ip).is_loopback:
             raise ValueError("kv_connector_extra_config.secret is required if kv_ip is not a loopback address")
 

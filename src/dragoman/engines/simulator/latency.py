@@ -124,6 +124,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             + self.per_sequence * load.sequences
         )
         if load.prefill_pairs:
+            # A step with a prompt cannot replay the CUDA graph of pure decoding, so each of its sequences costs more.
             total += self.per_mixed_sequence * load.sequences
         total += integrate_curve(self.per_token, load.tokens)
         if load.drafts:

@@ -48,10 +48,13 @@ def solve_non_negative(rows: Rows) -> Vector:
     """The best coefficients that are not negative, the first of them positive: exact, by trying every set of zeros."""
     scale = np.linalg.norm(rows.features, axis=0)
     scale[scale == 0] = 1.0
+    # Seconds per step and per token differ by many orders of magnitude; unscaled, the ridge would only affect one of
+    # them.
     scaled = rows.features / scale
     gram = scaled.T @ scaled + RIDGE * np.eye(len(scale))
     moments = scaled.T @ rows.targets
     best, min_error = np.zeros(len(scale)), 0.0
+    # 2**k solutions of a small system: exact, and for about ten columns faster than an iterative solver.
     for selected in product((False, True), repeat=len(scale) - 1):
         free = np.flatnonzero((True, *selected))
         solution = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)

@@ -38,7 +38,13 @@ class Lexicon:
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
         self.tokenizer = tokenizer
         self.eos = tuple(sorted(eos))
-        self.text, self.starts = _generate_text(tokenizer)
+        # Every sentence is tokenized separately and ends its line, so a reply may begin with any of them.
+        rng = KeyedRandom("running text")
+        self.text, self.starts = array("i"), list[int]()
+        for _ in range(_NUM_SENTENCES):
+            words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
+            self.starts.append(len(self.text))
+            self.text.extend(tokenizer.encode(" ".join(words).capitalize() + ".\n", special=False))
         self._kinds: NDArray[np.uint8] | None = None
 
     @property
@@ -57,18 +63,6 @@ class Lexicon:
     def encode(self, text: str) -> list[int]:
         """Model text: names of control tokens in it stand for those tokens."""
         return self.tokenizer.encode(text, special=True)
-
-
-def _generate_text(tokenizer: Tokenizer) -> tuple[array[int], list[int]]:
-    """Generate the text. Every sentence is tokenized separately and ends its line, so a reply may begin with any of
-    them."""
-    rng = KeyedRandom("running text")
-    text, starts = array("i"), list[int]()
-    for _ in range(_NUM_SENTENCES):
-        words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
-        starts.append(len(text))
-        text.extend(tokenizer.encode(" ".join(words).capitalize() + ".\n", special=False))
-    return text, starts
 
 
 ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)

@@ -120,6 +120,7 @@ class KvOffloading:
         if any(map(self.cache.is_written, keys)):
             return None
         num_tokens = (begin + len(keys)) * size - num_cached
+        # Only whole chunks are loaded; a part of one would be a chunk of its own in the host's memory.
         if num_tokens < size:
             return 0
         return num_tokens if self._loading.isdisjoint(keys) else None
@@ -171,6 +172,7 @@ class KvOffloading:
         for sequence in preempted:
             step.flushed |= self._requests[sequence].transfers - begun
         for block in self._allocated & self._fences.keys():
+            # The block was freed while a store still reads it: the step that writes it must wait for that store.
             step.flushed |= self._fences[block]
         for sequence in chain(scheduled, self.finished):
             self._store(sequence, step)
@@ -192,7 +194,12 @@ class KvOffloading:
             state = self._requests[transfer.sequence]
             if transfer.is_store:
                 self.cache.end_store(transfer.keys)
-                self._remove_fences(transfer)
+                for block in transfer.blocks:
+                    fences = self._fences.get(block)
+                    if fences is not None:
+                        fences.discard(transfer.id)
+                        if not fences:
+                            del self._fences[block]
             else:
                 self.cache.end_load(transfer.keys)
                 self._loading.difference_update(transfer.keys)
@@ -251,14 +258,6 @@ class KvOffloading:
     def _add_fences(self, transfer: HostTransfer) -> None:
         for block in transfer.blocks:
             self._fences.setdefault(block, set()).add(transfer.id)
-
-    def _remove_fences(self, transfer: HostTransfer) -> None:
-        for block in transfer.blocks:
-            fences = self._fences.get(block)
-            if fences is not None:
-                fences.discard(transfer.id)
-                if not fences:
-                    del self._fences[block]
 
     def _extend_keys(self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int) -> None:
         """Extend the keys to the chunks that these known tokens fill."""

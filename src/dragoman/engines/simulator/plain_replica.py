@@ -170,17 +170,15 @@ class PlainReplica:
             self._num_completed += 1
             self._finish_ended(end)
             self._launch(end)
-            self._record(end - begin)
-
-    def _record(self, seconds: float) -> None:
-        """Record the load right after a step of this length."""
-        totals, used = self._totals, self._pool.size - self._pool.num_free
-        totals.used_blocks += seconds * used
-        totals.running += seconds * len(self._running)
-        totals.waiting += seconds * len(self._waiting)
-        totals.most_used_blocks = max(totals.most_used_blocks, used)
-        totals.steps += 1
-        totals.rounds += 1
+            # The load right after a step, for as long as the step took.
+            seconds = end - begin
+            totals, used = self._totals, self._pool.size - self._pool.num_free
+            totals.used_blocks += seconds * used
+            totals.running += seconds * len(self._running)
+            totals.waiting += seconds * len(self._waiting)
+            totals.most_used_blocks = max(totals.most_used_blocks, used)
+            totals.steps += 1
+            totals.rounds += 1
 
     def _finish_ended(self, now: float) -> None:
         for sequence in self._ending.pop(self._num_completed, ()):
@@ -215,6 +213,7 @@ class PlainReplica:
         for sequence in self._ending.get(self._num_scheduled, ()):
             if sequence.is_decoding:
                 self._stop_decoding(sequence)
+        # All sequences that decode are counted by the step in which they need a block, so none of them is visited.
         missing, count = self._num_at_boundary[number % self._block_size], 0
         if partial is not None:
             known = partial.num_tokens - partial.num_computed_tokens
@@ -252,6 +251,7 @@ class PlainReplica:
         else:
             self._times.first_token[sequence.index] = now
         step = sequence.last_chunk_step = self._num_scheduled
+        # Relative to the step's number, so that nothing of a decoding sequence changes from step to step.
         sequence.offset = sequence.num_computed_tokens - step
         sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
         if (ending := self._ending.get(sequence.last_step)) is not None:
@@ -370,6 +370,7 @@ class PlainReplica:
             return False
         most = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
         begin, end = self._in_flight[-1]
+        # Arrays cost more than a few single steps.
         if most < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
             return False
         most = min(most, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else most
@@ -378,7 +379,9 @@ class PlainReplica:
         contexts = self._sum_offsets + self._num_decoding * steps
         seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
         known = [flight[1] for flight in self._in_flight]
+        # Summed in order, as single steps would be, so that both ways give the same floats.
         ends = np.concatenate((known[:-1], np.cumsum(np.concatenate((known[-1:], seconds)))))
+        # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
         count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(taken, self._pool.num_free, side="right")))
         if not count:
             return False

@@ -192,6 +192,7 @@ def build_candidates(
                                 price=price,
                                 prefill=prefill,
                                 decode=decode,
+                                # KV transfers leave the machine, here over a network of 400 Gbit/s.
                                 link_bandwidth=min(gpu.link_bandwidth, 50e9),
                             )
                             for prefill, decode in layouts

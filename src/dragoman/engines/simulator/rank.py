@@ -33,13 +33,12 @@ from ...core.metrics import (
     LoraState,
 )
 from .engine_core import EngineCore, StepOutcome
-from .fake_logprobs import fake_logprob
 from .faults import Fault
 from .hashing import TokenContents
 from .keyed_rng import KeyedRandom
 from .kv_events import KvEvent, KvEventBuilder
 from .reply_generator import PlannedReply
-from .reply_tokens import NO_TOKEN, ReplyTokensError
+from .reply_tokens import NO_TOKEN, ReplyTokensError, fake_logprob
 from .sequence import SequenceStatus, SimulatedSequence
 from .transfers import KvTransfers, TransferContext
 
@@ -203,6 +202,7 @@ class DataParallelRank:
         )
         stats = self.stats
         stats.mm_cache_queries = stats.mm_cache_hits = 0
+        # The labels of vLLM's metric `vllm:prompt_tokens_by_source`.
         self._by_source = {"local_compute": 0, "local_cache_hit": 0, "external_kv_transfer": 0}
         stats.prompt_tokens_by_source = self._by_source
         self._longest_choice = stats.longest_choice = Histogram(LENGTH_BUCKETS)
@@ -310,6 +310,8 @@ class DataParallelRank:
         if queued:
             self.core.abort(live.sequence, aborted=True)
         if self.transfers is not None or self.core.host_link is not None:
+            # Other sequences may have waited for the blocks that are free now, while nothing runs whose end would be a
+            # chance.
             self._call_at(at, self.launch_if_idle)
         if self.transfers is not None:
             self.transfers.cancel(live.sequence, at)
@@ -356,6 +358,8 @@ class DataParallelRank:
             emitted -= live.num_output_tokens
             if live.first_token_at is None:
                 self._on_first_token(live, at)
+            # All sequences of a step get their token at its end, so in a steady batch all of these gaps are the same
+            # float.
             elif at - live.last_token_at == gap:
                 equal_gaps += 1
             else:
@@ -401,7 +405,12 @@ class DataParallelRank:
         reply, id = live.reply, live.id
         delay = reply.waits.get(live.num_output_tokens, 0.0) + reply.pace
         if delay:
-            self._delay(live, delay, at)
+            # All further outputs are delayed too. Delays add up.
+            if live.delayed is None:
+                live.delayed = deque()
+                self._call_at(at + delay, lambda then: self._flush_delayed(live, then))
+            else:
+                live.delayed.append(Delay(delay))
         if live.cut_after is not None and live.num_output_tokens >= live.cut_after:
             return self._finish(
                 live, Failed(id, "The connection was closed by an injected fault.", cuts_connection=True), at
@@ -413,14 +422,6 @@ class DataParallelRank:
     def _fake_logprob(self, live: LiveRequest, token: int, alternatives: int) -> TokenLogprob:
         assert live.rng is not None
         return fake_logprob(token, alternatives, self._vocab_size, live.rng)
-
-    def _delay(self, live: LiveRequest, seconds: float, at: float) -> None:
-        """Delay all further outputs. Delays add up."""
-        if live.delayed is None:
-            live.delayed = deque()
-            self._call_at(at + seconds, lambda then: self._flush_delayed(live, then))
-        else:
-            live.delayed.append(Delay(seconds))
 
     def _flush_delayed(self, live: LiveRequest, at: float) -> None:
         delayed = live.delayed

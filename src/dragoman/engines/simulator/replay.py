@@ -177,12 +177,15 @@ class Replay:
                 self._schedule_arrival(request.arrival_s, request)
             else:
                 self._followers.setdefault(request.after, []).append(request)
+                # The workload lists a request behind the one that it follows, so the first one of a chain is known
+                # here.
                 self._sessions[request.id] = self._sessions.get(request.after, request.after)
 
     def run(self, until: frozenset[str] | None) -> ReplayResult:
         self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
         while self._unanswered:
             if self._arrivals and (
+                # An arrival at the moment of a step's end comes first, so that the next step can already compute it.
                 not self._due_events or self._arrivals[0][0] + self._frontend_seconds <= self._due_events[0][0]
             ):
                 self._arrive(self._arrivals[0][0])

@@ -6,9 +6,9 @@ path as a real model's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -134,6 +134,8 @@ class ReplyGenerator:
         return self._last_lookup[1]
 
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
+        # From the most specific to the most general: the request itself, the test that queued it, directives, data,
+        # script.
         header = dict(request.extras).get("reply")
         if header is not None:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
@@ -338,3 +340,40 @@ def check_entry(entry: ScriptEntry) -> None:
         raise ScriptError("`usage`: the simulator counts its own tokens")
     if entry.chunks != "tokens":
         raise ScriptError("`chunks`: the simulator streams tokens")
+
+
+class _DatasetRow(Struct, frozen=True, forbid_unknown_fields=True):
+    reply: Any
+    prompt: str | None = None
+    prompt_sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) == (self.prompt_sha256 is None):
+            raise ValueError("a row has either `prompt` or `prompt_sha256`")
+
+    @property
+    def key(self) -> str:
+        return (self.prompt_sha256 or "").lower() if self.prompt is None else hash_prompt(self.prompt)
+
+
+def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptEntry]:
+    """Read recorded replies by `hash_prompt`; of two for one prompt the later wins. Raises ScriptError, with the line.
+
+        {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
+        {"prompt_sha256": "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
+
+    prompt: the text of the last user or tool message, or a plain prompt. reply: as in a script.
+    """
+    replies: dict[str, ScriptEntry] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{source}, line {number}"
+        try:
+            row = msgspec.json.decode(line, type=_DatasetRow)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ScriptError(f"{where}: {error}") from None
+        entry = read_entry({"reply": row.reply, "repeat": True}, where)
+        check_entry(entry)
+        replies[row.key] = entry
+    return replies

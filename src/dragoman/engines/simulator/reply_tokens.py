@@ -1,7 +1,8 @@
-"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. Pure."""
+"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -9,10 +10,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.engine import Matcher, TokenRequest
+from ...core.engine import Matcher, TokenLogprob, TokenRequest
 from .keyed_rng import KeyedRandom
 from .lexicon import CLOSING, KIND_WEIGHTS, ODD, QUOTE, Lexicon
 
+_LOGPROB_STRIDE = 7919
+"""A prime stride, so that alternatives visit every id of (nearly) every vocabulary before any id repeats."""
 NO_TOKEN = -1
 """No token: the reply has ended."""
 
@@ -189,3 +192,22 @@ class ConstrainedTokens:
         if not self._matcher.advance(token):
             raise ReplyTokensError("The grammar of this request failed.")
         self.is_finished = self._matcher.finished
+
+
+def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
+    """Fake a logprob: the token has probability one half or more; the alternatives share the rest, so that all
+    probabilities sum to less than 1 and `top` is in order.
+    """
+    probability = 0.5 + rng.random() / 2
+    logprob = math.log(probability)
+    if alternatives <= 0:
+        return TokenLogprob(logprob, 1, ())
+    top = [(token, logprob)]
+    share = 1.0 - probability
+    others = vocab_size - 1
+    start = rng.randbelow(others) if others else 0
+    for rank in range(min(alternatives, vocab_size) - 1):
+        share /= 2
+        other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
+        top.append((other, math.log(max(share, 1e-30))))
+    return TokenLogprob(logprob, 1, tuple(top))

@@ -111,6 +111,7 @@ class ReportColumns(Struct, frozen=True):
             raise ValueError("no request was answered")
         duration = float(self.last_tokens.max() - self.arrivals.min())
         ttft, latency = self.first_tokens - self.arrivals, self.last_tokens - self.arrivals
+        # With one token there is no time between tokens; vLLM's benchmark leaves such requests out, too.
         has_tpot = self.outputs > 1
         tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
         good = None if slo is None else self._count_good(slo, ttft, latency)

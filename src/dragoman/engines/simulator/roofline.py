@@ -216,9 +216,11 @@ def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
     expert_width = int(text.get("moe_intermediate_size") or intermediate)
     moe_layers = 0
     if experts:
+        # DeepSeek's first layers are dense; Qwen's and Llama's models have experts in every so many layers.
         moe_layers = (layers - int(text.get("first_k_dense_replace") or 0)) // int(
             text.get("decoder_sparse_step") or text.get("moe_layer_freq") or text.get("interleave_moe_layer_step") or 1
         )
+    # Qwen writes the width of all shared experts, DeepSeek their number.
     shared_width = int(text.get("shared_expert_intermediate_size") or 0) or expert_width * int(
         text.get("n_shared_experts") or 0
     )
@@ -298,6 +300,7 @@ def predict_profile(
     is_large = gpu.memory >= _LARGE_MEMORY
     defaults: dict[str, Any] = {
         "max_num_seqs": 1024 if is_large else 256,
+        # vLLM excludes the A100, whose throughput a larger budget lowers (vllm-project/vllm#17885).
         "max_num_batched_tokens": 8192 if is_large and "A100" not in gpu.name else 2048,
         "max_model_len": shape.max_context,
         **(settings or {}),

@@ -102,8 +102,10 @@ class ReplicaRouter:
         candidates = replicas
         if self.policy == "power-of-two" and len(replicas) > 1:
             first, second = self._random.randbelow(len(replicas)), self._random.randbelow(len(replicas) - 1)
+            # Two different ones: the second index skips the first.
             candidates = [replicas[first], replicas[second + (second >= first)]]
         if self.policy == "session-affinity":
+            # Rendezvous hashing: when a replica is added, only the conversations that move to it change their place.
             return max(candidates, key=lambda replica: _hash_pair(session or sequence.id, replica))
         states = {replica: self._read(replica, cores, now) for replica in candidates}
         shortest = min(state.waiting for state in states.values())

@@ -168,6 +168,7 @@ class SimulatedScheduler:
         self._running: list[SimulatedSequence] = []
         self._fetching: list[SimulatedSequence] = []
         self._ready_to_resume: deque[SimulatedSequence] = deque()
+        # vLLM leaves these blocks free on admission, so that a new request does not at once preempt a running one.
         self._watermark = int(config.watermark * config.num_gpu_blocks)
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
         self._max_chunk = config.max_num_batched_tokens
@@ -220,6 +221,7 @@ class SimulatedScheduler:
         """Find the cached blocks of a sequence's prefix; at least the last token is left to compute."""
         if not self.config.enable_prefix_caching:
             return []
+        # Its logits give the first output token, and the cache has keys and values only.
         num_full = (sequence.num_tokens - 1) // self.config.block_size
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
@@ -430,6 +432,8 @@ class SimulatedScheduler:
                 elif ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                     break
                 continue
+            # The last block is full: only now does a decoding sequence need a new one, so the pool is asked once per
+            # block.
             if computed % block_size == 0:
                 if not self._allocate(sequence, known, step):
                     if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
@@ -523,6 +527,7 @@ class SimulatedScheduler:
                 self.stats.num_draft_tokens += num_drafts
                 for position in range(count - 1):
                     self.stats.num_accepted_by_position[position] += 1
+            # The step counted every draft as accepted, since the next one may be scheduled before the result is known.
             rejected = num_drafts + 1 - count
             sequence.num_tokens -= rejected
             sequence.num_output_tokens += count
@@ -602,6 +607,7 @@ class SimulatedScheduler:
     def _choose_victim(self) -> SimulatedSequence:
         if self.config.scheduling_policy == "priority":
             return max(self._running, key=lambda sequence: sequence.rank)
+        # First come, first served: the last one that was admitted gives way, and is first in the queue again.
         return self._running[-1]
 
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
@@ -621,6 +627,8 @@ class SimulatedScheduler:
             step.decodes.remove(victim)
             num_drafts = step.drafts.pop(victim, 0)
             step.num_draft_tokens -= num_drafts
+            # It does not take part in this step after all, so the tokens that it would sample are not expected any
+            # more.
             victim.num_tokens -= 1 + num_drafts
         elif victim in step.last_chunks:
             step.last_chunks.remove(victim)
@@ -670,6 +678,7 @@ class SimulatedScheduler:
             if sequence.lora:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
+        # At their old places: who was passed over is first again in the next step.
         self._waiting.restore(skipped)
         self._skipped.update(skipped)
 
@@ -807,6 +816,7 @@ class SimulatedScheduler:
 
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
+        # A hit that no sequence uses is among the free blocks, and acquiring it takes one of them.
         missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.count_free(hits)
         return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 

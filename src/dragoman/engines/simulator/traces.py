@@ -63,7 +63,7 @@ def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generato
     if not head:
         return Trace([])
     if b"contexttokens" in columns:
-        return _read_azure(data)
+        return Trace(RequestTable.build("line", _parse_azure(data)).sort())
     if b"request tokens" in columns:
         return _read_burstgpt(data)
     if b'"output_length"' not in head and not (b'"arrival_s"' in head and b'"input_tokens"' in head):
@@ -84,10 +84,6 @@ def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
             yield number, {(name or "").strip().lower(): (value or "").strip() for name, value in row.items()}
     except UnicodeError:
         raise WorkloadError("the file is not UTF-8 text") from None
-
-
-def _read_azure(data: bytes) -> Trace:
-    return Trace(RequestTable.build("line", _parse_azure(data)).sort())
 
 
 def _parse_azure(data: bytes) -> Iterator[tuple[int, float, int, int]]:

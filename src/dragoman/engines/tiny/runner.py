@@ -34,11 +34,16 @@ class PagedLlama:
     def rope_window(self) -> None:
         return None
 
+    @property
+    def has_state(self) -> bool:
+        return False
+
     def get_model(self) -> Llama:
         """Return the model with its current weights."""
         return self._model
 
-    def build_runner(self, num_blocks: int) -> LlamaRunner:
+    def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> LlamaRunner:
+        del num_state_slots
         return LlamaRunner(self.get_model, num_blocks)
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...core.errors import EngineError
-from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineLimits, build_rng
+from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineConfig, EngineLimits, build_rng
+from ..batching.limits import DEFAULT_MAX_NUM_SEQS
 from ..batching.verify import build_trial_prompts, check_paging
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
-from .paged_attention import MASKED_NAME, NAME, KvPool, register, set_attention
+from .paged_attention import MASKED_NAME, NAME, register, set_attention
 from .position_limits import reduce_limits
 from .self_check import check_vision
 from .vision import TransformersVision, is_vision_model, load_processor
@@ -23,7 +26,9 @@ from .vision_runner import TransformersVisionRunner
 log = logging.getLogger(__name__)
 
 _KV_MEMORY_SHARE = 0.85
-"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache."""
+"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache and state slots."""
+_TOKENS_WITHOUT_KEYS = 1 << 22
+"""Capacity of a KV cache that takes no memory, since no layer attends."""
 
 
 class LoadedTransformers(Struct, frozen=True):
@@ -54,19 +59,12 @@ def load(
         # Otherwise torch takes the number that the command gives numpy's library, one.
         torch.set_num_threads(options.threads or count_usable_cores())
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
+    if files and model.has_state:
+        raise EngineError(
+            f"{directory} has state beside keys and values, which --kv-offloading-dir does not store: omit the option"
+        )
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
-    config = limits.build_config(
-        max_positions=model.max_positions,
-        num_kv_tokens=max(_find_kv_bytes(network) // bytes_per_token, 1),
-        max_num_batched_tokens=2048,
-        max_step_pairs=1 << 24,
-    )
-    log.info(
-        "%s: KV cache of %d tokens, at most %d MiB, allocated as it is used",
-        directory,
-        config.num_kv_tokens,
-        config.num_kv_tokens * bytes_per_token >> 20,
-    )
+    config = _build_config(directory, limits, model, bytes_per_token, _find_kv_bytes(network))
     adapters = AdapterRegistry(model.lora.read)
     engine = BatchingEngine(
         model,
@@ -80,6 +78,40 @@ def load(
     return LoadedTransformers(engine, adapters, vision)
 
 
+def _build_config(
+    directory: Path, limits: EngineLimits, model: TransformersModel, bytes_per_token: int, kv_bytes: int
+) -> EngineConfig:
+    """Divide the memory between the KV cache and the state slots, which take at most half of it if the model has both.
+    Logs the result."""
+    num_slots = 0
+    if model.has_state:
+        share = kv_bytes // 2 if bytes_per_token else kv_bytes
+        num_slots = max(min(share // model.bytes_per_slot, limits.max_num_seqs or DEFAULT_MAX_NUM_SEQS), 1)
+        kv_bytes = max(kv_bytes - num_slots * model.bytes_per_slot, 0)
+    config = limits.build_config(
+        max_positions=model.max_positions,
+        num_kv_tokens=max(kv_bytes // bytes_per_token, 1) if bytes_per_token else _TOKENS_WITHOUT_KEYS,
+        max_num_batched_tokens=2048,
+        max_step_pairs=1 << 24,
+    )
+    log.info(
+        "%s: KV cache of %d tokens, at most %d MiB, allocated as it is used",
+        directory,
+        config.num_kv_tokens,
+        config.num_kv_tokens * bytes_per_token >> 20,
+    )
+    if not model.has_state:
+        return config
+    log.info(
+        "%s: recurrent state of %d sequences, at most %d MiB, allocated as it is used; the prefix cache is off, because it "
+        "holds no such state",
+        directory,
+        num_slots,
+        num_slots * model.bytes_per_slot >> 20,
+    )
+    return replace(config, scheduler=replace(config.scheduler, num_state_slots=num_slots))
+
+
 def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
     """Replace the network's attention by paged attention. Returns the model and its KV bytes per token.
 
@@ -87,6 +119,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
     those masks. Raises EngineError if neither gives the network's own logits.
     """
     kind = type(network).__name__
+    model: TransformersModel | None = None
     try:
         model = TransformersModel(network, attention_backend)
         with reduce_limits(network):
@@ -95,38 +128,38 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
     except Exception as error:  # whatever the library's own code may raise
         reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         first_line = reason.strip().partition("\n")[0]
-        raise _explain(network, EngineError(f"{kind} cannot be batched: {first_line}")) from error
+        raise _explain(network, model, EngineError(f"{kind} cannot be batched: {first_line}")) from error
     register()
-    try:
-        with reduce_limits(network):
-            return model, _check_attention(model, network, NAME, expected)
-    except EngineError as first_error:
+    errors: list[EngineError] = []
+    for by_token, name in product((False, True) if model.has_state else (False,), (NAME, MASKED_NAME)):
+        model.recurrent.by_token = by_token
         try:
             with reduce_limits(network):
-                return model, _check_attention(model, network, MASKED_NAME, expected)
-        except EngineError:
-            raise _explain(network, first_error) from first_error
+                return model, _check_attention(model, network, name, expected)
+        except EngineError as error:
+            errors.append(error)
+    raise _explain(network, model, errors[0]) from errors[0]
 
 
 def _check_attention(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
     """Check paged attention of this name. Returns its KV bytes per token. Raises EngineError."""
-    pools: list[KvPool] = []
+    runners: list[TransformersRunner] = []
 
-    def build_paged_runner(num_blocks: int) -> TransformersRunner:
+    def build_paged_runner(num_blocks: int, num_state_slots: int) -> TransformersRunner:
         model.paged_attention = name
         set_attention(network, name)
-        runner = model.build_runner(num_blocks)
-        pools.append(runner.pool)
-        return runner
+        runners.append(model.build_runner(num_blocks, num_state_slots))
+        return runners[0]
 
     check_paging(model, build_paged_runner, expected, kind=type(network).__name__, tolerance=_choose_tolerance(network))
-    return pools[0].bytes_per_token
+    model.bytes_per_slot = runners[0].states.bytes_per_slot
+    return runners[0].pool.bytes_per_token
 
 
-def _explain(network: Network, error: EngineError) -> EngineError:
+def _explain(network: Network, model: TransformersModel | None, error: EngineError) -> EngineError:
     """Explain why paged attention does not give the network's own logits, where the library says it."""
-    if getattr(network, "_is_stateful", False):
-        reason = "it has state beside keys and values (recurrent or convolutional layers)"
+    if getattr(network, "_is_stateful", False) and not (model and model.has_state):
+        reason = "its state beside keys and values is not in the library's cache (recurrent layers)"
         return EngineError(f"{type(network).__name__} cannot be batched: {reason}")
     return error
 
@@ -158,11 +191,12 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         prefill = network(input_ids=tensor[:, :-1], use_cache=True)
+        cache_name = "cache_params" if "cache_params" in prefill else "past_key_values"
         decode = network(
             input_ids=tensor[:, -1:],
             position_ids=torch.tensor([[len(ids) - 1]], device=network.device),
-            past_key_values=prefill.past_key_values,
             use_cache=True,
+            **{cache_name: prefill[cache_name]},
         )
         return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
 

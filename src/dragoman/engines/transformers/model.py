@@ -21,11 +21,15 @@ from .long_rope import LongRope
 from .lora import LoraLayers
 from .paged_attention import MASKED_NAME, NAME, KernelContext, KvPool, PagedStep, get_attention, select_kernels
 from .quantization import build_quantization_args, is_quantized
+from .recurrent import RecurrentLayers, StatePool
 from .vision import is_vision_model
 from .vision_runner import TransformersVisionRunner
 from .weight_reload import find_weight_slots, release_cached_memory, stage_weights
 
 Floats = NDArray[np.float32]
+
+UNLIMITED_POSITIONS = 1 << 20
+"""Longest context of a recurrent model that states none: the computation has no limit."""
 
 
 class TransformersOptions(Struct, frozen=True):
@@ -53,16 +57,18 @@ class TransformersModel:
     own_attention: the library's attention implementation that the network was loaded with.
     paged_attention: the one that replaces it, NAME or MASKED_NAME.
     vision_runner: set once the vision self-check has passed.
+    bytes_per_slot: state of a running sequence beside keys and values; known once the trial has passed.
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
         self._network, self._kernels = network, select_kernels(attention_backend)
         self.own_attention, self.paged_attention = get_attention(network), NAME
-        self.lora, self.long_rope = LoraLayers(network), LongRope(network)
+        self.lora, self.long_rope, self.recurrent = LoraLayers(network), LongRope(network), RecurrentLayers(network)
         self.vision_runner: TransformersVisionRunner | None = None
+        self.bytes_per_slot = 0
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
-        self._max_positions = _find_max_positions(config)
+        self._max_positions = _find_max_positions(config, unlimited=self.recurrent.has_state)
         self._weight_slots = find_weight_slots(network)
 
     @property
@@ -76,6 +82,10 @@ class TransformersModel:
     @property
     def rope_window(self) -> int | None:
         return self.long_rope.window
+
+    @property
+    def has_state(self) -> bool:
+        return self.recurrent.has_state
 
     @property
     def device(self) -> str:
@@ -104,9 +114,18 @@ class TransformersModel:
 
         return discard
 
-    def build_runner(self, num_blocks: int) -> TransformersRunner:
-        pool = KvPool(num_blocks, self._network.device)
-        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.long_rope, self.vision_runner)
+    def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> TransformersRunner:
+        pool, states = KvPool(num_blocks, self._network.device), StatePool(num_state_slots)
+        rows = RowOptions(self.lora, self.long_rope, self.recurrent)
+        return TransformersRunner(self._network, pool, states, self._kernels, rows, self.vision_runner)
+
+
+class RowOptions(Struct, frozen=True, eq=False):
+    """What layers compute differently for the rows of different sequences."""
+
+    lora: LoraLayers
+    long_rope: LongRope
+    recurrent: RecurrentLayers
 
 
 class TransformersRunner:
@@ -116,16 +135,16 @@ class TransformersRunner:
         self,
         network: Network,
         pool: KvPool,
+        states: StatePool,
         kernels: KernelContext,
-        lora: LoraLayers,
-        long_rope: LongRope,
+        options: RowOptions,
         vision_runner: TransformersVisionRunner | None = None,
     ) -> None:
-        self._network, self.pool, self._kernels = network, pool, kernels
-        self._lora, self._long_rope, self._vision_runner = lora, long_rope, vision_runner
+        self._network, self.pool, self.states, self._kernels = network, pool, states, kernels
+        self._options, self._vision_runner = options, vision_runner
 
     def close(self) -> None:
-        self.pool = KvPool(0, self._network.device)
+        self.pool, self.states = KvPool(0, self._network.device), StatePool(0)
         release_cached_memory(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
@@ -133,15 +152,16 @@ class TransformersRunner:
         new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         with torch.inference_mode(), self._kernels():
             self.pool.zero_blocks(new_blocks)
-            self._lora.activate(chunks)
-            self._long_rope.activate(chunks)
+            self._options.lora.activate(chunks)
+            self._options.long_rope.activate(chunks)
             step = PagedStep(chunks, self.pool, self._network.device)
-            logits = self._network(
-                **self._build_inputs(step, chunks),
-                use_cache=False,
-                logits_to_keep=torch.tensor(rows, device=self._network.device),
-                step=step,
-            ).logits[0]
+            with self._options.recurrent.activate(chunks, self.states):
+                logits = self._network(
+                    **self._build_inputs(step, chunks),
+                    use_cache=False,
+                    logits_to_keep=torch.tensor(rows, device=self._network.device),
+                    step=step,
+                ).logits[0]
         starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
         return LogitRows(logits, {row: index for index, row in enumerate(rows)}, starts)
 
@@ -197,10 +217,12 @@ def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
     return rows
 
 
-def _find_max_positions(config: Any) -> int:  # noqa: ANN401 - untyped
+def _find_max_positions(config: Any, *, unlimited: bool) -> int:  # noqa: ANN401 - untyped
     names = ("max_position_embeddings", "max_seq_len", "max_sequence_length", "seq_length")
     limits = [getattr(config, name, None) for name in names]
     limit = next((limit for limit in limits if isinstance(limit, int)), None)
+    if limit is None and unlimited:
+        return UNLIMITED_POSITIONS
     if limit is None:
         raise EngineError(f"{config.model_type} does not state a longest context (max_position_embeddings)")
     return limit

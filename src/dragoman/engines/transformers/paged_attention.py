@@ -135,6 +135,12 @@ class PagedStep:
         self.positions = torch.tensor([[position for _, position in tokens]], device=device)
         self.slots = torch.tensor([sequence.find_slot(position) for sequence, position in tokens], device=device)
         self.groups = _build_groups(chunks, device)
+        self._num_layers = 0
+
+    def count_layer(self) -> int:
+        """Return the number of the layer that attends, in the order of calls: layers may share a module (Zamba)."""
+        self._num_layers += 1
+        return self._num_layers - 1
 
 
 def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGroup]:
@@ -190,7 +196,7 @@ def attend(
     if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
     query = _scale_by_position(module, query, step)
-    keys, values = step.pool.get_layer(module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    keys, values = step.pool.get_layer(step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1))
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

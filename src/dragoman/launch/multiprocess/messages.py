@@ -1,4 +1,4 @@
-"""The messages between the supervisor and its workers, and the supervisor's end of their socket.
+"""The messages between the supervisor and its workers, or the engine process, and the supervisor's end of a socket.
 
 A frame is the length of its message as four bytes, little-endian, and the message in MessagePack.
 """
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ...serving.metrics_exchange import MetricFamily
+from ..remote_engine import HostedModel
 
 LENGTH_BYTES = 4
 
@@ -26,8 +27,14 @@ class Ready(WorkerReport, frozen=True, tag=True):
     greeting: tuple[str, ...]
 
 
+class EngineReady(WorkerReport, frozen=True, tag=True):
+    """The engine process accepts front ends."""
+
+    model: HostedModel
+
+
 class StartFailed(WorkerReport, frozen=True, tag=True):
-    """The worker cannot serve, and exits."""
+    """The worker or the engine process cannot serve, and exits."""
 
     reason: str
 
@@ -80,7 +87,7 @@ class MergedMetrics(WorkerCommand, frozen=True, tag=True):
     families: tuple[MetricFamily, ...]
 
 
-AnyReport = Ready | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
+AnyReport = Ready | EngineReady | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
 AnyCommand = Stop | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -131,6 +138,7 @@ class WorkerChannel:
             except ConnectionError:
                 is_open = False
         reports: list[AnyReport] = []
+        # A stream socket has no message boundaries: each report is preceded by its length.
         while len(self._received) >= LENGTH_BYTES:
             end = LENGTH_BYTES + int.from_bytes(self._received[:LENGTH_BYTES], "little")
             if len(self._received) < end:

@@ -10,6 +10,9 @@ from ...serving.metrics_exchange import MetricFamily, MetricSample, keep_cumulat
 COLLECT_TIMEOUT = 1.0
 """Seconds to wait for the metrics of a worker; after that its last ones are used."""
 
+ENGINE_NUMBER = -1
+"""In place of a worker's number: the engine process."""
+
 Answer = Callable[[list[MetricFamily]], None]
 
 
@@ -32,6 +35,8 @@ class MetricsHub:
     collect: Callable[[int], None]
     restarts: int = 0
     """Workers that have been replaced."""
+    engine_restarts: int | None = None
+    """Engine processes that have been replaced; None where each worker has an engine."""
     _current: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
     _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
     """What earlier workers of the same number have counted."""
@@ -71,12 +76,13 @@ class MetricsHub:
             item.missing.discard(number)
 
     def finish_rounds(self, ready: Sequence[int], now: float) -> None:
-        """Answer the rounds that are complete or late. ready: numbers of the workers that serve."""
+        """Answer the rounds that are complete or late. ready: numbers of the workers that serve, and of the engine."""
         finished = [item for item in self._rounds if not item.missing or item.deadline <= now]
         if finished:
             families = [
                 *merge_families((*self._current.values(), *self._ended.values())),
-                *build_worker_families(len(ready), self.restarts, self._count_requests()),
+                *build_worker_families(len(set(ready) - {ENGINE_NUMBER}), self.restarts, self._count_requests()),
+                *build_engine_families(int(ENGINE_NUMBER in ready), self.engine_restarts),
             ]
             for item in finished:
                 self._rounds.remove(item)
@@ -87,6 +93,8 @@ class MetricsHub:
         counts: dict[int, float] = {}
         for source in (self._current, self._ended):
             for number, families in source.items():
+                if number == ENGINE_NUMBER:
+                    continue
                 counts[number] = counts.get(number, 0.0) + sum(
                     sample.value for family in families if family.name == "http_requests" for sample in family.samples
                 )
@@ -111,5 +119,25 @@ def build_worker_families(ready: int, restarts: int, requests: dict[int, float])
                 MetricSample("dragoman_worker_requests_total", {"worker": str(number)}, count)
                 for number, count in sorted(requests.items())
             ],
+        ),
+    ]
+
+
+def build_engine_families(ready: int, restarts: int | None) -> list[MetricFamily]:
+    """The metrics of an engine process. restarts: None without one."""
+    if restarts is None:
+        return []
+    return [
+        MetricFamily(
+            "dragoman_engine_processes",
+            "Engine processes that serve.",
+            "gauge",
+            [MetricSample("dragoman_engine_processes", {}, ready)],
+        ),
+        MetricFamily(
+            "dragoman_engine_restarts",
+            "Engine processes that have died and were replaced.",
+            "counter",
+            [MetricSample("dragoman_engine_restarts_total", {}, restarts)],
         ),
     ]

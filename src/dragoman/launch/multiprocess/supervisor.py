@@ -1,21 +1,23 @@
 """The supervisor: starts the worker processes, replaces those that die, and passes signals on to all of them.
 
+Where they share an engine, its process starts before them and stops after them, and is replaced as they are.
+
 It runs no event loop and starts no threads, since it forks. It holds the listening sockets all the time, so that a
 connection waits for the next worker instead of being reset when one dies.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import selectors
 import signal
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,15 +27,18 @@ import msgspec
 
 from ...settings import FIELDS, Settings, SettingsError
 from ..listener import listen, listen_on_file
-from ..logs import name_worker
+from ..logs import ENGINE, describe_process, name_worker
 from ..models import parse_model
-from ..server import install_signal_handlers, prepare_process
+from ..remote_engine import HOSTED, HostedModel
+from ..server import enable_collector, install_signal_handlers, prepare_process
 from ..systemd import Notifier
 from ..tls import build_tls_context
+from .engine_process import EnginePlan, serve_engine
 from .messages import (
     Alive,
     AnyReport,
     CollectMetrics,
+    EngineReady,
     MergedMetrics,
     MergeRequest,
     MetricsReport,
@@ -44,8 +49,8 @@ from .messages import (
     Stop,
     WorkerChannel,
 )
-from .metrics_hub import MetricsHub
-from .worker import WorkerPlan, serve_as_worker
+from .metrics_hub import ENGINE_NUMBER, MetricsHub
+from .worker import EngineLink, WorkerPlan, serve_as_worker
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +62,12 @@ STOP_MARGIN = 10.0
 """Seconds beyond the configured ones that workers have to shut down before they are killed."""
 REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
 """Engines of which each worker has its own: they own no accelerator and little memory."""
-_SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config", "kv_offloading_dir"})
+ENGINE_BACKLOG = 2048
+"""Front ends, and control calls, that may wait for the next engine process."""
+_SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
 """Settings with ports or files of their own, which only one process can have."""
+_OF_ENGINE = frozenset({"kv_offloading_dir"})
+"""Those that an engine process can have, since it exists once."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD) if sys.platform != "win32" else ()
 
 
@@ -67,7 +76,7 @@ def run_workers(
 ) -> int:
     """As `launch.run`, with several processes."""
     check_workers(settings)
-    configured, place = settings, f"--workers {settings.workers}"
+    configured, place = settings, describe_workers(settings)
 
     def read_checked() -> Settings:
         """Read the settings for a reload, which may add models."""
@@ -86,21 +95,52 @@ def run_workers(
     else:
         listeners = [listen(settings)]
         settings = msgspec.structs.replace(settings, port=listeners[0].getsockname()[1])
-    # What exists now is shared with the workers as long as nobody writes to it; collections of garbage would.
-    gc.freeze()
-    gc.enable()
+    enable_collector()
     try:
         read = None if read_settings is None else read_checked
-        Supervisor(configured, settings, secret, listeners, print_line, Notifier(os.environ), read).run()
+        with ExitStack() as stack:
+            engine_socket = stack.enter_context(_open_engine_socket()) if has_engine_process(settings) else None
+            notifier = Notifier(os.environ)
+            Supervisor(configured, settings, secret, listeners, print_line, notifier, read, engine_socket).run()
     finally:
         if settings.uds is not None and not inherited:
             Path(settings.uds).unlink(missing_ok=True)
     return 0
 
 
+@contextmanager
+def _open_engine_socket() -> Generator[socket.socket]:
+    """A listening socket in a directory that only this user can enter."""
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as folder, closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(Path(folder) / "engine.sock"))
+        listener.listen(ENGINE_BACKLOG)
+        yield listener
+
+
+def count_workers(settings: Settings) -> int:
+    return settings.api_server_count or settings.workers
+
+
+def describe_workers(settings: Settings) -> str:
+    """The option that asks for several processes."""
+    if settings.api_server_count is not None:
+        return f"--api-server-count {settings.api_server_count}"
+    return f"--workers {settings.workers}"
+
+
+def has_engine_process(settings: Settings) -> bool:
+    """Whether the workers share one engine in a process of its own. Raises ValueError for an unknown MODEL."""
+    if settings.models.entries:
+        return False
+    kind, _ = parse_model(settings.model)
+    return settings.api_server_count is not None or (kind not in REPLICABLE and kind in (*HOSTED, "hub"))
+
+
 def check_workers(settings: Settings) -> None:
     """Raise SettingsError for what several processes cannot serve."""
-    place = f"--workers {settings.workers}"
+    place = describe_workers(settings)
+    if settings.api_server_count is not None and settings.workers > 1:
+        raise SettingsError(f"{place}: use it or --workers, not both")
     if sys.platform == "win32":
         raise SettingsError(f"{place}: Windows cannot fork processes; start several servers on ports of their own")
     if settings.store == "memory":
@@ -108,34 +148,52 @@ def check_workers(settings: Settings) -> None:
             f"{place}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
             "`none`"
         )
-    for setting in FIELDS:
-        if setting.name in _SINGLE and getattr(settings, setting.name) != setting.default:
-            raise SettingsError(f"{place}: {setting.flag} needs a port or files that only one process can have")
     check_engines(settings, place)
+    single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
+    for setting in FIELDS:
+        if setting.name in single and getattr(settings, setting.name) != setting.default:
+            raise SettingsError(f"{place}: {setting.flag} needs a port or files that only one process can have")
 
 
 def check_engines(settings: Settings, place: str) -> None:
-    """Raise SettingsError for an engine that each worker cannot have for itself. place: for the message."""
+    """Raise SettingsError for an engine that workers can neither have each nor share. place: for the message."""
+    is_single = not settings.models.entries
+    if settings.api_server_count is not None and not is_single:
+        raise SettingsError(f"{place}: an engine process serves one model, not those of `models`")
     for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [settings.model]:
         try:
             kind, _ = parse_model(model)
         except ValueError as error:
             raise SettingsError(f"cannot serve {model}: {error}") from error
-        if kind == "hub":
-            raise SettingsError(
-                f"{place}: {model} may need an engine that exists once; for an encoder write `encoder:{model}`"
-            )
-        if kind not in REPLICABLE:
-            raise SettingsError(
-                f"{place}: each worker would load {model} into memory or an accelerator of its own, so the engine "
-                f"`{kind}` runs in one process; serve it without --workers, and put several workers in front of it, "
-                "which serve its address (`dragoman serve http://HOST:PORT/v1 --workers N`)"
-            )
+        is_hosted = is_single and (kind in HOSTED or kind == "hub")
+        if is_hosted or (kind in REPLICABLE and settings.api_server_count is None):
+            continue
+        raise SettingsError(f"{place}: {_explain_rejection(kind, model, is_single=is_single)}")
+
+
+def _explain_rejection(kind: str, model: str, *, is_single: bool) -> str:
+    if kind == "vllm":
+        return (
+            f"vLLM has front ends and an engine process of its own: start `vllm serve` with --api-server-count, and "
+            f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in place of {model}"
+        )
+    if not is_single and (kind in HOSTED or kind == "hub"):
+        return (
+            f"{model} exists once, and workers share the engine of one MODEL only, not those of `models`; serve each "
+            "of them by a server of its own"
+        )
+    if kind in REPLICABLE:
+        return f"the engine `{kind}` cannot have a process of its own; use --workers, with which each worker has one"
+    return (
+        f"each worker would load {model} for itself, and the engine `{kind}` can have no process that they share; "
+        "serve it without --workers, and put several workers in front of it, which serve its address "
+        "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
+    )
 
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
-    """A worker process.
+    """A worker process, or the engine process.
 
     generation: of the settings that it has. last_sign: when its event loop was last known to run.
     """
@@ -147,6 +205,15 @@ class WorkerProcess:
     last_sign: float
     is_ready: bool = False
     failure: str | None = None
+
+    @property
+    def is_engine(self) -> bool:
+        return self.number == ENGINE_NUMBER
+
+    @property
+    def name(self) -> str:
+        """The process in the log."""
+        return describe_process(ENGINE if self.is_engine else self.number)
 
 
 @dataclass(slots=True)
@@ -173,6 +240,7 @@ class Supervisor:
     configured: the settings as they were read. settings: with the address that is listened on.
     print_line: prints the greeting, when all workers serve.
     read_settings: reads the settings again, for a reload.
+    engine_socket: that of the engine process; None where each worker has an engine.
     """
 
     def __init__(
@@ -184,18 +252,24 @@ class Supervisor:
         print_line: Callable[[str], None],
         notifier: Notifier,
         read_settings: Callable[[], Settings] | None = None,
+        engine_socket: socket.socket | None = None,
     ) -> None:
         self._configured, self._settings, self._secret = configured, settings, secret
+        self._engine_socket = engine_socket
+        self._hosted_model: HostedModel | None = None
+        self._count = count_workers(settings)
         self._listeners, self._print_line, self._notifier = listeners, print_line, notifier
         self._read_settings = read_settings
         self._workers: dict[int, WorkerProcess] = {}
-        self._starts: dict[int, float] = {0: 0.0}
-        """When to start the worker of a number. The first one creates the store and checks the model for the others."""
+        self._starts: dict[int, float] = {0 if engine_socket is None else ENGINE_NUMBER: 0.0}
+        """When to start the worker of a number. The first one creates the store and checks the model for the others;
+        the engine comes before it."""
         self._delays = RestartDelays()
-        self._metrics = MetricsHub(self._collect_metrics)
+        self._metrics = MetricsHub(self._collect_metrics, engine_restarts=None if engine_socket is None else 0)
         self._waits_for_first, self._has_started = True, False
         self._failure: str | None = None
         self._stop_requests = self._stops_sent = 0
+        self._is_engine_stopped = False
         self._kill_at: float | None = None
         self._is_reload_requested = self._is_reloading = False
         self._generation = 0
@@ -248,6 +322,8 @@ class Supervisor:
         self._reap()
         if self._stop_requests > self._stops_sent:
             self._stop_workers()
+        if self._stops_sent and list(self._workers) == [ENGINE_NUMBER]:
+            self._stop_engine()
         if self._is_reload_requested and self._has_started and not self._stop_requests:
             self._is_reload_requested = False
             self._begin_reload()
@@ -278,7 +354,7 @@ class Supervisor:
             if at <= now and not self._stop_requests:
                 del self._starts[number]
                 self._start(number)
-        self._metrics.finish_rounds(self._list_ready(), now)
+        self._metrics.finish_rounds(self._list_measured(), now)
         if self._kill_at is not None and now >= self._kill_at:
             log.error("killing workers that have not shut down: %s", ", ".join(map(str, self._workers)))
             self._kill_all()
@@ -288,25 +364,22 @@ class Supervisor:
             self._alive_at = now
             self._notifier.notify_alive()
             for worker in self._workers.values():
+                # Its process may live while its event loop hangs; two intervals, since a sign may be late by one.
                 if worker.is_ready and now - worker.last_sign > 2 * interval:
-                    log.error("worker %d does not respond and is killed", worker.number)
+                    log.error("%s does not respond and is killed", worker.name)
                     _kill(worker.pid)
 
     def _list_ready(self) -> list[int]:
+        """Numbers of the workers that serve."""
+        return [worker.number for worker in self._workers.values() if worker.is_ready and not worker.is_engine]
+
+    def _list_measured(self) -> list[int]:
+        """As `_list_ready`, and the engine."""
         return [worker.number for worker in self._workers.values() if worker.is_ready]
 
     def _start(self, number: int) -> None:
-        """Fork a worker."""
+        """Fork a worker, or the engine process."""
         ours, theirs = socket.socketpair()
-        plan = WorkerPlan(
-            number,
-            self._configured,
-            self._settings,
-            self._secret,
-            self._listeners,
-            self._read_settings,
-            self._notifier.watchdog_interval,
-        )
         # What is buffered would be written twice.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -315,35 +388,59 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            self._run_worker(plan, theirs, mask)
+            self._run_worker(number, theirs, mask)
         theirs.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         worker = WorkerProcess(number, pid, WorkerChannel(ours), self._generation, time.monotonic())
         self._workers[number] = worker
         self._selector.register(ours, selectors.EVENT_READ, worker)
-        log.info("worker %d is process %d", number, pid)
+        log.info("%s is process %d", worker.name, pid)
 
-    def _run_worker(self, plan: WorkerPlan, end: socket.socket, mask: Iterable[int]) -> NoReturn:
-        """The life of the worker process, which shares nothing with the supervisor but `end` and the listeners."""
-        code = 1
+    def _serve(self, number: int, end: socket.socket) -> int:
+        """What a new process does. end: of the socket to the supervisor."""
+        interval, engine = self._notifier.watchdog_interval, None
+        if self._engine_socket is not None:
+            if number == ENGINE_NUMBER:
+                # Without supervisor and workers the port must be free.
+                for listener in self._listeners:
+                    listener.close()
+                return serve_engine(EnginePlan(self._settings, self._engine_socket, interval), end)
+            assert self._hosted_model is not None
+            engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
+            self._engine_socket.close()
+        plan = WorkerPlan(
+            number,
+            self._configured,
+            self._settings,
+            self._secret,
+            self._listeners,
+            self._read_settings,
+            interval,
+            engine,
+        )
+        return serve_as_worker(plan, end)
+
+    def _run_worker(self, number: int, end: socket.socket, mask: Iterable[int]) -> NoReturn:
+        """The life of a new process, which shares nothing with the supervisor but `end` and the listeners."""
+        code, name = 1, ENGINE if number == ENGINE_NUMBER else number
         try:
             signal.set_wakeup_fd(-1)
             self._selector.close()
             for worker in self._workers.values():
                 worker.channel.close()
             # Handlers of Python's, since programs that a worker starts would inherit SIG_IGN.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, _wake)
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signal_number, _wake)
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
                 signal.signal(signal.SIGHUP, _wake)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            name_worker(plan.number)
-            code = serve_as_worker(plan, end)
+            name_worker(name)
+            code = self._serve(number, end)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
         except BaseException:
-            log.exception("worker %d failed", plan.number)
+            log.exception("%s failed", describe_process(name))
         finally:
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -361,10 +458,12 @@ class Supervisor:
             self._handle_report(worker, report)
 
     def _handle_report(self, worker: WorkerProcess, report: AnyReport) -> None:
-        number, ready = worker.number, self._list_ready()
+        number = worker.number
         match report:
             case Ready(greeting):
                 self._handle_ready(worker, greeting)
+            case EngineReady(model):
+                self._handle_engine_ready(worker, model)
             case StartFailed(reason):
                 worker.failure = reason
             case Reloaded(adopted):
@@ -372,7 +471,11 @@ class Supervisor:
             case MergeRequest(id, own):
                 channel = worker.channel
                 self._metrics.start_round(
-                    number, own, ready, time.monotonic(), lambda found: channel.send(MergedMetrics(id, tuple(found)))
+                    number,
+                    own,
+                    self._list_measured(),
+                    time.monotonic(),
+                    lambda found: channel.send(MergedMetrics(id, tuple(found))),
                 )
             case MetricsReport(own):
                 self._metrics.add_report(number, own)
@@ -382,10 +485,18 @@ class Supervisor:
     def _collect_metrics(self, number: int) -> None:
         self._workers[number].channel.send(CollectMetrics())
 
+    def _handle_engine_ready(self, worker: WorkerProcess, model: HostedModel) -> None:
+        """Start the first worker; those that run are waiting for the engine's socket."""
+        worker.is_ready = True
+        self._delays.note_ready(worker.number)
+        if self._hosted_model is None:
+            self._starts[0] = 0.0
+        self._hosted_model = model
+
     def _handle_ready(self, worker: WorkerProcess, greeting: Sequence[str]) -> None:
         worker.is_ready = True
         self._delays.note_ready(worker.number)
-        count = self._settings.workers
+        count = self._count
         if self._waits_for_first:
             self._waits_for_first = False
             self._starts.update(dict.fromkeys(range(1, count), 0.0))
@@ -394,6 +505,7 @@ class Supervisor:
             for line in greeting:
                 self._print_line(line)
             self._notifier.notify_ready()
+        # It was started with the settings from before the reload.
         if worker.generation != self._generation:
             self._reload_queue.append(worker.number)
             self._reload_next()
@@ -424,14 +536,18 @@ class Supervisor:
             if not self._has_started and (
                 worker.failure is not None or self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
             ):
-                self._failure = worker.failure or f"worker {number} cannot start: {reason}"
+                self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
+                # As after a second signal: workers that start together with the failing one are not waited for.
                 self._stop_requests = 2
                 return
-            self._metrics.restarts += 1
+            if self._metrics.engine_restarts is not None and worker.is_engine:
+                self._metrics.engine_restarts += 1
+            else:
+                self._metrics.restarts += 1
             self._starts[number] = time.monotonic() + delay
             log.error(
-                "worker %d (process %d) has died and is replaced%s: %s",
-                number,
+                "%s (process %d) has died and is replaced%s: %s",
+                worker.name,
                 worker.pid,
                 f" in {delay:g} s" if delay else "",
                 reason,
@@ -447,11 +563,18 @@ class Supervisor:
             )
         self._stops_sent = self._stop_requests
         for worker in self._workers.values():
-            if worker.is_ready:
-                worker.channel.send(Stop(is_forced=self._stop_requests > 1))
-            else:
+            if not worker.is_ready:
                 # It serves no client yet, and may be loading a model.
                 _kill(worker.pid)
+            elif not worker.is_engine:
+                worker.channel.send(Stop(is_forced=self._stop_requests > 1))
+
+    def _stop_engine(self) -> None:
+        """Stop the engine: no front end needs it any more."""
+        engine = self._workers[ENGINE_NUMBER]
+        if not self._is_engine_stopped:
+            self._is_engine_stopped = True
+            engine.channel.send(Stop())
 
     def _begin_reload(self) -> None:
         """Reload all workers, one after another, so that the others serve meanwhile."""

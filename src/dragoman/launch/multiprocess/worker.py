@@ -14,12 +14,15 @@ from typing import Any, cast
 
 import uvicorn
 
+from ...core.errors import DragomanError
 from ...pipeline.models import Models
-from ...serving.clock import SystemClock
+from ...serving.clock import Clock, SystemClock
 from ...serving.metrics_exchange import MetricFamily
 from ...settings import Settings, SettingsError
 from ..greeting import build_greeting
+from ..models import format_error
 from ..reload import RELOADED, Reloader
+from ..remote_engine import HostedModel, build_front_end_models
 from ..server import Server, assemble_server, build_uvicorn_config
 from ..shutdown import ShutdownConfig
 from ..systemd import ALIVE, Notifier
@@ -189,6 +192,7 @@ class WorkerPlan:
 
     configured: the settings as they were read, which a reload compares with. settings: with the address that is
     listened on. listeners: sockets to accept from. watchdog_interval: seconds between two signs of life.
+    engine: the engine process that it is a front end of; None for a worker with an engine of its own.
     """
 
     number: int
@@ -198,6 +202,22 @@ class WorkerPlan:
     listeners: Sequence[socket.socket]
     read_settings: Callable[[], Settings] | None
     watchdog_interval: float | None
+    engine: EngineLink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLink:
+    """How front ends reach the engine process. path: of its socket. front_ends: their number."""
+
+    path: str
+    front_ends: int
+    model: HostedModel
+
+    def build_models(self, settings: Settings, clock: Clock) -> Models:
+        try:
+            return build_front_end_models(settings, clock, self.model, self.path, self.front_ends)
+        except (OSError, ValueError, DragomanError) as error:
+            raise SettingsError(f"cannot serve {settings.model}: {format_error(error)}") from error
 
 
 def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
@@ -206,7 +226,8 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
     settings = plan.settings
     try:
         tls = build_tls_context(settings)
-        assembled = assemble_server(settings, plan.secret, metrics_exchange=link)
+        build = None if plan.engine is None else plan.engine.build_models
+        assembled = assemble_server(settings, plan.secret, build=build, metrics_exchange=link)
         assembled.models.waits_for_loads = True
         reloader = Reloader(
             plan.configured, assembled.application, assembled.models, SystemClock(), tls, plan.read_settings

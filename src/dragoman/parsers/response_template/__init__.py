@@ -4,8 +4,7 @@
 
 Delimiters are texts, or patterns in the subset of `pattern`; anything else is rejected on loading. Differences from
 transformers: unparseable text and calls of undeclared tools stay text; plain JSON arguments stream unchanged and are
-not
-cast; regions of one field are joined, never replaced.
+not cast; regions of one field are joined, never replaced.
 """
 
 from .format import ResponseTemplateFormat, load

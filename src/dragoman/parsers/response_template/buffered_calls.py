@@ -32,6 +32,7 @@ def parse_calls(
         value = fill_transform(field.transform, {**scope, "content": value})
     parsed = [_parse_call(item, tools) for item in (value if isinstance(value, list) else [value])]
     calls = [call for call in parsed if call is not None]
+    # Text that calls nothing declared is shown to the user rather than lost: the caller releases it unchanged.
     if not calls:
         raise ValueError("no call of a declared tool")
     return calls

@@ -166,6 +166,7 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
         value = raw if content.value is None else parse_content(content.value, raw)
         if key in entries and content.merge_duplicates:
             previous = entries[key]
+            # `merged` tells a list that was built here from one that is the entry's own value.
             entries[key] = [*previous, value] if isinstance(previous, list) and key in merged else [previous, value]
             merged.add(key)
         else:

@@ -34,8 +34,7 @@ from .template import (
 
 def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
     """Load the formats of a response template (JSON text): the same object twice, or None for the first where the
-    template
-    does not define reasoning.
+    template does not define reasoning.
 
     added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
 
@@ -135,6 +134,7 @@ class ResponseTemplateFormat:
 
 
 def _encode_string(text: str) -> str:
+    # As an escape no delimiter can begin inside the string.
     return json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
 
 

@@ -3,8 +3,7 @@
 The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, greedy and lazy quantifiers, and
 `^` and `$` for the ends of the response. Semantics as in Python, with `.` matching newlines. Look-around,
 back-references, word boundaries, flags, possessive and atomic forms are rejected: without them one pass over any text
-is
-enough.
+is enough.
 """
 
 from __future__ import annotations
@@ -140,6 +139,8 @@ class _PatternParser:
             raise self.build_error("a quantifier of a quantifier")
         if isinstance(item, StartAnchor | EndAnchor):
             raise self.build_error("a repeated ^ or $")
+        # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass cannot
+        # follow.
         if bounds[1] != 1 and can_be_empty(item):
             raise self.build_error("a repetition of what can be empty")
         return RepetitionNode(item, bounds[0], bounds[1], is_lazy)
@@ -198,6 +199,7 @@ class _PatternParser:
         """Copy a class for `re`: it matches one character, so nothing can backtrack."""
         begin, self.pos = self.pos, self.pos + 1
         self.pos += self._peek() == "^"
+        # A bracket that comes first is a member of the class, not its end.
         self.pos += self._peek() == "]"
         while self._peek() != "]":
             self.pos += 2 if self._peek() == "\\" else 1

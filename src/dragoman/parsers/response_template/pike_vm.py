@@ -130,6 +130,7 @@ class Program:
     def _compile_alternation(self, options: Sequence[Node]) -> None:
         split = SplitOp([])
         self.code.append(split)
+        # Each option ends in a jump whose target, the end of the alternation, is known only after the last option.
         exits: list[SplitOp] = []
         for option in options:
             split.targets.append(len(self.code))
@@ -172,6 +173,7 @@ class Program:
             visited.add(index)
             match self.code[index]:
                 case SplitOp(targets):
+                    # A stack: the preferred target is pushed last, so that its paths are followed first.
                     stack.extend((target, saves) for target in reversed(targets))
                 case SaveOp(slot):
                     stack.append((index + 1, (*saves, slot)))
@@ -291,6 +293,7 @@ class PatternSearch:
             self._add_starts(self._threads, set(), None)
         visited: set[int] = set()
         while self._threads:
+            # End assertions may follow each other, so the threads are advanced until none waits for the end any more.
             threads, self._threads = self._threads, []
             for thread in threads:
                 if isinstance(self._program.code[thread.instruction], AssertOp) and not self._is_beaten(thread):
@@ -327,6 +330,7 @@ class PatternSearch:
                 and not (self._max_length is not None and self._position - thread.start > self._max_length)
             ):
                 self._add_threads(next_threads, visited, thread, paths[thread.instruction + 1])
+        # Every character may begin a match: without this a search would find only the first attempt.
         if self._best is None and next_threads:
             self._add_starts(next_threads, visited, None)
         self._threads = [thread for thread in next_threads if not self._is_beaten(thread)]

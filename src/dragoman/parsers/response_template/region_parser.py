@@ -86,6 +86,7 @@ class RegionParser(CallParser):
         text, sink = event.text, self._sink
         if self._in_call:
             return self._call_fast_path(event)
+        # Trailing white space may belong to a delimiter or be stripped, so it cannot be passed on yet.
         if not isinstance(sink, TextSink) or not sink.is_transparent or text[-1].isspace():
             return None
         if not self._search.try_skip(text):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import anyio.to_thread
-import msgspec
+from msgspec.structs import replace
 
 from ...core.embeddings import Embeddings
 from ...core.errors import RequestError, Unsupported
@@ -105,7 +104,7 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     call = _adapt_call(http, ollama_call, slot, model, name)
     if not ollama_call.has_prompt:
         apply_keep_alive(http, slot, ollama_call.keep_alive)
-        return _render_status(http, msgspec.structs.replace(ollama_call, call=call), "load", is_chat=is_chat)
+        return _render_status(http, replace(ollama_call, call=call), "load", is_chat=is_chat)
     admitted = await admit_call(http, call, build_header(http, call))
     # The admitted run keeps the model loaded until it ends.
     apply_keep_alive(http, slot, ollama_call.keep_alive)
@@ -135,7 +134,7 @@ def _adapt_call(
         warnings.append(f"options.num_ctx: the context of this model is {model.max_model_len} tokens")
     warnings += explain_keep_alive(http, slot, ollama_call.keep_alive)
     request = _adapt_request(call.requests[0], model, name, ollama_call.suffix)
-    return msgspec.structs.replace(call, requests=(request,), warnings=tuple(warnings))
+    return replace(call, requests=(request,), warnings=tuple(warnings))
 
 
 def _adapt_request(request: GenerateRequest, model: ServedModel, name: str, suffix: str | None) -> GenerateRequest:
@@ -152,9 +151,9 @@ def _adapt_request(request: GenerateRequest, model: ServedModel, name: str, suff
         if tokens is None or not isinstance(backend, TokenBackend) or not isinstance(prompt, str):
             raise Unsupported(f"{abbreviate(name)} does not support insert", param="suffix")
         infill = build_infill_prompt(backend.tokenizer, tokens, prompt, suffix)
-        limits = msgspec.structs.replace(request.limits, stop_token_ids=infill.stop_ids)
-        request = msgspec.structs.replace(request, prompt=infill.ids, limits=limits)
-    return msgspec.structs.replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
+        limits = replace(request.limits, stop_token_ids=infill.stop_ids)
+        request = replace(request, prompt=infill.ids, limits=limits)
+    return replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
 
 
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
@@ -180,9 +179,7 @@ async def _embed(
     """Return the call, the warnings, and the result: None where there is no input, so that the model is only loaded."""
     call = await read_ollama_call(http, read)
     slot, name = find_model_slot(http.service.models, call.model)
-    call_with_warnings = msgspec.structs.replace(
-        call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive))
-    )
+    call_with_warnings = replace(call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive)))
     warnings = collect_warnings(call_with_warnings, strict=http.service.options.strict)
     model = await timer.load_model(http.service.models, name)
     with model.keep_loaded():

@@ -48,8 +48,12 @@ def build_log(
     if not ordered:
         raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
     for timing in ordered:
-        _check_timing(format, timing)
+        if timing.input_tokens < 1 or timing.output_tokens < 1:
+            raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
+        if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
+            raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
     if len({timing.id for timing in ordered}) < len(ordered):
+        # Benchmarks number requests anew in each run, and logs of several runs are joined by hand.
         ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
         raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
@@ -76,16 +80,10 @@ def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
             after = None if request.after is None else f"{number}/{request.after}"
             arrival = request.arrival_s if after else request.arrival_s + begin
             requests.append(msgspec.structs.replace(request, id=id, arrival_s=arrival, after=after))
+        # Long enough that the server of the simulation is idle again, as the real one was between the runs.
         begin = max(timing.last_token_s for timing in timings) + IDLE_SECONDS
     notes = tuple(note for log in logs for note in log.notes)
     return MeasuredLog(" and ".join(dict.fromkeys(log.format for log in logs)), tuple(requests), tuple(timings), notes)
-
-
-def _check_timing(format: str, timing: Timing) -> None:
-    if timing.input_tokens < 1 or timing.output_tokens < 1:
-        raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
-    if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
-        raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
 
 
 def _shift(timing: Timing, by: float) -> Timing:

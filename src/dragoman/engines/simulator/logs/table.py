@@ -66,6 +66,7 @@ def read_json(data: bytes, unit: str) -> MeasuredLog:
         if "requests" in lists:
             return _build_table_log("JSON", _check_rows(lists["requests"]), unit)
         length = max((len(values) for values in lists.values()), default=0)
+        # A benchmark's file also has lists of other lengths, such as percentiles; columns are those of full length.
         complete = {name: values for name, values in lists.items() if len(values) == length}
         return _build_table_log(
             "JSON", [{name: values[row] for name, values in complete.items()} for row in range(length)], unit
@@ -159,6 +160,7 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
     tpot = read_seconds("tpot")
     decoded = None if tpot is None else _add_times(first, tpot * (outputs - 1))
     last = _add_times(arrival, read_seconds("latency"), known=read_seconds("last"))
+    # A measured end is better than one that is computed from a rounded mean.
     last = decoded if last is None else last
     if arrival is None or first is None or last is None:
         raise LogError(f"request {number}: a time is missing")

@@ -45,6 +45,7 @@ class BackgroundRuns:
 
     async def close(self) -> None:
         """Stop all runs and mark them as failed. If the store is unavailable, another process does that later."""
+        # First the watcher: it would finalize the runs that end now as failures of their own.
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -74,6 +75,7 @@ class BackgroundRuns:
             # One commit: a response that exists can be streamed from its first event.
             await self._store.commit(put, build_event_append(put.key, events))
         except BaseException:
+            # A coroutine that is never started warns when it is collected, and would keep the admitted call until then.
             run.close()
             raise
         task = asyncio.create_task(run)
@@ -89,6 +91,7 @@ class BackgroundRuns:
             return
         else:
             log.error("background response %s failed", key.id, exc_info=error)
+        # Not finalized here: a task's callback cannot await the store.
         self._unfinalized[key] = EngineError("The server failed while it made this response; its log says why.")
 
     async def cancel(self, record: Record) -> Record | None:

@@ -96,6 +96,7 @@ class _BackgroundRun:
     def _schedule_store(self) -> None:
         store_task = self._store_task
         if store_task is not None and store_task.done():
+            # Raises what the last write raised: a run whose events cannot be stored must not go on generating.
             store_task.result()
             store_task = None
         # One write at a time: events that arrive meanwhile wait for the next.
@@ -110,6 +111,8 @@ class _BackgroundRun:
                 self._is_start_pending = False
                 running = self._turn.build_stored(self._turn.writer.render_in_progress()).encode()
                 run = self._response_store.store.run
+                # In one commit with the first events: a client that sees them must not read the response as still
+                # queued.
                 changes.insert(0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES))
             await self._response_store.commit(*changes)
             self._background.notify(self._key)

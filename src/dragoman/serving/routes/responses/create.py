@@ -57,6 +57,7 @@ async def _start_background(
     turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)
     if responses_call.call.stream:
+        # The stream of a background response is read from the store from the beginning, so a resumed one is the same.
         key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)
         return build_replay(http, background, key, -1, turn.admitted.warnings)
     return JsonResponse(response_object, warnings=turn.admitted.warnings)

@@ -82,6 +82,7 @@ async def load_entries(store: Store, key: Key, series: str, *, last_position: in
     while True:
         batch = await store.entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
         loaded += (entry for entry in batch if last_position is None or entry.position <= last_position)
+        # A page that is not full is the last one, which saves a read that would return nothing.
         if len(batch) < 500 or (last_position is not None and batch[-1].position >= last_position):
             return loaded
 
@@ -111,6 +112,7 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
         raise _build_no_previous_error(
             f"Previous response with id {abbreviate(previous)} continues {abbreviate(missing_id)}, which is not found."
         )
+    # Only the last: an earlier one was continued before, when its own state allowed it.
     _check_continuable(chain.records[-1])
     turns = [read_stored_response(record.body) for record in chain.records]
     preceding = await _load_preceding_items(store, owner, turns[0], previous)

@@ -48,6 +48,7 @@ async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResp
         return build_replay(http, background, record.key, -1 if starting_after is None else starting_after, warnings)
     if starting_after is not None:
         raise invalid_value("starting_after", "it needs 'stream' to be true")
+    # The bytes that the stream ended with, so that a client cannot tell a stored response from the original.
     return JsonResponse(bytes(read_stored_response(record.body).object), warnings=warnings)
 
 

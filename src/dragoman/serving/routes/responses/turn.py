@@ -128,6 +128,7 @@ class ResponseTurn:
     def build_stored(self, response_object: bytes) -> StoredResponse:
         """response_object: the complete JSON object."""
         history = self.history
+        # History that is in no store has to be stored with this turn, or it could not be continued from here.
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
             object=Raw(response_object),
@@ -277,6 +278,7 @@ async def prepend_history(
     own_items = _render_items(input, history, response_id)
     if history.items or input != responses_call.input:
         items = (*history.items, *own_items)
+        # Parsing a long history again takes as long as parsing a body of that size.
         if sum(map(len, items)) > LARGE_BODY:
             responses_call = await anyio.to_thread.run_sync(responses_call.with_items, items)
         else:
@@ -304,6 +306,7 @@ def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> Re
 
 def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
     """Render the call's own items. Ids that occur in the history are replaced."""
+    # Clients send items back with their ids; a conversation has each id once.
     known_ids = {read_item_id(item) for item in history.items}
     items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
     return tuple(row for _, row in assign_ids(items, response_id))

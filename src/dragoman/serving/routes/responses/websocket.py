@@ -10,10 +10,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
 
 import anyio.to_thread
-import msgspec
+from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from ....core.errors import DragomanError, Overloaded, RequestError
@@ -55,6 +54,7 @@ class ResponsesWebSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = build_http_request(scope, receive, never, self._service, self.envelope)
+        # The first message of an ASGI WebSocket is `websocket.connect`, which must be received before the answer.
         await receive()
         try:
             http = self._authenticate(http)
@@ -240,6 +240,7 @@ class WebSocketSession:
                 code="previous_response_not_found",
             )
         turn = await open_turn(self._http, client_frame.call, self._conversation_locks, local_history=self._history)
+        # `generate: false` only fills the prefix cache for the next turn, as OpenAI's WebSocket mode describes it.
         if not client_frame.generate:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
             turn.admitted = replace(turn.admitted, run=run)
@@ -249,6 +250,7 @@ class WebSocketSession:
         next_history = None if turn is None else turn.next_history
         if next_history is not None:
             self._history = next_history
+        # OpenAI's server forgets the response that failed to be continued, and clients then send everything again.
         elif self._history is not None and self._history.id == previous:
             self._history = None
 
@@ -314,7 +316,7 @@ async def _report_stop(batches: EventBatches) -> AsyncGenerator[list[Event]]:
     async with aclosing(batches):
         async for batch in batches:
             yield [
-                msgspec.structs.replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
+                replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
                 for event in batch
             ]
 

@@ -1,0 +1,381 @@
+"""A front end's side: a TokenEngine whose work another process does, and its parts. Independent of the engine.
+
+A front end connects when it starts, and again whenever the connection is lost: the supervisor keeps the socket open, so
+the connection waits there until the next engine process accepts it. What a front end asked for before is gone with the
+process: its streams end with an error, and requests that had not started are rejected as retryable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+
+from ...core.control import PauseMode, Weights
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
+from ...core.engine import (
+    Capabilities,
+    Ended,
+    Failed,
+    Health,
+    OutputCallback,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenRequest,
+)
+from ...core.errors import EngineError, Overloaded, Unsupported
+from .messages import (
+    LENGTH_BYTES,
+    AbortAllCall,
+    AbortRequest,
+    AddRequest,
+    AttachFrontEnd,
+    CallResult,
+    EmbedCall,
+    EngineCall,
+    EngineDescription,
+    EngineState,
+    FrameBuffer,
+    LoadAdapterCall,
+    OutputBatch,
+    PauseCall,
+    ResetCacheCall,
+    ResumeCall,
+    SentOutput,
+    SentRejection,
+    SetWeightVersionCall,
+    SleepCall,
+    UnloadAdapterCall,
+    UpdateWeightsCall,
+    WakeUpCall,
+    decode_engine_message,
+    encode_frame,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RECONNECT_INTERVAL = 0.5
+"""Seconds between two attempts to connect, where no process listens at all."""
+RESTART_TIME = 5.0
+"""`Retry-After` while the engine process is being restarted, seconds."""
+
+_LOST = "The engine process has ended unexpectedly and is being restarted; retry later."
+
+
+class _RemoteSequence:
+    """A sequence that has not ended."""
+
+    __slots__ = ("deliver", "has_started")
+
+    def __init__(self, deliver: OutputCallback) -> None:
+        self.deliver, self.has_started = deliver, False
+
+
+class _EngineConnection(asyncio.Protocol):
+    """The connection for sequences."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client, self._buffer = client, FrameBuffer()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.write(encode_frame(AttachFrontEnd()))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a protocol's
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._buffer.feed(data):
+            match decode_engine_message(frame):
+                case OutputBatch(outputs):
+                    self._client.receive_outputs(outputs)
+                case EngineState() as state:
+                    self._client.receive_state(self, state)
+                case _:
+                    pass  # Calls have connections of their own.
+
+
+class EngineClient:
+    """As `core.engine.TokenEngine` and `core.engine.PrefixCache`.
+
+    path: of the engine's socket.
+    """
+
+    def __init__(self, path: str, description: EngineDescription) -> None:
+        self._path, self.description = path, description
+        self.on_adapters: Callable[[Sequence[tuple[str, str]]], None] | None = None
+        """Called with the names and paths of the adapters when they may have changed: another front end may have
+        loaded one."""
+        self._sequences: dict[str, _RemoteSequence] = {}
+        self._connection: _EngineConnection | None = None
+        """None while the engine process does not respond."""
+        self._state: EngineState | None = None
+        self._connected = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
+        self.control = EngineClientControl(self)
+        """Pause, sleep and weight updates."""
+        self.embedder = None if description.embedding_info is None else RemoteEmbedder(self, description.embedding_info)
+        """Embeds with the engine's model; None without an embedder."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.description.capabilities
+
+    @property
+    def max_model_len(self) -> int:
+        return self.description.max_model_len
+
+    @property
+    def state(self) -> EngineState | None:
+        """The last known state; None before the first connection."""
+        return self._state
+
+    async def start(self) -> None:
+        """Connect. Waits as long as the engine process takes to start."""
+        self._connecting = asyncio.create_task(self._stay_connected())
+        await self._connected.wait()
+
+    async def stop(self) -> None:
+        task, self._connecting = self._connecting, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._connection = None
+        self._connected.clear()
+        sequences, self._sequences = self._sequences, {}
+        for id, sequence in sequences.items():
+            sequence.deliver(Failed(id, "The engine is shutting down."))
+
+    def health(self) -> Health:
+        """The sequences are those of this front end, so that the sum over front ends is the engine's; the rest is the
+        engine's.
+        """
+        running = sum(sequence.has_started for sequence in self._sequences.values())
+        waiting = len(self._sequences) - running
+        state = self._state
+        if self._connection is None or state is None:
+            reason = "the engine is not running" if self._connecting is None else "the engine process is not running"
+            return Health(ready=False, reason=reason, waiting=waiting, running=running)
+        return Health(state.ready, state.reason, waiting, running, kv_cache_usage=state.kv_cache_usage)
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        """As TokenEngine.add. What the engine rejects is delivered as Rejected."""
+        if self._connecting is None:
+            raise EngineError("The engine is not running.")
+        if self._connection is None:
+            raise Overloaded(_LOST, retry_after=RESTART_TIME)
+        if request.id in self._sequences:
+            raise ValueError(f"a sequence {request.id!r} is already running")
+        if request.images:
+            raise Unsupported("This engine does not accept images.", param="messages")
+        if request.matcher is not None and request.grammar is None:
+            raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
+        self._connection.transport.write(encode_frame(_build_message(request)))
+        self._sequences[request.id] = _RemoteSequence(deliver)
+
+    def abort(self, id: str) -> None:
+        if self._sequences.pop(id, None) is not None and self._connection is not None:
+            self._connection.transport.write(encode_frame(AbortRequest(id)))
+
+    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+        """Unknown: the cache is in another process."""
+
+    async def reset_prefix_cache(self) -> bool | None:
+        """As PrefixCache.reset_prefix_cache."""
+        return await self.call(ResetCacheCall(), bool | None)
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """As AdapterLoader.load_adapter."""
+        await self.call(LoadAdapterCall(name, path), None)
+
+    async def unload_adapter(self, name: str) -> None:
+        """As AdapterLoader.unload_adapter."""
+        try:
+            await self.call(UnloadAdapterCall(name), None)
+        except EngineError as error:
+            # A new engine process does not have the adapter.
+            log.warning("the adapter %s was not unloaded: %s", name, error.message)
+
+    async def call(self, call: EngineCall, kind: type[T] | object) -> T:
+        """Run a control call in the engine process; cancelling it cancels it there. kind: of the result.
+
+        Raises:
+            DragomanError: what the call raised.
+            Overloaded: the engine process does not run, or has ended meanwhile.
+        """
+        if self._connection is None:
+            raise Overloaded(_LOST, retry_after=RESTART_TIME)
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._path)
+            try:
+                writer.write(encode_frame(call))
+                await writer.drain()
+                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                message = decode_engine_message(await reader.readexactly(size))
+            finally:
+                writer.close()
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise Overloaded(_LOST, retry_after=RESTART_TIME) from error
+        assert isinstance(message, CallResult)
+        if self._state is not None and self._state.epoch == message.state.epoch:
+            self._adopt_state(message.state)
+        if message.error is not None:
+            raise message.error.build()
+        return msgspec.msgpack.decode(message.value, type=kind)
+
+    def receive_outputs(self, outputs: list[SentOutput]) -> None:
+        sequences = self._sequences
+        for output in outputs:
+            sequence = sequences.get(output.id)
+            if sequence is None:
+                continue  # It was aborted.
+            if type(output) is Sampled:
+                delivered = output
+            elif isinstance(output, SentRejection):
+                delivered = Rejected(output.id, output.error.build())
+            else:
+                delivered = output
+                sequence.has_started = sequence.has_started or isinstance(output, Scheduled)
+            if isinstance(output, Ended | Failed | SentRejection):
+                del sequences[output.id]
+            try:
+                sequence.deliver(delivered)
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"the receiver of {output.id} raised", "exception": error}
+                )
+
+    def receive_state(self, connection: _EngineConnection, state: EngineState) -> None:
+        self._connection = connection
+        self._adopt_state(state)
+        self._connected.set()
+
+    def _adopt_state(self, state: EngineState) -> None:
+        """Keep a state, unless a later one is known: the results of calls come on other connections."""
+        known = self._state
+        if known is not None and known.epoch == state.epoch and known.version >= state.version:
+            return
+        self._state = state
+        if self.on_adapters is not None:
+            self.on_adapters(state.adapters)
+
+    async def _stay_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                _, connection = await loop.create_unix_connection(lambda: _EngineConnection(self), self._path)
+            except OSError:
+                # No supervisor holds the socket, or too many wait there.
+                await asyncio.sleep(RECONNECT_INTERVAL)
+                continue
+            try:
+                await connection.lost
+            finally:
+                self._connection = None
+                connection.transport.close()
+            self._fail_all()
+
+    def _fail_all(self) -> None:
+        """The engine process has ended: end what it had. What has not started may be sent again by the client."""
+        sequences, self._sequences = self._sequences, {}
+        if sequences:
+            log.error("the engine process has ended; %d sequences fail", len(sequences))
+        for id, sequence in sequences.items():
+            if sequence.has_started:
+                sequence.deliver(Failed(id, _LOST))
+            else:
+                sequence.deliver(Rejected(id, Overloaded(_LOST, retry_after=RESTART_TIME)))
+
+
+def _build_message(request: TokenRequest) -> AddRequest:
+    return AddRequest(
+        request.id,
+        request.prompt,
+        request.max_tokens,
+        request.sampling,
+        request.min_tokens,
+        request.stop_token_ids,
+        request.logprobs,
+        request.logprob_ids,
+        request.prompt_logprobs,
+        request.grammar,
+        request.closes_at_limit,
+        request.reasoning_budget,
+        request.priority,
+        request.cache_salt,
+        request.extras,
+        request.choice,
+        request.matcher is not None,
+    )
+
+
+class EngineClientControl:
+    """As `core.control.EngineControl` and `core.control.Trainable`, for the engine of all front ends."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    @property
+    def is_paused(self) -> bool:
+        return self._client.state is not None and self._client.state.is_paused
+
+    @property
+    def sleep_level(self) -> int:
+        return 0 if self._client.state is None else self._client.state.sleep_level
+
+    @property
+    def weight_version(self) -> str:
+        return "" if self._client.state is None else self._client.state.weight_version
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        await self._client.call(PauseCall(mode, clear_cache), None)
+
+    async def resume(self) -> None:
+        await self._client.call(ResumeCall(), None)
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        await self._client.call(SleepCall(level, mode), None)
+
+    async def wake_up(self) -> None:
+        await self._client.call(WakeUpCall(), None)
+
+    async def abort_all(self) -> int:
+        return await self._client.call(AbortAllCall(), int)
+
+    async def update_weights(self, weights: Weights, version: str | None = None) -> str:
+        return await self._client.call(UpdateWeightsCall(weights, version), str)
+
+    async def set_weight_version(self, version: str) -> None:
+        await self._client.call(SetWeightVersionCall(version), None)
+
+
+class RemoteEmbedder:
+    """As `core.engine.Embedder`. Started and stopped with its engine."""
+
+    def __init__(self, client: EngineClient, embedding_info: EmbeddingInfo) -> None:
+        self._client, self._embedding_info = client, embedding_info
+
+    @property
+    def embedding_info(self) -> EmbeddingInfo:
+        return self._embedding_info
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def health(self) -> Health:
+        health = self._client.health()
+        return Health(health.ready, health.reason)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        return await self._client.call(EmbedCall(request), Embeddings)

@@ -1,0 +1,274 @@
+"""The messages between an engine process and its front ends, and their frames.
+
+A frame is the length of its message as eight bytes, little-endian (an upload of weights can exceed 4 GB), and the
+message in MessagePack. A front end has one connection for its sequences. Each control call has a connection of its own,
+so that weights of gigabytes delay no token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Integral, Real
+
+import msgspec
+from msgspec import Struct
+
+from ...core.control import PauseMode, WeightsInMemory, WeightsOnDisk
+from ...core.embeddings import EmbeddingInfo, EmbedRequest
+from ...core.engine import (
+    Capabilities,
+    Ended,
+    Failed,
+    PromptLogprobs,
+    ReasoningBudget,
+    Sampled,
+    Scheduled,
+    WeightVersionSet,
+)
+from ...core.errors import (
+    Conflict,
+    ContextTooLong,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    NotFound,
+    Overloaded,
+    QueueFull,
+    RequestError,
+    Unsupported,
+)
+from ...core.request import Sampling
+
+LENGTH_BYTES = 8
+
+
+class EngineDescription(Struct, frozen=True):
+    """What a front end must know of an engine before it is connected.
+
+    embedding_info: of its embedder; None without one.
+    has_control, is_trainable, has_cache, has_adapters: whether it has these parts.
+    """
+
+    capabilities: Capabilities
+    max_model_len: int
+    num_kv_tokens: int | None = None
+    embedding_info: EmbeddingInfo | None = None
+    has_control: bool = False
+    is_trainable: bool = False
+    has_cache: bool = False
+    has_adapters: bool = False
+
+
+class AttachFrontEnd(Struct, frozen=True, array_like=True, tag="attach"):
+    """The first message of the connection for sequences. The engine answers with its state, whenever it changes."""
+
+
+class AddRequest(Struct, frozen=True, array_like=True, tag="add"):
+    """A TokenRequest without what is of use in its own process only. is_constrained: it has a matcher."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    min_tokens: int
+    stop_token_ids: frozenset[int]
+    logprobs: int | None
+    logprob_ids: tuple[int, ...]
+    prompt_logprobs: int | None
+    grammar: str | None
+    closes_at_limit: bool
+    reasoning_budget: ReasoningBudget | None
+    priority: int
+    cache_salt: str
+    extras: tuple[tuple[str, str], ...]
+    choice: int
+    is_constrained: bool
+
+
+class AbortRequest(Struct, frozen=True, array_like=True, tag="abort"):
+    id: str
+
+
+class PauseCall(Struct, frozen=True, array_like=True, tag="pause"):
+    mode: PauseMode
+    clear_cache: bool
+
+
+class ResumeCall(Struct, frozen=True, array_like=True, tag="resume"):
+    pass
+
+
+class SleepCall(Struct, frozen=True, array_like=True, tag="sleep"):
+    level: int
+    mode: PauseMode
+
+
+class WakeUpCall(Struct, frozen=True, array_like=True, tag="wake_up"):
+    pass
+
+
+class AbortAllCall(Struct, frozen=True, array_like=True, tag="abort_all"):
+    pass
+
+
+class UpdateWeightsCall(Struct, frozen=True, array_like=True, tag="update_weights"):
+    weights: WeightsOnDisk | WeightsInMemory
+    version: str | None
+
+
+class SetWeightVersionCall(Struct, frozen=True, array_like=True, tag="set_weight_version"):
+    version: str
+
+
+class ResetCacheCall(Struct, frozen=True, array_like=True, tag="reset_cache"):
+    pass
+
+
+class LoadAdapterCall(Struct, frozen=True, array_like=True, tag="load_adapter"):
+    name: str
+    path: str
+
+
+class UnloadAdapterCall(Struct, frozen=True, array_like=True, tag="unload_adapter"):
+    name: str
+
+
+class EmbedCall(Struct, frozen=True, array_like=True, tag="embed"):
+    request: EmbedRequest
+
+
+EngineCall = (
+    PauseCall
+    | ResumeCall
+    | SleepCall
+    | WakeUpCall
+    | AbortAllCall
+    | UpdateWeightsCall
+    | SetWeightVersionCall
+    | ResetCacheCall
+    | LoadAdapterCall
+    | UnloadAdapterCall
+    | EmbedCall
+)
+FrontEndMessage = AttachFrontEnd | AddRequest | AbortRequest | EngineCall
+
+
+class SentError(Struct, frozen=True, array_like=True):
+    """A DragomanError. kind: the name of its class. limit, prompt, at_least: of ContextTooLong."""
+
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+    limit: int = 0
+    prompt: int = 0
+    at_least: bool = False
+
+    @classmethod
+    def of(cls, error: DragomanError) -> SentError:
+        fields = error.message, error.param, error.code, error.retry_after
+        if isinstance(error, ContextTooLong):
+            return cls(ContextTooLong.__name__, *fields, error.limit, error.prompt, error.at_least)
+        kind = next((base for base in type(error).__mro__ if base in _ERRORS.values()), EngineError)
+        return cls(kind.__name__, *fields)
+
+    def build(self) -> DragomanError:
+        if self.kind == ContextTooLong.__name__:
+            return ContextTooLong(limit=self.limit, prompt=self.prompt, at_least=self.at_least, param=self.param)
+        return _ERRORS[self.kind](self.message, param=self.param, code=self.code, retry_after=self.retry_after)
+
+
+_ERRORS: dict[str, type[DragomanError]] = {
+    kind.__name__: kind
+    for kind in (RequestError, Unsupported, NotFound, Conflict, EngineError, Overloaded, QueueFull, EngineTimeout)
+}
+
+
+class SentRejection(Struct, frozen=True, array_like=True, tag=6):
+    """As `core.engine.Rejected`."""
+
+    id: str
+    error: SentError
+
+
+SentOutput = Scheduled | PromptLogprobs | Sampled | WeightVersionSet | Ended | Failed | SentRejection
+
+
+class OutputBatch(Struct, frozen=True, array_like=True, tag=0, gc=False):
+    """What the sequences of one front end got in a step, in order; in several steps, if it reads slowly."""
+
+    outputs: list[SentOutput]
+
+
+class EngineState(Struct, frozen=True, array_like=True, tag=1):
+    """The state of the engine, which all front ends know.
+
+    epoch: differs in each engine process. version: grows with each change.
+    kv_cache_usage, ready, reason: as in `Health`.
+    adapters: names and paths of the loaded ones.
+    """
+
+    epoch: int
+    version: int
+    ready: bool
+    reason: str | None
+    kv_cache_usage: float | None
+    is_paused: bool
+    sleep_level: int
+    weight_version: str
+    adapters: tuple[tuple[str, str], ...]
+
+
+class CallResult(Struct, frozen=True, array_like=True, tag=2):
+    """The answer to an EngineCall. value: the result in MessagePack. state: after the call."""
+
+    state: EngineState
+    value: msgspec.Raw
+    error: SentError | None
+
+
+EngineMessage = OutputBatch | EngineState | CallResult
+
+
+def _convert_number(value: object) -> int | float:
+    """Convert the numbers of numpy, which engines of third parties deliver."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent to another process")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_convert_number).encode
+decode_front_end_message = msgspec.msgpack.Decoder(FrontEndMessage).decode
+decode_engine_message = msgspec.msgpack.Decoder(EngineMessage).decode
+
+
+def encode_frame(message: FrontEndMessage | EngineMessage) -> bytes:
+    body = _encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+class FrameBuffer:
+    """Splits received bytes into messages."""
+
+    __slots__ = ("_received",)
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the messages that are complete now. To be exhausted before the next call."""
+        received = self._received
+        received += data
+        start = 0
+        while len(received) - start >= LENGTH_BYTES:
+            begin = start + LENGTH_BYTES
+            end = begin + int.from_bytes(received[start:begin], "little")
+            if len(received) < end:
+                break
+            yield bytes(received[begin:end])
+            start = end
+        if start:
+            del received[:start]

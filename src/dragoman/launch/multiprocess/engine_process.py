@@ -1,0 +1,108 @@
+"""The engine process: one engine that all workers of a server are front ends of, controlled by the supervisor.
+
+It starts before the workers, which find its socket open at any time, since the supervisor holds it: front ends that
+lose the process wait there for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from ...core.errors import DragomanError
+from ...engines.remote import EngineServer
+from ...serving.clock import SystemClock
+from ...serving.metrics_exchange import MetricFamily, read_families
+from ...settings import Settings
+from ..models import format_error
+from ..remote_engine import HostedModel, load_hosted_model
+from .messages import EngineReady, StartFailed, Stop
+from .worker import STARTUP_FAILURE, SupervisorLink
+
+ENGINE_FAILURE = 1
+"""Exit status of a process whose engine has failed; the supervisor starts another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What the engine process serves. listener: its socket. watchdog_interval: seconds between two signs of life."""
+
+    settings: Settings
+    listener: socket.socket
+    watchdog_interval: float | None
+
+
+def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
+    """Load the model and serve it until the supervisor stops the process; return the exit code.
+
+    end: of the socket to the supervisor.
+    """
+    link = SupervisorLink(end, plan.watchdog_interval)
+    registry = CollectorRegistry(auto_describe=False)
+    # CPU, memory and files of this process; what requests cost is counted by the front ends.
+    ProcessCollector(registry=registry)
+
+    def read_metrics() -> Sequence[MetricFamily]:
+        return read_families(registry)
+
+    link.provide(read_metrics)
+    try:
+        hosted, model = load_hosted_model(plan.settings, SystemClock())
+    except (OSError, ValueError, DragomanError) as error:
+        link.report(StartFailed(f"cannot serve {plan.settings.model}: {format_error(error)}"))
+        return STARTUP_FAILURE
+    # As in a server of one process: collections of garbage skip the objects of the model and its libraries.
+    gc.freeze()
+    server = EngineServer(hosted, plan.listener)
+    loop_factory = uvicorn.Config(_serve_nothing).get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_run(server, link, model))
+
+
+async def _serve_nothing() -> None:
+    """Stands for an application: only uvicorn's choice of the event loop is of interest."""
+
+
+async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -> int:
+    await link.open()
+    try:
+        await server.start()
+    except DragomanError as error:
+        link.report(StartFailed(f"cannot serve {model.model}: {format_error(error)}"))
+        return STARTUP_FAILURE
+    link.report(EngineReady(model))
+    alive = asyncio.create_task(_stay_alive(link))
+    commands = asyncio.create_task(_wait_for_stop(server, link))
+    failure = asyncio.create_task(server.failed.wait())
+    await asyncio.wait([commands, failure], return_when=asyncio.FIRST_COMPLETED)
+    has_failed = not commands.done()
+    alive.cancel()
+    if has_failed:
+        link.report(StartFailed("the engine has failed"))
+        # At once: a thread of the engine may hang, and would be waited for. The system releases what it holds.
+        os._exit(ENGINE_FAILURE)
+    failure.cancel()
+    await server.stop()
+    return 0
+
+
+async def _wait_for_stop(server: EngineServer, link: SupervisorLink) -> None:
+    """Return when the supervisor says so, or when it is gone and the front ends have finished what they had."""
+    while (command := await link.receive()) is not None:
+        if isinstance(command, Stop):
+            return
+    await server.idle.wait()
+
+
+async def _stay_alive(link: SupervisorLink) -> None:
+    """Show the supervisor that the event loop runs, where it asks for that."""
+    while link.watchdog_interval is not None:
+        await asyncio.sleep(link.watchdog_interval)
+        link.notify_alive()

@@ -1,0 +1,535 @@
+"""An engine behind a socket: what it answers is what it answers in one process, whichever front end asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from dragoman.core.control import WeightsInMemory
+from dragoman.core.embeddings import EmbedRequest
+from dragoman.core.engine import (
+    Ended,
+    Failed,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenEngine,
+    TokenOutput,
+    TokenRequest,
+    WeightVersionSet,
+)
+from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from dragoman.core.events import FinishReason, PromptTokens, Started
+from dragoman.core.request import GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
+from dragoman.core.vision import PromptImage
+from dragoman.engines.base import BaseTokenEngine
+from dragoman.engines.remote import EngineClient, EngineServer, HostedEngine
+from dragoman.engines.remote.messages import (
+    LENGTH_BYTES,
+    AddRequest,
+    AttachFrontEnd,
+    EngineState,
+    FrameBuffer,
+    OutputBatch,
+    SentError,
+    decode_engine_message,
+    decode_front_end_message,
+    encode_frame,
+)
+from dragoman.engines.tiny import find_bundled_model
+from dragoman.launch import build_models
+from dragoman.pipeline.adapters import Adapter
+from dragoman.pipeline.models import ServedModel, TokenBackend
+from dragoman.serving.clock import SystemClock
+from dragoman.testing import EngineUnderTest
+from dragoman.testing.engine_kit import GREEDY, SCHEMA
+
+from .splitting import MODEL, NEEDS_FORK, Split, split
+
+pytestmark = NEEDS_FORK
+
+ENDLESS = GenerationLimits(max_tokens=4000, ignore_eos=True)
+
+
+def build_local(**settings: object) -> ServedModel:
+    return next(iter(build_models(msgspec.structs.replace(MODEL, **settings), SystemClock())))
+
+
+@pytest_asyncio.fixture
+async def running() -> AsyncGenerator[Split]:
+    async with split(build_local()) as found:
+        yield found
+
+
+def get_backend(model: ServedModel) -> TokenBackend:
+    assert isinstance(model.backend, TokenBackend)
+    return model.backend
+
+
+def get_client(model: ServedModel) -> EngineClient:
+    engine = get_backend(model).engine
+    assert isinstance(engine, EngineClient)
+    return engine
+
+
+class Receiver:
+    """The outputs of one sequence."""
+
+    def __init__(self) -> None:
+        self.outputs: list[TokenOutput] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, output: TokenOutput) -> None:
+        self.outputs.append(output)
+        self._changed.set()
+
+    @property
+    def end(self) -> Ended | Failed | Rejected | None:
+        last = self.outputs[-1] if self.outputs else None
+        return last if isinstance(last, Ended | Failed | Rejected) else None
+
+    @property
+    def tokens(self) -> list[int]:
+        return [output.token for output in self.outputs if isinstance(output, Sampled)]
+
+    async def wait(self, count: int | None = None) -> list[TokenOutput]:
+        """Wait for so many outputs, or for the end."""
+        async with asyncio.timeout(60):
+            while (self.end is None) if count is None else (len(self.outputs) < count):
+                self._changed.clear()
+                await self._changed.wait()
+        return self.outputs
+
+
+def send(engine: TokenEngine, id: str, **fields: object) -> Receiver:
+    receiver = Receiver()
+    request = TokenRequest(id=id, prompt=(1, 2, 3), max_tokens=4000, sampling=Sampling(temperature=0))
+    engine.add(msgspec.structs.replace(request, **fields), receiver)
+    return receiver
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the other side of the socket does."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - it reports nothing here
+            await asyncio.sleep(0)
+
+
+async def settle(engine: TokenEngine) -> None:
+    """Wait until nothing runs in the engine."""
+    await until(lambda: not (engine.health().running or engine.health().waiting or engine.health().kv_cache_usage))
+
+
+async def test_all_front_ends_answer_as_the_engine_does_in_one_process(running: Split) -> None:
+    local = build_local()
+    await local.backend.engine.start()
+    alone = EngineUnderTest(local)
+    schema = JsonSchema(json.dumps(SCHEMA))
+    options = SamplingOptions(temperature=1.2, top_p=0.9, repetition_penalty=1.1, seed=5)
+    limits = GenerationLimits(max_tokens=24)
+    requests = [
+        alone.build_request(sampling=options, limits=limits, choices=3, logprobs=2, prompt_logprobs=1),
+        alone.build_request(sampling=options, limits=limits, choices=2, best_of=3),
+        alone.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30, stop=("e",))),
+        alone.build_request(sampling=options, limits=GenerationLimits(max_tokens=200), constraint=schema),
+        alone.build_request(sampling=options, limits=limits, constraint=Regex("[a-c]{5}x")),
+    ]
+    expected = [await alone.complete(request) for request in requests]
+    async with running.front_ends(2) as models:
+        subjects = [EngineUnderTest(model) for model in models]
+        found = await asyncio.gather(*(subject.complete(item) for subject in subjects for item in requests))
+        for subject in subjects:
+            prompts = [event for event in await subject.collect_events(requests[0]) if isinstance(event, PromptTokens)]
+            assert len(prompts) == 1
+    await local.backend.engine.stop()
+    for reply, other in zip([*expected, *expected], found, strict=True):
+        assert reply.choices == other.choices
+        assert (reply.usage.prompt, reply.usage.completion) == (other.usage.prompt, other.usage.completion)
+
+
+async def test_an_answer_that_is_closed_at_its_limit_says_so(running: Split) -> None:
+    local = build_local()
+    await local.backend.engine.start()
+    limits = GenerationLimits(max_tokens=12, close_at_limit=True)
+    alone = EngineUnderTest(local)
+    request = alone.build_request(sampling=GREEDY, limits=limits, constraint=JsonSchema('{"type":"string"}'))
+    expected = await alone.complete(request)
+    await local.backend.engine.stop()
+    async with running.front_ends(1) as (model,):
+        found = await EngineUnderTest(model).complete(request)
+    assert found.choices == expected.choices
+    assert found.choices[0].reason is FinishReason.LENGTH
+    assert isinstance(json.loads(found.choices[0].join_text()), str)
+
+
+async def test_a_prefix_that_one_front_end_computed_is_a_hit_for_the_others(running: Split) -> None:
+    async with running.front_ends(2) as models:
+        first, second = (EngineUnderTest(model) for model in models)
+        request = first.build_request("A story about a fox. " * 20, limits=GenerationLimits(max_tokens=2))
+        started = [event for event in await first.collect_events(request) if isinstance(event, Started)]
+        assert started[0].cached_tokens == 0
+        started = [event for event in await second.collect_events(request) if isinstance(event, Started)]
+        assert (started[0].cached_tokens or 0) > 100
+        cache = get_backend(models[0]).cache
+        assert cache is not None
+        assert cache.cached_tokens((1, 2, 3), "") is None
+        await cache.reset_prefix_cache()
+        started = [event for event in await second.collect_events(request) if isinstance(event, Started)]
+        assert started[0].cached_tokens == 0
+
+
+async def test_embeddings_are_those_of_the_engine(running: Split) -> None:
+    request = EmbedRequest("tiny", ((1, 2, 3), (4, 5)), dimensions=8)
+    own = get_backend(running.local).embedder
+    assert own is not None
+    async with running.front_ends(1) as (model,):
+        embedder = get_backend(model).embedder
+        assert embedder is not None
+        assert embedder.embedding_info == own.embedding_info
+        assert embedder.health().ready
+        assert await embedder.embed(request) == await own.embed(request)
+        with pytest.raises(RequestError, match="vocabulary"):
+            await embedder.embed(EmbedRequest("tiny", ((10**6,),)))
+
+
+async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running: Split) -> None:
+    async with running.front_ends(2) as models:
+        gone, other = map(get_client, models)
+        lost = [send(gone, f"gone-{number}") for number in range(3)]
+        kept = send(other, "kept", max_tokens=60)
+        for receiver in (*lost, kept):
+            await receiver.wait(3)
+        assert gone.health().running == 3
+        assert other.health().running == 1
+        await gone.stop()
+        assert [type(receiver.end) for receiver in lost] == [Failed] * 3
+        await kept.wait()
+        assert isinstance(kept.end, Ended)
+        assert len(kept.tokens) == 60
+        await settle(get_backend(running.local).engine)
+
+
+async def test_an_aborted_sequence_is_freed_and_delivers_nothing_more(running: Split) -> None:
+    async with running.front_ends(1) as (model,):
+        client = get_client(model)
+        receiver = send(client, "a")
+        await receiver.wait(3)
+        client.abort("a")
+        client.abort("unknown")
+        count = len(receiver.outputs)
+        await settle(get_backend(running.local).engine)
+        await send(client, "b", max_tokens=5).wait()
+        assert len(receiver.outputs) == count
+        assert client.health().running == client.health().waiting == 0
+
+
+async def test_a_request_that_is_aborted_while_its_grammar_compiles_never_starts(running: Split) -> None:
+    async with running.front_ends(1) as (model,):
+        subject = EngineUnderTest(model)
+        client = get_client(model)
+        grammar = await get_backend(model).compiler.recompile('start: "a"+')
+        matcher = grammar.build_matcher()
+        receiver = send(client, "a", matcher=matcher, grammar=grammar.text)
+        client.abort("a")
+        await subject.complete(subject.build_request(limits=GenerationLimits(max_tokens=2)))
+        await settle(get_backend(running.local).engine)
+        assert receiver.outputs == []
+
+
+async def test_the_engine_rejects_with_its_own_errors() -> None:
+    async with split(build_local(max_num_seqs=1, max_queued_requests=1)) as running, running.front_ends(2) as models:
+        first, second = map(get_client, models)
+        long = await send(first, "long", prompt=(1,) * 4096).wait()
+        assert isinstance(long[0], Rejected)
+        assert isinstance(long[0].error, ContextTooLong)
+        assert (long[0].error.limit, long[0].error.prompt) == (4096, 4096)
+        unknown = await send(first, "unknown", prompt=(10**6,)).wait()
+        assert isinstance(unknown[0], Rejected)
+        assert (type(unknown[0].error), unknown[0].error.param) == (RequestError, "prompt")
+        # The queue of the engine is that of all front ends.
+        busy = [send(first, f"busy-{number}") for number in range(2)]
+        await busy[0].wait(2)
+        full = await send(second, "full").wait()
+        assert isinstance(full[0], Rejected)
+        assert isinstance(full[0].error, QueueFull)
+        assert full[0].error.retry_after == QueueFull.retry_after
+        assert (first.health().running, first.health().waiting) == (1, 1)
+
+
+async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
+    async with split(build_local(max_num_seqs=1, max_queued_requests=1)) as running, running.front_ends(2) as models:
+        first, second = map(get_client, models)
+        busy = [send(first, f"busy-{number}") for number in range(2)]
+        await busy[0].wait(2)
+        subject = EngineUnderTest(models[1])
+        with pytest.raises(QueueFull, match="already queued or running"):
+            await subject.complete(subject.build_request())
+        with pytest.raises(QueueFull, match="The request queue is full"):
+            await subject.complete(subject.build_request())
+        assert second.health().running == 0
+
+
+async def test_what_cannot_be_sent_is_rejected(running: Split) -> None:
+    async with running.front_ends(1) as (model,):
+        client = get_client(model)
+        with pytest.raises(Unsupported, match="images"):
+            send(client, "a", images=(PromptImage(0, 1, b"", None),))
+        matcher = (await get_backend(model).compiler.recompile('start: "a"')).build_matcher()
+        with pytest.raises(Unsupported, match="grammar"):
+            send(client, "a", matcher=matcher)
+        receiver = send(client, "a", max_tokens=2)
+        with pytest.raises(ValueError, match="already running"):
+            send(client, "a")
+        await receiver.wait()
+
+
+class Moody(BaseTokenEngine):
+    """Fails on prompts that begin with 7 or 8."""
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
+        if request.prompt[0] == 8:
+            raise Overloaded("Not now.", retry_after=9.0)
+        for token in range(3):
+            if request.prompt[0] == 7 and token == 2:
+                raise RuntimeError("broken")
+            yield token
+            await asyncio.sleep(0)
+
+
+async def build_no_matcher(_: AddRequest) -> None:
+    raise AssertionError
+
+
+async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> None:
+    engine = Moody(find_bundled_model(), 100)
+    async with split(build_local()) as running:
+        await running.server.stop()
+        hosted = HostedEngine(engine, 100, build_no_matcher)  # pyright: ignore[reportArgumentType]
+        server = running.server = EngineServer(hosted, running.listener)
+        await server.start()
+        client = EngineClient(running.path, hosted.describe())
+        await client.start()
+        good, bad, later = send(client, "good"), send(client, "bad", prompt=(7,)), send(client, "later", prompt=(8,))
+        assert await bad.wait() == [
+            Scheduled("bad", 0, 0),
+            Sampled("bad", 0),
+            Sampled("bad", 1),
+            Failed("bad", "The engine failed; see the server's log."),
+        ]
+        assert isinstance((await good.wait())[-1], Ended)
+        assert isinstance((await later.wait())[-1], Failed)
+        # It has none of the other parts.
+        with pytest.raises(RequestError, match="does not support"):
+            await client.control.pause()
+        assert client.control.weight_version == ""
+        await client.stop()
+
+
+async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running: Split) -> None:
+    async with running.front_ends(2) as models:
+        first, second = (get_client(model).control for model in models)
+        client = get_client(models[1])
+        receiver = send(client, "a")
+        await receiver.wait(3)
+        await first.pause("keep")
+        assert first.is_paused
+        queued = send(client, "queued")
+        assert await second.abort_all() == 2
+        assert second.is_paused
+        assert (await receiver.wait())[-1] == Ended("a", FinishReason.ABORT)
+        assert await queued.wait() == [Scheduled("queued", 0, 0), Ended("queued", FinishReason.ABORT)]
+        await second.resume()
+        await first.sleep(1)
+        await second.wake_up()
+        assert not second.is_paused
+        assert second.sleep_level == 0
+        assert len(await send(client, "b", max_tokens=3).wait()) == 6
+        with pytest.raises(RequestError, match="were rejected"):
+            await first.update_weights(WeightsInMemory((b"nothing",)))
+        weights = next(find_bundled_model().glob("*.safetensors")).read_bytes()
+        assert await first.update_weights(WeightsInMemory((weights,)), "step-1") == "step-1"
+        assert first.weight_version == "step-1"
+        await second.set_weight_version("step-2")
+        assert second.weight_version == "step-2"
+        versions = [
+            item.version for item in await send(client, "c", max_tokens=3).wait() if isinstance(item, WeightVersionSet)
+        ]
+        assert versions == ["step-2"]
+
+
+class Registry:
+    """As HostedAdapters: adapters of which only the names matter."""
+
+    def __init__(self) -> None:
+        self.entries = {"first": "a"}
+
+    def list_entries(self) -> Sequence[tuple[str, str]]:
+        return list(self.entries.items())
+
+    async def load(self, name: str, path: str) -> None:
+        if path == "missing":
+            raise RequestError("There is no such adapter.", param="lora_path")
+        self.entries[name] = path
+
+    async def unload(self, name: str) -> None:
+        self.entries.pop(name, None)
+
+
+async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Split) -> None:
+    running.adapters = registry = Registry()
+    await running.server.stop()
+    await running.start()
+    async with running.front_ends(2) as models:
+        first, second = (model.adapters for model in models)
+        assert first is not None
+        assert second is not None
+        assert list(second) == [Adapter("first", "a")]
+        await first.load(Adapter("other", "b"))
+        with pytest.raises(RequestError, match="no such adapter"):
+            await first.load(Adapter("wrong", "missing"))
+        # The state comes before the end of a later call.
+        await get_client(models[1]).control.resume()
+        assert list(second) == list(first) == [Adapter("first", "a"), Adapter("other", "b")]
+        await second.unload("first")
+        assert "first" not in second
+        await until(lambda: "first" not in first)
+        assert list(registry.entries) == ["other"]
+
+
+async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(running: Split) -> None:
+    """A peer in place of the server, which ends the connection in the midst."""
+    async with running.front_ends(1) as (model,):
+        client = get_client(model)
+        await running.server.stop()
+        await until(lambda: not client.health().ready)
+        assert client.health().reason == "the engine process is not running"
+        with pytest.raises(Overloaded, match="is being restarted") as raised:
+            send(client, "early")
+        assert raised.value.retry_after == 5.0
+        with pytest.raises(Overloaded, match="is being restarted"):
+            await client.control.pause()
+        peer, reader = await _accept(running)
+        assert await _read(reader, 1) == [AttachFrontEnd()]
+        peer.write(encode_frame(EngineState(1, 0, True, None, 0.0, False, 0, "other", ())))
+        await until(lambda: client.health().ready)
+        assert client.control.weight_version == "other"
+        started, waiting = send(client, "started"), send(client, "waiting")
+        calling = asyncio.create_task(client.control.pause())
+        call, _ = await _accept(running)
+        peer.write(encode_frame(OutputBatch([Scheduled("started", 0), Sampled("started", 5)])))
+        await started.wait(2)
+        for writer in (peer, call):
+            writer.transport.abort()
+        assert isinstance((await started.wait())[-1], Failed)
+        (rejected,) = await waiting.wait()
+        assert isinstance(rejected, Rejected)
+        assert isinstance(rejected.error, Overloaded)
+        with pytest.raises(Overloaded):
+            await calling
+        await running.start()
+        await until(lambda: client.health().ready)
+        assert isinstance((await send(client, "later", max_tokens=2).wait())[-1], Ended)
+
+
+async def _accept(running: Split) -> tuple[asyncio.StreamWriter, asyncio.StreamReader]:
+    accepted, _ = await asyncio.get_running_loop().sock_accept(running.listener)
+    reader, writer = await asyncio.open_unix_connection(sock=accepted)
+    return writer, reader
+
+
+async def _read(reader: asyncio.StreamReader, count: int) -> list[object]:
+    """Read so many messages of a front end."""
+    found: list[object] = []
+    for _ in range(count):
+        size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+        found.append(decode_front_end_message(await reader.readexactly(size)))
+    return found
+
+
+def build_add(id: str, max_tokens: int) -> AddRequest:
+    fields = {name: getattr(TokenRequest(id, (1, 2), max_tokens), name) for name in AddRequest.__struct_fields__[:-1]}
+    return AddRequest(**fields, is_constrained=False)
+
+
+async def test_a_step_is_one_frame(running: Split) -> None:
+    reader, writer = await asyncio.open_unix_connection(running.path)
+    writer.write(encode_frame(AttachFrontEnd()) + b"".join(encode_frame(build_add(str(id), 20)) for id in range(8)))
+    frames: list[OutputBatch] = []
+    n_ended = 0
+    while n_ended < 8:
+        size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+        message = decode_engine_message(await reader.readexactly(size))
+        if isinstance(message, OutputBatch):
+            frames.append(message)
+            n_ended += sum(isinstance(output, Ended) for output in message.outputs)
+    # The first sequences may be prefilled before the others arrive.
+    assert len(frames) <= 22
+    assert sum(isinstance(output, Sampled) for frame in frames for output in frame.outputs) == 160
+    writer.close()
+
+
+async def test_what_a_slow_front_end_does_not_read_is_kept_and_sent_together(running: Split) -> None:
+    reader, writer = await asyncio.open_unix_connection(running.path, limit=1)
+    # More bytes than the buffers of both sides hold.
+    request = msgspec.structs.replace(build_add("a", 250), logprobs=250)
+    writer.write(encode_frame(AttachFrontEnd()) + encode_frame(request))
+    await settle_after_start(get_backend(running.local).engine)
+    buffer, outputs, sizes = FrameBuffer(), list[TokenOutput](), list[int]()
+    while not any(isinstance(output, Ended) for output in outputs):
+        for frame in buffer.feed(await reader.read(1 << 16)):
+            match decode_engine_message(frame):
+                case OutputBatch(found):
+                    outputs += found  # pyright: ignore[reportArgumentType]
+                    sizes.append(len(found))
+                case _:
+                    pass
+    assert sum(isinstance(output, Sampled) for output in outputs) == 250
+    assert max(sizes) > 10
+    writer.close()
+
+
+async def settle_after_start(engine: TokenEngine) -> None:
+    await until(lambda: bool(engine.health().running))
+    await settle(engine)
+
+
+async def test_a_front_end_that_never_reads_is_disconnected(running: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.engines.remote.server.MAX_UNSENT", 50)
+    _, writer = await asyncio.open_unix_connection(running.path, limit=1)
+    request = msgspec.structs.replace(build_add("a", 4000), logprobs=250)
+    writer.write(encode_frame(AttachFrontEnd()) + encode_frame(request))
+    await until(lambda: bool(get_backend(running.local).engine.health().running))
+    async with asyncio.timeout(60):
+        await running.server.idle.wait()
+    await settle(get_backend(running.local).engine)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RequestError("No.", param="prompt", code="x"),
+        ContextTooLong(limit=1, prompt=2, at_least=True, param="messages"),
+        QueueFull("Full."),
+        EngineError("Failed."),
+    ],
+)
+def test_errors_keep_their_kind_and_fields(error: RequestError | EngineError) -> None:
+    built = SentError.of(error).build()
+    assert type(built) is type(error)
+    for name in ("message", "param", "code", "retry_after", "status"):
+        assert getattr(built, name) == getattr(error, name)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, 20])
+def test_frames_may_arrive_in_any_pieces(cut: int) -> None:
+    data = b"".join(encode_frame(build_add(str(id), 20)) for id in range(3))
+    buffer = FrameBuffer()
+    pieces = [data[start : start + cut] for start in range(0, len(data), cut)]
+    found = [decode_front_end_message(frame) for piece in pieces for frame in buffer.feed(piece)]
+    assert found == [build_add(str(id), 20) for id in range(3)]
