@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -20,6 +21,7 @@ from prometheus_client.metrics_core import (
     Metric,
     SummaryMetricFamily,
 )
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from ... import __version__
@@ -416,6 +418,10 @@ def build_metrics_handler(
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
+        if isinstance(encode, partial) and "escaping" in encode.keywords:
+            # All names are valid as they are. The escaping that Prometheus 2 gets by default would turn the colon of
+            # `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
+            encode = partial(encode, escaping=ALLOWUTF8)
         complete = registry
         if exchange is not None:
             # Without its supervisor a worker shuts down; until then it shows its own metrics.
