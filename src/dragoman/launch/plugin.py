@@ -105,6 +105,7 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     if not callable(factory):
         raise ValueError(f"the factory is a {type(factory).__name__}; {_FACTORY}")
     try:
+        # Before the call: a TypeError from inside of the factory would look the same.
         inspect.signature(factory).bind(argument, settings)
     except TypeError as error:
         name = getattr(factory, "__name__", type(factory).__name__)
@@ -134,6 +135,7 @@ def build_served_model(built: object, settings: Settings, clock: Clock, *, own_n
     if isinstance(built, type):
         raise UnsupportedEngineError(f"the class {built.__name__} instead of an instance; {_RESULT}")
     limit = _resolve_context_length(built, settings.max_model_len)
+    # By name, not by the protocol, so that an almost complete engine gets the list of what it lacks.
     if all(hasattr(built, name) for name in ("add", "abort")):
         return _build_token_engine_model(built, settings, clock, own_name=own_name, max_model_len=limit)
     if isinstance(built, Engine):

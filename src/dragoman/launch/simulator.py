@@ -84,6 +84,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         engine.max_model_len,
         int(clock.now()),
         aliases,
+        # Clients and routers recognise vLLM by it.
         owned_by="vllm",
         sampling=settings.override_generation_config.merge_into(Sampling()),
         max_new_tokens=settings.override_generation_config.max_new_tokens,
@@ -126,6 +127,7 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
     block_size = settings.block_size or profile_config.block_size
     blocks = settings.num_gpu_blocks_override
     if blocks is None and settings.kv_cache_tokens is not None:
+        # One block is vLLM's null block, which is never allocated.
         blocks = -(-settings.kv_cache_tokens // block_size) + 1
     if blocks is None:
         # A cache of the same size in bytes has more blocks if they are smaller.
