@@ -5,7 +5,7 @@ on the host, by each sequence's generator.
 
 A row's result does not depend on the batch, because no floats are summed, whose order depends on the shape: weights
 `exp(logit - best)` are float32 numbers rounded down to multiples of 1 / scale, as integers (see `_choose_scale`), whose
-sums are exact. The rest are element-wise operations, comparisons and stable sorts.
+sums are exact. The rest are element-wise operations, comparisons and sorts.
 
 Against numpy's sampler: greedy tokens, masks, biases, penalties, min_p and top_k are the same (on MPS, which has no
 doubles, penalties up to float32 rounding). top_p takes the best first and of equal logits those of lowest id, and draws
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ...core.engine import TokenLogprob, TokenRequest
 from ...core.errors import EngineError
 from ...core.request import Sampling
-from ..batching import NumpySampledRows, SamplingState, build_rng
+from ..batching import NumpySampledRows, SampledRows, SamplingState, build_rng
 from ..batching.logprobs import build_logprob, log_softmax
 from ..batching.sampler import NO_TOKEN, sample
 from .backend import Device, Tensor, torch
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 MAX_ALTERNATIVES = 128
 """Alternatives of a logprob that are found on the device: limits the memory that is copied for all rows."""
+_MAX_TOP_K = 1024
+"""The largest top_k for which the best tokens are not found by sorting all."""
 _MAX_WEIGHTS = 1 << 23
 """Logits that are processed at once: limits the memory of their sorted copies."""
 
@@ -189,19 +191,44 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     top_k, *fractions = _copy_to_device(np.array(columns, np.int64)[:, :, None], device)
     logits /= temperature
     logits.masked_fill_(logits < limit, -torch.inf)
-    scale = _choose_scale(vocab)
-    if all(k == vocab for k in top_ks) and all(sampling.top_p >= 1 for sampling in samplings):
-        weights = (logits.exp() * scale).long()
-    else:
-        ranked, ids = logits.sort(dim=1, descending=True, stable=True)
-        ranked.masked_fill_(ranked < ranked.gather(1, top_k - 1), -torch.inf)
-        weights = (ranked.exp() * scale).long()
-        before = weights.cumsum(dim=1) - weights
-        needed = _multiply(weights.sum(dim=1, keepdim=True), fractions[0], fractions[1]).clamp(min=1)
-        weights = torch.zeros_like(weights).scatter_(1, ids, weights * (before < needed))
+    most = max(top_ks)
+    if most < vocab or any(sampling.top_p < 1 for sampling in samplings):
+        logits.masked_fill_(~_find_kept(logits, top_k, most, fractions[:2]), -torch.inf)
+    weights = _weigh(logits, vocab)
     sums = weights.cumsum(dim=1)
     target = _multiply(sums[:, -1:], fractions[2], fractions[3])
     return torch.searchsorted(sums, target.contiguous(), right=True)[:, 0]
+
+
+def _find_kept(logits: Tensor, top_k: Tensor, most: int, share: Sequence[Tensor]) -> Tensor:
+    """Find the tokens that top_k and then top_p keep: those better than a limit, and some equal to it, of lowest id.
+
+    most: the largest top_k. share: top_p, by `_split_fraction`.
+    """
+    vocab = logits.shape[1]
+    # On MPS, topk has a limit that depends on the system's version.
+    if most <= _MAX_TOP_K and logits.device.type != "mps":
+        ranked = logits.topk(most, dim=1).values
+    else:
+        ranked = logits.sort(dim=1, descending=True).values
+    least = ranked.gather(1, top_k - 1)
+    is_better, num_ties = ranked > least, (logits == least).sum(dim=1, keepdim=True)
+    weights, tie_weight = _weigh(ranked, vocab) * is_better, _weigh(least, vocab)
+    sums = weights.cumsum(dim=1)
+    missing = _multiply(sums[:, -1:] + tie_weight * num_ties, *share).clamp(min=1) - sums[:, -1:]
+    num_better = (is_better & (sums - weights < sums[:, -1:] + missing)).sum(dim=1, keepdim=True)
+    last = ranked.gather(1, (num_better - 1).clamp(min=0))
+    num_last = ((ranked == last).cumsum(dim=1)).gather(1, (num_better - 1).clamp(min=0))
+    reaches_ties = missing > 0
+    limit = torch.where(reaches_ties, least, last)
+    count = torch.where(reaches_ties, (missing - 1) // tie_weight.clamp(min=1) + 1, num_last)
+    is_tie = logits == limit
+    return (logits > limit) | (is_tie & (is_tie.cumsum(dim=1) <= count))
+
+
+def _weigh(logits: Tensor, vocab: int) -> Tensor:
+    """Weigh tokens by logits relative to the best, in integers."""
+    return (logits.exp() * _choose_scale(vocab)).long()
 
 
 def _choose_scale(vocab: int) -> float:
@@ -225,9 +252,9 @@ def _multiply(total: Tensor, high: Tensor, low: Tensor) -> Tensor:
 def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequence[tuple[int, ...]]) -> Tensor:
     """Compute a table of a row's logprob and rank of its token, ids and logprobs of the best tokens, and logprobs of
     the given ids."""
-    wide, scale = _get_wide_dtype(logits.device), _choose_scale(logits.shape[1])
+    wide, vocab = _get_wide_dtype(logits.device), logits.shape[1]
     best = logits.amax(dim=1, keepdim=True)
-    total = ((logits - best).exp() * scale).long().sum(dim=1, keepdim=True).to(wide) / scale
+    total = _weigh(logits - best, vocab).sum(dim=1, keepdim=True).to(wide) / _choose_scale(vocab)
     chosen = logits.gather(1, tokens.clamp(min=0)[:, None])
     found, columns = [chosen], [(logits > chosen).sum(dim=1, keepdim=True) + 1]
     if num_top:
@@ -314,12 +341,16 @@ def check_device_sampler(device: Device) -> None:
         ]
         return [SamplingState(request, _TRIAL_VOCAB, build_rng) for request in requests]
 
+    def list_scores(rows: SampledRows) -> list[float]:
+        scores = [score for score in rows.compute_logprobs(rows.tokens) if score]
+        return [float(number) for score in scores for number in (score.rank or 0, *chain(*score.top))]
+
     expected_states, states = build_states(), build_states()
     masks: list[bytes | None] = [None, b"\xf7" * 10, None, None, None]
     rng = np.random.default_rng(0)
     for step in range(8):
         # Quarters, so that many are equal.
-        logits: NDArray[np.float32] = rng.integers(-16, 16, (len(states), _TRIAL_VOCAB)).astype(np.float32) / 4
+        logits = (rng.integers(-16, 16, (len(states), _TRIAL_VOCAB)) / 4).astype(np.float32)
         if step == 7:
             logits[0, 3], logits[2:, ::2] = np.nan, -np.inf
         expected = NumpySampledRows(logits, expected_states, masks)
@@ -327,12 +358,8 @@ def check_device_sampler(device: Device) -> None:
             rows = DeviceSampledRows(torch.from_numpy(logits).to(device), states, masks)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise EngineError(f"{device} cannot sample: {str(error).strip().partition(chr(10))[0]}") from error
-        scores = [chain((one.rank,), *one.top) for one in rows.compute_logprobs(rows.tokens) if one]
-        references = [chain((one.rank,), *one.top) for one in expected.compute_logprobs(expected.tokens) if one]
-        if rows.tokens != expected.tokens or not all(
-            np.allclose(list(score), list(reference), atol=1e-4)
-            for score, reference in zip(scores, references, strict=True)
-        ):
+        is_equal = rows.tokens == expected.tokens
+        if not is_equal or not np.allclose(list_scores(rows), list_scores(expected), atol=1e-4):
             raise EngineError(f"{device} samples other tokens than the host")
         for state, expected_state, token in zip(states, expected_states, expected.tokens, strict=True):
             if token != NO_TOKEN:
