@@ -24,6 +24,7 @@ SERVE_ARGS ?=
 TEST_ARGS ?=
 TEST_WORKERS ?= auto
 LONG_PROFILE ?= long
+RAY_MARKS ?= ray and not long
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 20
 SOAK_ARGS ?=
@@ -86,7 +87,7 @@ $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
 
 # A separate environment on top of the project's, so that Ray is not there when the other tests run.
 test-ray: $(VENV)/ray/.made
-	$(VENV)/ray/bin/python -m pytest -m ray $(TEST_ARGS)
+	$(VENV)/ray/bin/python -m pytest -m "$(RAY_MARKS)" $(TEST_ARGS)
 
 $(VENV)/ray/.made: requirements/ray.txt $(VENV)/.check
 	@$(BIN)/python -m venv $(VENV)/ray

@@ -220,7 +220,7 @@ def parser_differences() -> Iterable[str]:
 
 
 _REASONS = (
-    ("state beside keys and values", "state beside keys and values (recurrent or convolutional layers)"),
+    ("state beside keys and values", "state beside keys and values that is not in the library's cache"),
     ("its output with paged attention differs", "another output with paged attention"),
     ("attention uses its own mask or drops ours", "attention with a mask of its own"),
     ("does not state a longest context", "no longest context in its configuration"),

@@ -1,4 +1,4 @@
-"""An ASGI application on a real port of this machine, in a thread of its own, for as long as a test needs it."""
+"""Ports of this machine, and an ASGI application on one, in a thread of its own, for as long as a test needs it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+
+
+def find_free_port() -> int:
+    """A port for a program that cannot tell which one it was given."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 @contextmanager

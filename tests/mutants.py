@@ -52,7 +52,7 @@ READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_
 RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
 UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
-LLAMACPP = "tests/engines/llamacpp"
+LLAMACPP, REMOTE = "tests/engines/llamacpp", "tests/engines/remote"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 DIRECT = "tests/serving/test_direct_delivery.py"
 SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
@@ -63,6 +63,27 @@ NAMES, WARNINGS, UNMATCHED = (
 )
 
 MUTANTS = (
+    Mutant(
+        "the sequences of a front end that died keep their KV blocks (vLLM's API servers)",
+        "engines/remote/server.py",
+        "        for id in ids:\n            self._hosted.engine.abort(id)\n",
+        "",
+        (REMOTE,),
+    ),
+    Mutant(
+        "the streams of an engine process that died wait for ever (vLLM's front ends)",
+        "engines/remote/client.py",
+        "        self._client.lose_connection(self)\n",
+        "",
+        (REMOTE,),
+    ),
+    Mutant(
+        "an adapter is known to the front end alone that loaded it (vLLM's API servers)",
+        "engines/remote/server.py",
+        "        self._server.broadcast_state()\n        self._send(CallResult(",
+        "        self._send(CallResult(",
+        (REMOTE,),
+    ),
     Mutant(
         "keywords of a schema that no mask enforces are dropped in silence (ours, vLLM's)",
         "pipeline/grammar.py",
@@ -338,9 +359,16 @@ MUTANTS = (
     Mutant(
         "an answer that was closed at its limit looks complete",
         "pipeline/token_run.py",
-        "if end.reason is FinishReason.STOP and choice.was_closed:",
+        "if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):",
         "if False:",
         ("tests/serving/test_closing.py",),
+    ),
+    Mutant(
+        "the same where the engine is in another process",
+        "pipeline/token_run.py",
+        "(choice.was_closed or end.was_closed)",
+        "choice.was_closed",
+        (REMOTE,),
     ),
     Mutant(
         "JSON is cut by max_tokens although it was to be closed: the first ending is taken for one that always fits",
@@ -741,7 +769,7 @@ MUTANTS = (
     ),
     Mutant(
         "the rank that a router names is not asked",
-        "engines/simulator/load_balancer.py",
+        "engines/simulator/rank.py",
         "            return ranks[number]\n",
         "",
         (f"{SIMULATOR}/test_steering.py",),
@@ -1785,6 +1813,13 @@ MUTANTS = (
         "        key = (owner, is_first, text)",
         "        key = (owner, False, text)",
         ("tests/prompts/test_tokenizer.py",),
+    ),
+    Mutant(
+        "a Prometheus gets other names than those of the dashboard",
+        "serving/routes/metrics.py",
+        "            encode = partial(encode, escaping=ALLOWUTF8)",
+        "            pass",
+        ("tests/serving/test_metrics.py",),
     ),
     Mutant(
         "the generation prompt is taken for what precedes it",

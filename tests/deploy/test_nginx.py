@@ -18,16 +18,12 @@ from websockets.sync.client import connect
 
 from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server
+from tests.loopback import find_free_port
 
 CONFIG = Path(__file__).parents[2] / "deploy/proxies/nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,12 +37,15 @@ def embedded() -> Models:
     return build_models(Settings(max_model_len=4096, max_num_seqs=32), SystemClock())
 
 
-def in_torch(sampling_device: Literal["auto", "model"] = "auto") -> Models:
+def for_torch(sampling_device: Literal["auto", "model"] = "auto") -> Settings:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
     model = f"transformers:{tiny.find_bundled_model()}"
-    settings = Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu", sampling_device=sampling_device)
-    return build_models(settings, SystemClock())
+    return Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu", sampling_device=sampling_device)
+
+
+def in_torch(sampling_device: Literal["auto", "model"] = "auto") -> Models:
+    return build_models(for_torch(sampling_device), SystemClock())
 
 
 def in_mlx() -> Models:
@@ -52,13 +55,18 @@ def in_mlx() -> Models:
     return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock())
 
 
-@asynccontextmanager
-async def in_llamacpp() -> AsyncGenerator[Models]:
+@contextmanager
+def for_llamacpp() -> Generator[Settings]:
     pytest.importorskip("xllamacpp", reason="needs xllamacpp")
     pytest.importorskip("gguf", reason="needs gguf")
     with TemporaryDirectory() as folder:
         file = write_embedded(Path(folder) / "tiny.gguf")
-        settings = Settings(model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32")
+        yield Settings(model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32")
+
+
+@asynccontextmanager
+async def in_llamacpp() -> AsyncGenerator[Models]:
+    with for_llamacpp() as settings:
         async with started(build_models(settings, SystemClock())) as models:
             yield models
 
@@ -125,9 +133,22 @@ def behind_a_socket() -> AbstractAsyncContextManager[Models]:
     return remote(embedded())
 
 
+def in_torch_behind_a_socket() -> AbstractAsyncContextManager[Models]:
+    return remote(in_torch(), for_torch())
+
+
+@asynccontextmanager
+async def in_llamacpp_behind_a_socket() -> AsyncGenerator[Models]:
+    with for_llamacpp() as settings:
+        async with remote(build_models(settings, SystemClock()), settings) as models:
+            yield models
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(behind_a_socket, id="remote", marks=NEEDS_FORK),
+    pytest.param(in_torch_behind_a_socket, id="remote-transformers", marks=[NEEDS_FORK, pytest.mark.torch]),
+    pytest.param(in_llamacpp_behind_a_socket, id="remote-llamacpp", marks=[NEEDS_FORK, pytest.mark.llamacpp]),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
@@ -146,7 +167,9 @@ async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderT
     async with make() as models:
         model = next(iter(models))
         is_scripted = isinstance(model.backend.engine, ScriptedEngine)
-        yield EngineUnderTest(model, is_exact=make is not in_llamacpp, is_scripted=is_scripted)
+        yield EngineUnderTest(
+            model, is_exact=make not in (in_llamacpp, in_llamacpp_behind_a_socket), is_scripted=is_scripted
+        )
 
 
 class TestEngines(EngineKit):

@@ -100,6 +100,18 @@ def find_private_used_once(modules: list[Module]) -> list[Function]:
     return found
 
 
+def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
+    """How many of these functions their module does not call but passes on, as callbacks and parser states: they
+    cannot be inlined."""
+    called: dict[str, set[str]] = {}
+    for module in modules:
+        calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        called[module.name] = {
+            function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "") for function in calls
+        }
+    return sum(function.name not in called[function.module] for function in functions)
+
+
 def find_importers(modules: list[Module]) -> dict[str, set[str]]:
     """Which modules import each module; an import of a name counts for the module that defines the path."""
     names = {module.name for module in modules}
@@ -238,6 +250,7 @@ def main(folder: str = "") -> None:
     print(f"function length p50 / p95 / max   {middle} / {p95} / {lengths[-1]}")
     print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
     print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
+    print(f"  passed on, not called           {count_passed_on(modules, once)}")
     print(f"small, with a single importer     {len(small)}")
     print(f"comment lines                     {comments} = {comments / lines:.2%}")
     print(f"public class names defined twice  {len(find_repeated_classes(modules))}")

@@ -11,13 +11,25 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.launch.multiprocess.processes import Client
+
 STARTUP = 400.0
 """Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Ask again and again. Ray tells other processes nothing of its replicas."""
+    pause = threading.Event()
+    for _ in range(1200):
+        if condition():
+            return
+        pause.wait(0.1)
+    raise AssertionError("it has not happened in two minutes")
 
 
 @dataclass
@@ -28,13 +40,24 @@ class Cluster:
     process: subprocess.Popen[str]
     log: list[str]
 
+    @property
+    def client(self) -> Client:
+        return Client(self.url.removeprefix("http://"))
+
+    def list_processes(self, title: str) -> list[int]:
+        """The processes whose command line has this in it."""
+        return [id for id, command in list_descendants(self.process.pid) if title in f"{command}:"]
+
     def list_replicas(self) -> list[int]:
         """The process ids of the replicas."""
-        return [
-            id
-            for id, command in list_descendants(self.process.pid)
-            if "ServeReplica:dragoman:Dragoman:" in f"{command}:"
-        ]
+        return self.list_processes("ServeReplica:dragoman:Dragoman:")
+
+    def list_ready(self, deployment: str = "Dragoman") -> list[int]:
+        """The process ids of the replicas behind HAProxy that have begun to serve."""
+        started = re.findall(
+            rf"ServeReplica:dragoman:{deployment} pid=(\d+)\)\S* .* -- Started HTTP server", "".join(self.log)
+        )
+        return sorted({int(id) for id in started} & set(self.list_processes(f"ServeReplica:dragoman:{deployment}:")))
 
     def list_direct_urls(self) -> list[str]:
         """The replicas' own addresses, behind HAProxy."""
@@ -49,8 +72,8 @@ def list_descendants(root: int) -> list[tuple[int, str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             id, status = int(folder.name), (folder / "stat").read_text()
-            parents[id] = int(status.rpartition(")")[2].split()[1])
             commands[id] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            parents[id] = int(status.rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue  # It has just ended.
     found = {root}

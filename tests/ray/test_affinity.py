@@ -121,13 +121,14 @@ def test_any_bytes_are_accepted(body: bytes) -> None:
     st.dictionaries(
         st.sampled_from(["messages", "input", "system", "thread", "metadata", "conversation", "prompt", "model"]),
         st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text(),
+            st.none() | st.booleans() | st.integers() | st.text() | st.just("user"),
             lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["role", "content", "text", "id"]), inner),
         ),
     )
 )
-def test_any_json_is_accepted(fields: dict[str, object]) -> None:
-    find_key(json.dumps(fields).encode())
+def test_any_json_is_accepted_and_needs_no_end(fields: dict[str, object]) -> None:
+    body = json.dumps(fields).encode()
+    assert find_key(body) == find_key(body[:-1])
 
 
 def test_a_body_that_is_cut_off_keeps_its_key() -> None:
@@ -157,6 +158,20 @@ def test_the_session_of_the_client_comes_before_its_prompt() -> None:
         encode(metadata={"user_id": "me"}, messages=[say("user", "b")])
     )
     assert find_key(b"", "tab-3") == find_key(encode(input="c"), "tab-3") == RoutingKey(text="session tab-3")
+
+
+def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
+    requests = [
+        body.replace(b'"m"', b'"adapter"') for body in (encode(input="a"), encode(prompt_cache_key="t", input="b"))
+    ]
+    assert {find_key(body, by_model=True) for body in requests} == {RoutingKey(text="model adapter")}
+    assert find_key(encode(input="a"), by_model=True) == RoutingKey(text="model m")
+    previous = TaggedIdGenerator("one").new("resp_")
+    key = find_key(encode(previous_response_id=previous, input="a"), by_model=True)
+    assert key is not None
+    assert key.tag == compute_tag("one")
+    # A client that names its session wants it to stay where it is.
+    assert find_key(encode(input="a"), "tab-3", by_model=True) == RoutingKey(text="session tab-3")
 
 
 @pytest.mark.parametrize(

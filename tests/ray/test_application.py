@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,14 @@ def test_arguments_are_settings_and_those_of_ray() -> None:
     scaled = build(model="tiny", max_replicas=4, target_requests=7)._bound_deployment
     policy = scaled._deployment_config.autoscaling_config
     assert (policy.min_replicas, policy.max_replicas, policy.target_ongoing_requests) == (1, 4, 7)
+
+
+def test_what_vllm_needs_for_several_nodes_reaches_the_replicas() -> None:
+    arguments = {"distributed_executor_backend": "ray", "tensor_parallel_size": 8}
+    deployment = build(model="vllm:./Llama-405B", vllm_args=json.dumps(arguments), gpus=0)._bound_deployment
+    settings = deployment.init_args[0]
+    assert deployment.ray_actor_options["num_gpus"] == 0
+    assert (settings.model, json.loads(settings.vllm_args)) == ("vllm:./Llama-405B", arguments)
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -70,6 +72,32 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
     assert got.headers["content-type"].startswith("text/plain; version=")
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert open_metrics.text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        pytest.param("*/*", id="curl"),
+        pytest.param(
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            id="Prometheus 2.42",
+        ),
+        pytest.param(
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,*/*;q=0.1",
+            id="Prometheus 3",
+        ),
+        pytest.param("text/plain;version=1.0.0;escaping=underscores", id="escaped text"),
+    ],
+)
+async def test_every_format_has_the_same_names(accept: str):
+    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    await ask(home)
+    async with home.http() as client:
+        scraped = (await client.get("/metrics", headers={"accept": accept})).text
+    assert re.search(r"^vllm:generation_tokens_total\{", scraped, re.MULTILINE)
+    assert "vllm_" not in scraped
 
 
 async def test_requests_are_counted_as_vllm_counts_those_of_http():

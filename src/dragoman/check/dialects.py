@@ -75,6 +75,7 @@ class Dialect:
         if self.is_ollama:
             options = {"temperature": 0, "seed": 1, **body.pop("options", {}), **fields.pop("options", {})}
             return {**body, "stream": False, "options": options, **fields}
+        # These two APIs have no seed, and servers may reject unknown fields.
         seed = {} if self.name in ("responses", "messages") else {"seed": 1}
         return {**body, "temperature": 0, **seed, **fields}
 
@@ -142,6 +143,7 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
         for choice in get_objects(chunk, "choices"):
+            # Some servers leave the index out where there is one choice.
             if choice.get("index", 0) != index:
                 continue
             delta = get_object(choice, "delta")
@@ -149,6 +151,7 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
             answer.reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
             for call in get_objects(delta, "tool_calls"):
                 function, known = get_object(call, "function"), calls.setdefault(call["index"], ["", ""])
+                # Appended, as the SDK does it: a name that is sent twice becomes visible as a doubled one.
                 known[0] += function.get("name") or ""
                 known[1] += function.get("arguments") or ""
             answer.reason = _normalize(choice.get("finish_reason")) or answer.reason
@@ -198,6 +201,7 @@ def fold_response(data: bytes) -> ClientAnswer:
     for event in parse_chunks(data):
         kind = event.get("type")
         match kind:
+            # Only here a call's name is streamed; its deltas have the item's index.
             case "response.output_item.added" if event["item"]["type"] == "function_call":
                 names[event["output_index"]] = event["item"]["name"]
             case "response.output_text.delta":
@@ -375,7 +379,9 @@ RESPONSES = Dialect(
     build=lambda model, prompt, limit: {
         "model": model,
         "input": prompt,
+        # The least that OpenAI accepts.
         "max_output_tokens": max(limit, 16),
+        # Nothing of the checks is left behind on the server.
         "store": False,
     },
     read=read_response,

@@ -68,6 +68,7 @@ class Exchange:
             error: Any = json.loads(self.body)
         except ValueError:
             return self.body[:200].decode(errors="replace")
+        # Envelopes nest: {"error": {"message": …}}, {"error": "…"}, FastAPI's {"detail": …}.
         while isinstance(error, dict):
             values = cast(Json, error)
             error = values.get("error", values.get("message", values.get("detail", str(values))))
@@ -119,6 +120,8 @@ class Client:
         """Count a request before it is sent. Raises LimitReached."""
         if self.requests >= self.target.max_requests:
             raise LimitReached(f"the limit of {self.target.max_requests} requests is used up")
+        # By what the request allows, before it is sent: the limit has to hold even if the server generates more than it
+        # reports.
         tokens = _count_allowed_tokens(cast(Json, body)) if isinstance(body, dict) else 0
         if self.tokens + tokens > self.target.max_tokens:
             raise LimitReached(f"the limit of {self.target.max_tokens} output tokens is used up")
@@ -238,6 +241,7 @@ class Session:
             before = len(self.exchanges)
             try:
                 value: object = await build()
+            # Shared as well: a request that failed once is not repeated for every check that needs it.
             except (Violation, Skipped) as error:
                 value = error
             cached = self.client.cache[key] = (value, self.exchanges[before:])
@@ -288,6 +292,7 @@ class Session:
         self, path: str, body: Json, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[httpx2.Response]:
         """A stream that is read piece by piece; leaving the block closes its connection, which ends the generation."""
+        # Counted as a usual answer, whatever the request allows: the reader leaves early.
         self.client.spend({"prompt": ""})
         content = json.dumps(body).encode()
         exchange = Exchange("POST", path, content)

@@ -115,6 +115,7 @@ def build_opencode_setup(target: ServerTarget) -> AgentSetup:
     config = {
         "$schema": "https://opencode.ai/config.json",
         "model": f"dragoman/{target.model}",
+        # For titles and summaries: otherwise it would take a model of a provider that the user has an account with.
         "small_model": f"dragoman/{target.model}",
         "provider": {"dragoman": provider},
         "share": "disabled",

@@ -164,6 +164,7 @@ class ApiClient:
     def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
         for line in response.iter_lines():
             data = line.removeprefix("data:").strip()
+            # Unchanged by removing the prefix: a comment, an event's name or an empty line.
             if data in (line, "[DONE]"):
                 continue
             chunk = self._decode(data.encode(), _Chunk)

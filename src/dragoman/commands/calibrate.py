@@ -242,6 +242,7 @@ def _select_fitted(log: MeasuredLog, sizes: Sequence[int], fit_requests: int | N
     ids: list[str] = []
     start = 0
     for size in sizes:
+        # Of each log, so that every load that was measured takes part in the fit.
         count = size // FIT_FRACTION if fit_requests is None else fit_requests
         ids += [timing.id for timing in log.timings[start : start + min(count, size)]]
         start += size

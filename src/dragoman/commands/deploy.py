@@ -41,7 +41,7 @@ def deploy(
         str | None, typer.Option(help="Scale up to this number of replicas, by load.", metavar="N")
     ] = None,
     routing: Annotated[
-        str | None, typer.Option(help="One of prefix, session, load; see docs/ray.md.", metavar="WORD")
+        str | None, typer.Option(help="One of prefix, model, session, load; see docs/ray.md.", metavar="WORD")
     ] = None,
 ) -> None:
     """Serve a model on a Ray cluster, with replicas (needs `pip install '.[ray]'`)."""

@@ -157,6 +157,7 @@ class LoadRun:
             await self._measure_request(request.id, self._build_request(-1 - number, request))
         self._answered = {request.id: asyncio.Event() for request in workload}
         self._started_at = self._now()
+        # One iterator for all clients of a closed loop: each takes the next request.
         numbered = enumerate(workload)
         if concurrency is None:
             await asyncio.gather(*(self._send_at_its_time(number, request) for number, request in numbered))
@@ -195,6 +196,8 @@ class LoadRun:
             await self._answered[request.after].wait()
             start_time = self._now()
         body = self._build_request(number, request)
+        # An open loop: requests are sent at their times, however slow the server is, so that its queue shows in the
+        # results.
         await asyncio.sleep(start_time + request.arrival_s - self._now())
         await self._send(request, body)
 
@@ -209,6 +212,7 @@ class LoadRun:
             self._measurements.append(await self._measure_request(request.id, body))
         except (HttpClientError, LogError) as error:
             self._errors.append(str(error) or type(error).__name__)
+        # Also after a failure: the conversation's next turn would wait forever.
         self._answered[request.id].set()
         self._on_progress(len(self._measurements) + len(self._errors))
 

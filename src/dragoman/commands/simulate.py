@@ -280,6 +280,8 @@ def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[Worklo
             fleet, workload, slo, target_share=options.slo_share, max_replicas=options.max_replicas, tick=on_progress
         )
     if options.save_detailed is not None or options.plots is not None:
+        # Replayed once more: the search has only the reports of its fleets, since the timings of all would not fit in
+        # memory.
         chosen = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
         _save_outputs(options, chosen, workload, chosen.serve(workload), slo)
     typer.echo(

@@ -178,6 +178,7 @@ def _read_message_event(line: str) -> StreamPiece:
     _check_error(event.error)
     if event.message is not None:
         usage = event.message.usage
+        # Anthropic's input_tokens are those outside the cache only.
         cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
         return StreamPiece(prompt=usage.input_tokens + cached)
     if event.usage is not None:

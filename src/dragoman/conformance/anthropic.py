@@ -94,6 +94,7 @@ class _MessagesStreamState:
         require(
             self._has_started != (kind == "message_start"), f"{kind}, where message_start has to come first and once"
         )
+        # The stop reason and usage are final, and SDKs close the message with them.
         require(self._final_delta is None or kind == "message_stop", f"{kind} after message_delta")
         match kind:
             case "message_start":
@@ -135,9 +136,12 @@ class _MessagesStreamState:
             require_object(event.get("content_block"), "content_block"),
         )
         require(self._block is None, f"block {index} begins while another is open")
+        # Indices count the blocks without gaps: SDKs append the block to a list and then address it by its index.
         require(index == len(self._closed_blocks), f"block {index} begins, expected {len(self._closed_blocks)}")
         kind = block.get("type")
         require(kind in EMPTY_BLOCKS, f"a block of type {kind!r}")
+        # The text comes in deltas only. The SDKs begin with this block and append the deltas to it, so text here would
+        # be read twice or be lost.
         begins_empty = all(block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items())
         require(begins_empty, f"block {index} begins with {block}")
         if kind == "tool_use":
@@ -150,6 +154,7 @@ class _MessagesStreamState:
     def _check_delta(self, event: Json) -> None:
         block, delta = self._require_open_block(event), require_object(event.get("delta"), "delta")
         location = f"block {block.index}"
+        # The signature covers the whole thinking text, so nothing may follow it.
         require(not block.is_signed, f"{location}: a delta after the signature")
         match block.kind, delta.get("type"):
             case "text", "text_delta":
@@ -160,6 +165,7 @@ class _MessagesStreamState:
                 require_string(delta.get("signature"), "signature")
                 block.is_signed = True
             case "tool_use", "input_json_delta":
+                # The API itself begins a call with an empty partial_json; only later ones are pointless.
                 block.input_pieces.append(require_string(delta.get("partial_json"), "partial_json"))
                 require(block.input_pieces[-1] or len(block.input_pieces) == 1, f"{location}: an empty delta")
             case kind, other:
@@ -173,10 +179,12 @@ class _MessagesStreamState:
         reason = self._final_delta["stop_reason"]
         calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
         require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
+        # Blocks come one after another, so only the last one can be cut off, by max_tokens for example.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
             text = "".join(block.input_pieces)
             location = f"block {block.index}"
             try:
+                # A call without arguments may have no deltas: clients read that as {}.
                 require_object(json.loads(text or "{}"), f"{location}: the input")
             except ValueError:
                 raise Violation(f"{location}: the input is not JSON: {text[:40]!r}") from None
@@ -220,9 +228,12 @@ def _check_message_fields(message: Json) -> None:
 def _check_block(block: Json, location: str) -> None:
     match block.get("type"):
         case "text":
+            # Clients send the reply back as the next turn, and the API rejects an empty text block in a request: one
+            # such block would break the conversation.
             require(require_string(block.get("text"), f"{location}.text"), f"{location}: an empty text")
         case "thinking":
             require_string(block.get("thinking"), f"{location}.thinking")
+            # Also required in a request: a client that has none cannot send the thinking back.
             require_string(block.get("signature"), f"{location}.signature")
         case "redacted_thinking":
             require_string(block.get("data"), f"{location}.data")
@@ -258,4 +269,5 @@ def _check_usage(value: object, required: tuple[str, ...]) -> None:
         thinking_tokens = require_count(
             require_object(details, "output_tokens_details").get("thinking_tokens"), "thinking_tokens"
         )
+        # Thinking is part of output_tokens, not in addition to it.
         require(thinking_tokens <= usage["output_tokens"], "more thinking_tokens than output_tokens")

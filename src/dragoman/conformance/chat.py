@@ -94,8 +94,10 @@ class _ChatStreamState(ChunkState):
     def _check_delta(self, delta: Json, location: str) -> None:
         require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
         require("role" not in delta, f"{location}: the role again")
+        # Empty deltas cost a chunk each and carry nothing.
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
         fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
+        # Text, reasoning and calls are ordered among each other; in a shared delta that order would be lost.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
         require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
         require(
@@ -116,6 +118,8 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
     index = require_count(call.get("index"), f"{location}: index of a call")
     kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
     body = require_object(call.get(kind), f"{location}: {kind} of call {index}")
+    # Only a call's first delta names it. Client libraries concatenate strings (`accumulate_delta` of the OpenAI SDK),
+    # so an id or name sent again would be doubled.
     if index == choice.calls:
         require(
             call.get("id") and call.get("type") == kind and body.get("name"),
@@ -123,6 +127,8 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
         )
         choice.calls += 1
         return
+    # The format would let the deltas of parallel calls alternate; the API sends one call after another, and clients
+    # may rely on that.
     require(index == choice.calls - 1, f"{location}: a delta of call {index}, open is {choice.calls - 1}")
     require(call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name again in {call}")
 
@@ -143,12 +149,14 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
 def _check_final_choice(choice: Json, reasons: tuple[str, ...]) -> None:
     message = require_object(choice.get("message"), "message")
     require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
+    # Required by the SDK's types, although nullable: a missing key fails in strictly typed clients.
     for key in ("content", "refusal"):
         require_key(message, key, "message")
     require_key(choice, "logprobs", "choice")
     shared_shapes.check_chat_logprobs(choice["logprobs"], "logprobs")
     reason = choice.get("finish_reason")
     require(reason in reasons, f"finish_reason is {reason!r}")
+    # Absent rather than empty: agents test for the key, and an empty list looks like a turn that calls tools.
     require("tool_calls" not in message or require_array(message["tool_calls"], "tool_calls"), "tool_calls is empty")
     calls = require_objects(message.get("tool_calls", []), "tool_calls")
     require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a call")

@@ -34,6 +34,7 @@ class ChunkState(ABC):
 
     def _feed(self, chunk: Json) -> None:
         require(not self._has_failed, "a chunk after an error")
+        # Clients that asked for usage stop reading there.
         require(not self._has_usage, "a chunk after the one with usage")
         if "error" in chunk:
             shared_shapes.check_error(chunk["error"])
@@ -41,6 +42,7 @@ class ChunkState(ABC):
             return
         self._check_constant(chunk)
         choices = require_objects(chunk.get("choices"), "choices")
+        # The usage chunk is the one without choices, after all of them have ended (`stream_options.include_usage`).
         if not choices:
             require(self._include_usage, "a usage chunk that was not requested")
             require(self._has_ended, "usage before all choices ended")
@@ -53,11 +55,13 @@ class ChunkState(ABC):
         require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
         require_count(chunk.get("created"), "created")
         require_string(chunk.get("id"), "id")
+        # Clients group chunks by `id` and keep the rest from any one of them, the first or the last.
         self._first = self._first or chunk
         for key in CONSTANT_FIELDS:
             require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
         fingerprint = chunk.get("system_fingerprint")
         known = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+        # Servers behind a proxy may send it only in some chunks.
         is_absent = self._allow_variants and None in (fingerprint, known)
         require(is_absent or fingerprint == known, f"system_fingerprint changed to {fingerprint!r}")
         self._fingerprint = known or fingerprint

@@ -74,11 +74,15 @@ def _check_logprobs(logprobs: Json, offset: int) -> None:
         len(offsets) == len(token_logprobs) == len(tokens) == len(top_logprobs),
         "the columns of logprobs differ in length",
     )
+    # Equal offsets are correct: several tokens may be bytes of one character.
     require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset goes back")
     for token, logprob, top in zip(tokens, token_logprobs, top_logprobs, strict=True):
+        # Both are null for the first token of an echoed prompt, which nothing precedes.
         require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")
         if top is not None:
             require(
+                # The API adds the sampled token where it is not among the most probable, so there may be one more than
+                # requested.
                 token in require_object(top, "top_logprobs"),
                 f"the sampled token {token!r} is not among its top_logprobs",
             )

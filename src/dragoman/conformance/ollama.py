@@ -38,9 +38,11 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
     """Check a stream, and return all chunks; none if it failed. Raises Violation."""
     chunks, n_calls, has_failed = list[Json](), 0, False
     text = data.decode()
+    # One JSON object a line, and clients split at newlines: an unfinished line would wait in their buffer.
     require(not text or text.endswith("\n"), "the stream ends inside a line")
     for line in map(_parse_line, text.split("\n")[:-1]):
         require(not has_failed, "a line after an error")
+        # After the status 200 an error can only be a line of the stream, and it is the last.
         has_failed = "error" in line
         if has_failed:
             check_error(line)
@@ -49,6 +51,7 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
         _check_chunk(line, is_chat)
         require(not chunks or line["model"] == chunks[0]["model"], "the model changes")
         n_calls = _check_calls(line, is_chat, n_calls)
+        # Only the last line has counts and durations; any other is there for its text or calls.
         require(line["done"] or _has_content(line, is_chat), "a chunk says nothing")
         chunks.append(line)
     if has_failed:

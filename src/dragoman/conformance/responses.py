@@ -148,6 +148,7 @@ class _OpenItem:
         else:
             require(name == f"{self.kind}_{field}.done", f"{event['type']} in a {self.kind}")
             self.done_arguments = require_string(event.get(field), field)
+            # Clients use either the deltas or the whole text of the done event, and have to arrive at the same call.
             require(self.done_arguments == "".join(self.pieces), f"{event['type']} is not the join of its deltas")
 
     def _feed_command(self, event: Json, name: str) -> None:
@@ -207,6 +208,7 @@ class _OpenItem:
             item.get("id") == self.id and item.get("type") == self.kind, f"item {self.index} is another when it is done"
         )
         require(
+            # completed or incomplete: there are no failed items, the response fails as a whole.
             self.kind == COMPACTION or item.get("status") in TERMINAL_STATUSES[:2],
             f"a done item is {item.get('status')!r}",
         )
@@ -300,11 +302,13 @@ class _ResponsesStreamState:
 
     def _end(self, name: str, response: Json) -> None:
         self.has_ended = True
+        # The API has no event `response.cancelled`; a cancelled stream ends with response.incomplete.
         is_cancelled = response["status"] == "cancelled" and name == "incomplete"
         require(response["status"] == name or is_cancelled, f"response.{name} is {response['status']!r}")
         require(not self._has_failed or name == "failed", f"response.{name} after an error")
         if name == "failed" or is_cancelled:
             require(
+                # The item that was open may be in the output, as far as it came.
                 response["output"][: len(self._done_items)] == self._done_items,
                 "the output is not the items that were done",
             )
@@ -339,6 +343,7 @@ class _ResponsesStreamState:
 def check_object(response: Json, *, allow_variants: bool = False) -> None:
     """Check a response object in any status; allow_variants: as in `check_stream`. Raises Violation."""
     if allow_variants:
+        # Other servers omit fields of later API versions, and some write an unset user as null.
         given = {key: value for key, value in response.items() if (key, value) != ("user", None)}
         response = OPTIONAL_FIELDS | given
     for key in RESPONSE_FIELDS:
@@ -352,6 +357,7 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
     items = require_objects(response["output"], "output")
     for i, item in enumerate(items):
         _check_item(item, f"output[{i}]")
+    # A client refers to items by id, in `item_reference` and when it merges them into a stored conversation.
     ids = [item["id"] for item in items]
     require(len(set(ids)) == len(ids), "two items have the same id")
     _check_state(response, items)
@@ -369,6 +375,8 @@ def _check_echo(response: Json) -> None:
     require(response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}")
     require_count(response["top_logprobs"], "top_logprobs")
     for i, tool in enumerate(require_objects(response["tools"], "tools")):
+        # The echo of a tool has its defaults filled in, `strict` for example, which is what tells a client how it was
+        # read.
         if tool.get("type") == "function":
             for key in ("name", "description", "parameters", "strict"):
                 require_key(tool, key, f"tools[{i}]")
@@ -400,6 +408,7 @@ def _check_state(response: Json, items: list[Json]) -> None:
     require(response["completed_at"] is None or status == "completed", f"a {status} response was completed")
     unfinished = [item for item in items if item.get("status", "completed") != "completed"]
     require(not unfinished or status != "completed", "a completed response has unfinished items")
+    # Items are generated one after another, so only the last can be cut off.
     require(unfinished in ([], items[-1:]), "an unfinished item is not the last")
 
 
@@ -408,6 +417,7 @@ def _check_added_item(item: Json) -> None:
     require(kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION), f"an item of type {kind!r}")
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
+        # An item is added in its empty form; its contents follow in deltas, or with output_item.done.
         require(item.get("encrypted_content") == "", "a compaction begins with its end")
         return
     require(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
@@ -427,6 +437,7 @@ def _check_added_item(item: Json) -> None:
 
 def _check_item(item: Json, location: str) -> None:
     require(require_string(item.get("id"), f"{location}.id"), f"{location}.id is empty")
+    # A compaction is opaque and has no status.
     if item.get("type") == COMPACTION:
         require_string(item.get("encrypted_content"), f"{location}.encrypted_content")
         return

@@ -25,6 +25,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
             shared_shapes.check_error(answer["error"])
             has_failed = True
             continue
+        # SGLang numbers the choices only where there are several.
         index = require_count(answer.pop("index", 0 if choices == 1 else None), "index")
         _check_next(last_answers.get(index), answer)
         last_answers[index] = answer
@@ -63,6 +64,7 @@ def _check_answer(answer: Json) -> None:
     require_string(meta.get("id"), "meta_info.id")
     require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
     completion_tokens = require_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
+    # Every event has all of the text and ids up to then, so counts and ids can be compared in each.
     require(completion_tokens == len(ids), f"completion_tokens is {completion_tokens}, there are {len(ids)} ids")
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")
@@ -77,6 +79,7 @@ def _check_logprobs(meta: Json, ids: list[int]) -> None:
     for name in LOGPROB_FIELDS:
         for entry in require_array(meta.get(name), name):
             value, id, text = require_array(entry, name)
+            # The first token of a prompt has no logprob; it is null.
             require(value is None or value <= 0, f"{name}: a logprob above 0")
             require_count(id, name)
             require(text is None or isinstance(text, str), f"{name}: the text is none")

@@ -23,6 +23,7 @@ def check_usage(value: object, location: str = "usage") -> None:
     require(total == prompt + completion, f"{location}.total_tokens is {total}, expected {prompt + completion}")
     details = require_object(counts.get("prompt_tokens_details") or {}, f"{location}.prompt_tokens_details")
     cached = require_count(details.get("cached_tokens") or 0, f"{location}.prompt_tokens_details.cached_tokens")
+    # Cached tokens are part of prompt_tokens; billing subtracts them, which would become negative.
     require(cached <= prompt, f"{location}: more cached tokens than prompt tokens")
 
 

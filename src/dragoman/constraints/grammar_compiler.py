@@ -69,6 +69,7 @@ class Compiler:
         self._tools_cache: Tools | None = None
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
+        # Two locks, so that a lookup in the cache does not wait for a vocabulary that is being loaded.
         self._lock, self._tools_lock = Lock(), Lock()
 
     @cached_property
@@ -181,6 +182,7 @@ class CompiledGrammar:
     def build_matcher(self) -> Matcher:
         """Build a matcher for a new response. Takes microseconds."""
         with self._lock, _convert_panics():
+            # A copy takes the compiled grammar along without compiling it again.
             return _Matcher(self._initial_matcher.deep_copy())
 
     def build_closing_matcher(self, endings: EndingSearch, max_tokens: int) -> Matcher:

@@ -49,6 +49,7 @@ class EmbeddingInfo(Struct, frozen=True):
                 "for it (matryoshka).",
                 param="dimensions",
             )
+        # The lengths the model was trained for; others would give vectors of unknown quality.
         if self.matryoshka_dimensions and dimensions not in self.matryoshka_dimensions:
             allowed_dimensions = ", ".join(map(str, self.matryoshka_dimensions))
             raise RequestError(f"This model's vectors can have {allowed_dimensions} dimensions.", param="dimensions")

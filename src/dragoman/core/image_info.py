@@ -89,6 +89,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
             param=param,
             code="invalid_image_format",
         )
+    # From the header, before anything is decoded: a small file may declare gigabytes of pixels.
     if info.width * info.height > MAX_PIXELS:
         raise RequestError(
             f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is {MAX_PIXELS}.",
@@ -113,6 +114,7 @@ def _read_jpeg(data: bytes) -> ImageInfo | None:
         if data[offset] != 0xFF:
             return None
         marker = data[offset + 1]
+        # Any number of fill bytes may precede a marker (ITU-T T.81, B.1.1.2).
         if marker == 0xFF:
             offset += 1
         elif marker in _STANDALONE_MARKERS:
@@ -120,6 +122,7 @@ def _read_jpeg(data: bytes) -> ImageInfo | None:
         elif marker in _FRAME_MARKERS:
             return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
         else:
+            # A length includes its own two bytes; a smaller one is invalid and must not hold up the loop.
             offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
     return None
 
@@ -130,8 +133,10 @@ def _read_webp(data: bytes) -> ImageInfo | None:
         return None
     match data[12:16]:
         case b"VP8X":
+            # Stored minus one, in 24 bits each.
             return ImageInfo("image/webp", _read_little_endian(data, 24, 3) + 1, _read_little_endian(data, 27, 3) + 1)
         case b"VP8L":
+            # 14 bits each, minus one, after the signature byte 0x2F.
             bits = _read_little_endian(data, 21, 4)
             return ImageInfo("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         case b"VP8 ":

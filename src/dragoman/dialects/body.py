@@ -171,12 +171,14 @@ def translated(error: Exception, data: bytes) -> RequestError:
     if isinstance(error, RecursionError):
         return _depth_error()
     if not isinstance(error, msgspec.ValidationError):
+        # msgspec reports it only as an error of UTF-8, without the place where it is.
         if _has_lone_surrogate(data):
             return RequestError(
                 "A string of the body has half a surrogate pair, which is no text.", code="invalid_json"
             )
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
     what, _, where = str(error).partition(" - at ")
+    # msgspec writes the place as `$.messages[0].content`.
     found = _PATH.search(where)
     param = found.group().removeprefix("$").removeprefix(".").replace("[...]", "") if found else ""
     if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):

@@ -83,6 +83,7 @@ class TokenMatcher:
             return self._matched(token, token, own)
         if token.special:
             return Matched(token)
+        # A token of invalid UTF-8 released U+FFFD, or nothing if later tokens completed its character.
         if token.raw is not None:
             return self._matched(token, token, _REPLACED if text.startswith(_REPLACED) else b"")
         if not text:
@@ -90,6 +91,7 @@ class TokenMatcher:
         if own.startswith(text):
             piece = text
         else:
+            # Its beginning was consumed with what came before, such as a marker that shares a token with text.
             piece = next((own[n:] for n in range(1, len(own)) if text.startswith(own[n:])), b"")
         if not piece:
             return Matched(token, token)

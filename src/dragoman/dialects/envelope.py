@@ -62,6 +62,7 @@ class ChunkEnvelope:
     def __init__(self, header: Header, options: RenderOptions, kinds: tuple[bytes, bytes]) -> None:
         self._header, self._options, self._kinds = header, options, kinds
         self.chunk_prefix = b"data: " + _render_head(header, options, kinds[0])
+        # OpenAI sends `usage: null` in the other chunks of such a stream; vLLM leaves the field out.
         null_usage = options.include_usage and options.profile is Profile.OPENAI
         self._usage_field = b',"usage":null' if null_usage and not options.continuous_usage else b""
 

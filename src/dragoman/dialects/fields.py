@@ -114,6 +114,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
         return SamplingOptions(
             temperature=self.temperature,
             top_p=self.top_p,
+            # vLLM's -1 and 0 both mean no limit.
             top_k=None if self.top_k is None else max(self.top_k, 0),
             min_p=self.min_p,
             presence_penalty=self.presence_penalty,
@@ -180,6 +181,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
         n = self.n or 1
         if n > options.max_n:
             raise invalid_value("n", f"expected an integer <= {options.max_n}")
+        # The limit is for the whole call: each choice is a sequence of its own in the engine.
         if n * prompts > MAX_CHOICES:
             raise invalid_value("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
         return n

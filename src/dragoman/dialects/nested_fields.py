@@ -117,6 +117,7 @@ def _is_known(value: Json, node: _Node) -> bool:
             [_is_known(cast("Json", item), items) for item in values if isinstance(item, _CONTAINERS)]
         )
     members, fields = cast("dict[str, Json]", value), node.fields
+    # Of types that this server does not interpret nothing is known, so none of their fields is unknown.
     if fields is None or (node.checked_types is not None and members.get("type") not in node.checked_types):
         return True
     if not members.keys() <= fields:

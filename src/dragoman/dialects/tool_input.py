@@ -215,6 +215,8 @@ class ToolInputStreamer:
                 return 1
             case "\\":
                 return self._read_escape(text, position)
+            # JSON forbids raw control characters in strings (RFC 8259, 7), and models write line breaks in code all the
+            # same.
             case control_character:
                 return self._emit(encode_string(control_character).decode()[1:-1], 1)
 

@@ -173,6 +173,7 @@ def _sum_groups(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> list[
             result = groups[group] = UsageResult(f"organization.usage.{kind}.result")
             if kind == "completions":
                 result.output_tokens = result.input_cached_tokens = 0
+                # OpenAI's SDK expects these fields of completions; this server generates no audio.
                 result.input_audio_tokens = result.output_audio_tokens = 0
                 result.batch = result.service_tier = None
             result.api_key_id = row.api_key_id if "api_key_id" in query.group_by else None

@@ -225,6 +225,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             chunk, rest = body.feed(data)
         except BadRequest as error:
+            # After the response has been completed there is nothing left to answer the error with.
             self._reject(error) if exchange is not None else self._close()
             return
         if rest is not None:
@@ -277,6 +278,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _reject(self, error: BadRequest) -> None:
         log.warning("Invalid HTTP request received: %s", error.message)
+        # A second status line inside of a response would be read as its body: the connection is cut instead.
         if self._exchange is not None and self._exchange.has_started:
             self._exchange.fail()
             return

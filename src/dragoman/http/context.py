@@ -81,6 +81,7 @@ class ServerContext:
             self.release(host)
             original_connection_lost(error)
 
+        # uvicorn's protocol takes the connection over and reports its end only to itself.
         protocol.connection_lost = connection_lost
         return cast("asyncio.Protocol", protocol)
 

@@ -237,6 +237,7 @@ class HttpExchange:
             self.fail()
             raise
         if self._pending_head:
+            # The head waits for the first piece of the body: one packet and one system call instead of two.
             data, self._pending_head = self._pending_head + data, b""
         if data:
             connection.transport.write(data)

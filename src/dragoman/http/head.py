@@ -161,6 +161,7 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
     parser = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(data)
+    # Raised for every request with `Upgrade`, also one that this server answers as an ordinary one.
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
@@ -208,6 +209,7 @@ def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: st
     """Choose the body reader. llhttp rejects most invalid combinations, but framing must not depend on its version."""
     codings, lengths = control_headers.get(b"transfer-encoding", ()), control_headers.get(b"content-length", ())
     if codings:
+        # Each of these has been used to smuggle requests past proxies that read them otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":
             raise _build_malformed_error("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
         if codings[0].lower() != b"chunked":

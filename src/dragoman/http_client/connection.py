@@ -184,6 +184,8 @@ class ClientConnection(asyncio.Protocol):
         self._last_progress = self._loop.time()
         callbacks, response = self._callbacks, self._response
         if response is None or callbacks is None or self._parser is None:
+            # An answer to no request, a 408 before closing for example; read as the next response it would be given to
+            # the wrong caller.
             if self._head is None:
                 log.warning("a server sent %d bytes that were not requested", len(data))
                 self._end(None)
@@ -206,6 +208,7 @@ class ClientConnection(asyncio.Protocol):
             self._excess_head_bytes = 0
             if self._is_draining:
                 self._drained_bytes += len(piece)
+                # Reading the rest keeps the connection, but only a short rest is cheaper than a new connection.
                 if self._drained_bytes > MAX_DRAINED_BYTES:
                     self._end(None)
                 return

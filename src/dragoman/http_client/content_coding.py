@@ -55,6 +55,7 @@ class ContentDecoder:
         except zlib.error:
             if not self._is_deflate or not is_first:
                 raise
+            # `deflate` is the zlib format (RFC 9110, 8.4.1.2), but some servers send the raw one.
             self._decompressor = zlib.decompressobj(-15)
             return self._decompressor.decompress(data, MAX_PIECE)
 

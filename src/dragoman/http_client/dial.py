@@ -153,6 +153,7 @@ def _check_tunnel(answer: bytes) -> None:
         raise ConnectFailed(f"the proxy's answer is invalid: {error}") from None
     if not 200 <= head.status < 300:
         raise ConnectFailed(f"the proxy returned HTTP {head.status}")
+    # Within the tunnel the client speaks first, so these bytes would be taken for the host's.
     if len(answer) > end:
         raise ConnectFailed("the proxy sent more than its answer")
 

@@ -75,6 +75,7 @@ def _matches(entry: str, url: Url) -> bool:
     if separator and scheme not in ("all", "https" if url.is_tls else "http"):
         return False
     try:
+        # An address or a network in CIDR notation, as Go and curl read NO_PROXY.
         return ip_address(url.host) in ip_network(rest.strip("[]"), strict=False)
     except ValueError:
         pass

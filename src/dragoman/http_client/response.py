@@ -157,6 +157,7 @@ class HttpResponse:
             else:
                 self._pieces.append(piece)
                 self._size += len(piece)
+                # The reader is slower than the server: TCP's flow control then slows the server down.
                 if self._size > MAX_BUFFERED_BYTES and self._source is not None and not self._is_paused:
                     self._is_paused = True
                     self._source.pause_reading()

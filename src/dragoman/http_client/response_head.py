@@ -118,6 +118,7 @@ def parse_response_head(
 
 def _find_framing(status: int, version: str, headers: list[tuple[bytes, bytes]]) -> BodyFraming:
     """llhttp rejects most invalid combinations, but the framing must not depend on its version."""
+    # No body, whatever the headers say (RFC 9112, 6.3).
     if status < 200 or status in (204, 304):
         return BodyFraming.NONE
     codings = [value for name, value in headers if name == b"transfer-encoding"]

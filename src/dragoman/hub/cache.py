@@ -62,6 +62,7 @@ def list_local_models(state: Path) -> list[LocalModel]:
     records = _read_records(state)
     models: list[LocalModel] = []
     for repository in sorted(cache.repos, key=lambda repository: repository.repo_id):
+        # The cache is shared with data sets and spaces.
         if repository.repo_type != "model":
             continue
         for revision in repository.revisions:
@@ -74,6 +75,7 @@ def list_local_models(state: Path) -> list[LocalModel]:
 
 def _find_loadable(repository: Repository, revision: str) -> Iterator[LocalModel]:
     """The models in a commit's directory: each GGUF model, and the safetensors together."""
+    # A snapshot may be partial: only some files were selected, or a download was cancelled.
     present = [file for file in repository.files if (repository.directory / file.path).is_file()]
     for model in find_gguf_models(present):
         name = ModelReference(repository.id, model.quantization or model.stem).name
@@ -104,6 +106,7 @@ def remove_local_model(reference: ModelReference) -> int:
     for link in sorted(storage.glob("snapshots/*/**/*.gguf")):
         models = find_gguf_models([RepositoryFile(link.name, 0)])
         if any(reference.quantization.upper() in (model.quantization, model.stem.upper()) for model in models):
+            # The cache of huggingface_hub links snapshots to blobs; removing only the link would free nothing.
             blob = link.resolve()
             freed += blob.stat().st_size if blob.exists() else 0
             link.unlink()

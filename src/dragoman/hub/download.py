@@ -108,6 +108,7 @@ class _Download:
     def _check_free_space(self, missing: Sequence[RepositoryFile]) -> None:
         partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
         required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        # The cache may not exist yet; its nearest parent is on the same disk.
         existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
         free = shutil.disk_usage(existing).free
         if required > free:
@@ -150,6 +151,7 @@ class _Download:
         digest: Digest = hashlib.sha256()
         partial.touch()
         with partial.open("r+b") as output:
+            # The digest of what an earlier attempt has left: hashing it again is cheaper than downloading it again.
             while chunk := output.read(CHUNK_BYTES):
                 digest.update(chunk)
             if output.tell() > file.size:
@@ -161,6 +163,7 @@ class _Download:
                 try:
                     digest = self._fetch_rest(file, output, digest)
                 except TransportError:
+                    # An attempt that has made progress is no failure: large files survive any number of interruptions.
                     failures = 0 if output.tell() > before else failures + 1
                     if failures >= MAX_ATTEMPTS:
                         raise

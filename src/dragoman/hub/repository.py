@@ -76,6 +76,7 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
         return None if found is None else _build_modelscope_repository(reference, *found, is_remote=False)
     storage = find_storage(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
+    # The hub's cache records in refs/ to which commit a branch or tag pointed at its last download.
     commit = revision if _COMMIT.fullmatch(revision) else _read_commit(storage, revision)
     directory = None if commit is None else storage / "snapshots" / commit
     if commit is None or directory is None or not directory.is_dir():

@@ -111,6 +111,7 @@ def find_gguf_models(files: Iterable[RepositoryFile]) -> tuple[GgufModel, ...]:
     parts: dict[str, list[RepositoryFile]] = {}
     for file in files:
         name = file.path.rpartition("/")[2].lower()
+        # Only names tell them apart here: the metadata is inside the files.
         if name.endswith(".gguf") and "mmproj" not in name and "imatrix" not in name:
             path = file.path[: -len(".gguf")]
             split = _SPLIT.fullmatch(path)
@@ -137,6 +138,7 @@ def select_gguf_files(
     models = find_gguf_models(files)
     model = _select_gguf_model(name, models, quantization)
     split = _SPLIT.fullmatch(model.files[0].path[: -len(".gguf")])
+    # An upload in progress, or a fork that left parts out: llama.cpp would fail only after the download.
     if split is not None and len(model.files) != int(split["count"]):
         raise HubError(
             f"{name} has only {len(model.files)} of the {int(split['count'])} parts of {model.stem}; choose another "

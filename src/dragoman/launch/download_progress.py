@@ -34,7 +34,7 @@ class DownloadDisplay:
         if not sys.stderr.isatty():
             return
         from rich.console import Console  # noqa: PLC0415 - it costs a tenth of a second
-        from rich.progress import (  # noqa: PLC0415 - as above  # noqa: PLC0415 - as above
+        from rich.progress import (  # noqa: PLC0415 - as above
             BarColumn,
             DownloadColumn,
             Progress,

@@ -26,7 +26,10 @@ def expand_instances(settings: Settings) -> list[Settings]:
         ValueError: a port number is out of range.
     """
     shared = msgspec.structs.replace(
-        settings, instances=Instances(), store="memory" if settings.store == "sqlite" else settings.store
+        # Each is to be a server of its own, without the responses and files of the others.
+        settings,
+        instances=Instances(),
+        store="memory" if settings.store == "sqlite" else settings.store,
     )
     expanded: list[Settings] = []
     ranks = 0

@@ -103,6 +103,7 @@ def _find_projector(
         raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
     reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
     names = sorted(tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name))
+    # A token that the template never writes, so that no text of a prompt can be taken for an image.
     candidates = [name for name in names if name not in template.source and name not in reserved]
     ids = [(name, tokenizer.encode(name, special=True)) for name in candidates]
     token = next((ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None)

@@ -72,6 +72,7 @@ def read_details(path: Path) -> ModelDetails:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
     except (OSError, msgspec.DecodeError):
         config = _Config()
+    # Multimodal models describe their language model in an object of its own.
     text = config.text_config or config
     return ModelDetails(
         source=str(path),
@@ -91,6 +92,7 @@ def _read_header(file: Path) -> list[_Tensor]:
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
+            # The length is read from the file, and a damaged one may ask for any amount of memory.
             if length > MAX_HEADER_BYTES:
                 return []
             header = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])

@@ -80,6 +80,7 @@ def build_changed_models(
     served: list[ModelSlot | ModelSpec] = []
     for entry in new.models.entries:
         slot = slots.get(entry.name)
+        # The slot stays with its engine: a reload of the settings must not interrupt its requests.
         if slot is not None and former.get(entry.name) == entry:
             served.append(slot)
         else:

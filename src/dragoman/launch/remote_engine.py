@@ -76,6 +76,8 @@ def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, H
 
 def _check_kind(model: str) -> None:
     kind, _ = parse_model(model)
+    if kind == "encoder":
+        raise ValueError("an encoder is not shared by several front ends: as `encoder:NAME` each worker has its own")
     if kind not in HOSTED:
         raise ValueError(f"the engine `{kind}` cannot have a process of its own that several front ends share")
 

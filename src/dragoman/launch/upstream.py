@@ -42,6 +42,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     }
     max_tokens = sampling.pop("max_new_tokens", None)
     if "top_k" in sampling:
+        # A generation_config.json's -1 is no limit, as 0 is here.
         sampling["top_k"] = max(sampling["top_k"], 0)
     config = UpstreamConfig(
         upstreams,
@@ -115,6 +116,7 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     for upstream in upstreams[:-1]:
         try:
             return discover(upstream, settings.upstream_model, kind=kind, tasks=tasks)
+        # Only the last one's error is reported: with one of several servers up, this one can start.
         except EngineError:
             continue
     return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)

@@ -175,6 +175,7 @@ class Buffer:
         """Record where tokens that are a whole marker end, by aligning the tokens with the text."""
         # Tokens are aligned as bytes: a byte-level BPE token may hold half of a character, which has no text of its
         # own.
+        # Text and tokens need not arrive together: a token's text may be held back until its last character is whole.
         data, pos = self._unmatched_bytes + text.encode(), 0
         self._has_tokens = self._has_tokens or bool(tokens)
         for token in tokens:
@@ -185,6 +186,7 @@ class Buffer:
             pos = start + len(token.utf8)
             self._marker_ends = self._marker_ends or {}
             self._marker_ends[self._end + len(text) - len(data[pos:].decode())] = len(token.text)
+        # Bounded: with tokens that do not spell the text (a normalizing tokenizer) it would grow by the whole answer.
         self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
 
 
@@ -267,6 +269,7 @@ class TextParser(ABC):
         self._choice = 0
 
     def feed(self, event: Event) -> list[Event]:
+        # By far the most frequent event.
         if type(event) is TextDelta:
             return self._feed_text(event)
         match event:
@@ -359,6 +362,7 @@ class TextParser(ABC):
     def _attach_pending_tokens(self, event: Event) -> Event:
         tokens = self._take_pending_tokens()
         match event:
+            # Tokens that spelled markers are reported with the next event that can carry them, so that none is lost.
             case _ if not tokens:
                 return event
             case ReasoningDelta(choice, text, event_tokens):

@@ -377,6 +377,7 @@ CALL_FAMILIES = (
         AlternativeSyntaxes(NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]"), JsonObjectSyntax()),
         CallTemplate(call_prefix="[TOOL_CALLS]"),
         (("[TOOL_CALLS]", "[ARGS]"),),
+        # Both generations write [TOOL_CALLS]; only the vocabulary of Tekken v11 and later has [ARGS].
         required_token="[ARGS]",
         fallback_name="mistral_json",
     ),

@@ -172,6 +172,7 @@ class JsonCallReader:
         """A value has ended; False if it should be the name but is not a valid one."""
         if role == "name":
             name = decode_string("".join(self._name or ()))
+            # A string that is no valid JSON, for example with a lone backslash: the text is no call then.
             if name is None:
                 return False
             self._set_name(name)

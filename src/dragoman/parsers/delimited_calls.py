@@ -175,6 +175,7 @@ def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
         match piece, merged[-1] if merged else None:
             case LiteralText(text, keywords), LiteralText(previous, previous_keywords):
                 merged[-1] = LiteralText(previous + text, (*previous_keywords, *keywords))
+            # An empty literal with keywords stays: they are reported to the client as unenforced.
             case LiteralText("", ()), _:
                 pass
             case _:
@@ -264,6 +265,7 @@ class DelimitedCallParser(CallParser):
     def _end_section(self) -> None:
         """The section has ended. An empty section is no text either."""
         marks = self._buffer.peek(self._marker_length)
+        # Some models write an empty section where they call nothing.
         is_empty = (
             bool(self._delimiters.section_end)
             and marks.endswith(self._delimiters.section_end)

@@ -112,6 +112,7 @@ class _Expansion:
             elif key == "required" and isinstance(one := merged[key], list) and isinstance(value, list):
                 merged[key] = [*one, *(name for name in value if name not in one)]
             elif key == "properties" and isinstance(one := merged[key], dict) and isinstance(value, dict):
+                # A property declared on both sides would have to match both schemas; only one of them is enforced.
                 self.unenforced.update(dict.fromkeys([key] if one.keys() & value.keys() else []))
                 merged[key] = {**value, **one}
             elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(merged[key]) and _is_number(value):
@@ -285,6 +286,7 @@ def _find_top_level_chars(pattern: str) -> dict[int, str]:
     for index, char in enumerate(pattern):
         if escaped or char == "\\":
             escaped = not escaped
+        # Inside a class, brackets and bars are plain characters.
         elif inside or char == "[":
             inside = char != "]"
         elif char in "()":

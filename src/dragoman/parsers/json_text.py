@@ -67,6 +67,7 @@ class ValueReader:
                 if not (self._in_string or self._closers):
                     return pos, ReadStatus.END
             elif self._in_scalar:
+                # A number ends only with the character after it: 12 may go on as 123 in the next chunk.
                 end = _SCALAR_TERMINATORS.search(text, pos)
                 return (len(text), ReadStatus.MORE) if end is None else (end.start(), ReadStatus.END)
             elif self._closers:
@@ -260,6 +261,7 @@ class StringDecoder:
                 if not size:
                     break
                 pos += size
+        # An escape that is not whole yet: at most `\u` and three digits.
         self._pending = text[pos:]
         return "".join(parts)
 

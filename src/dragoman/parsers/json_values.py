@@ -81,9 +81,11 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
     if "enum" in schema:
         return [_find_type(value) for value in _as_list(schema["enum"])]
     reference = schema.get("$ref")
+    # References may be circular (a tree's node refers to itself).
     if isinstance(reference, str) and reference not in visited:
         visited.add(reference)
         return _find_types(resolve(reference, root), root, visited)
+    # All parts have to match, so the first that names a type decides.
     part_types = [_find_types(part, root, visited) for part in _as_list(schema.get("allOf"))]
     if any(part_types):
         return next(filter(None, part_types))

@@ -113,6 +113,7 @@ class MarkerScanner:
         end, self._state = self._automaton.search(text, pos, self._state)
         stop = len(text) if end < 0 else end
         pending = self._pending + text[pos:stop]
+        # Text that may be the beginning of a marker is kept until the next chunk decides.
         pending_length = (
             self._automaton.pending_lengths[self._state] if end < 0 else self._automaton.match_lengths[self._state]
         )

@@ -231,6 +231,7 @@ class PythonicValueReader:
     def _parse_colon(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
+        # A `{` with values and no colon is a Python set, which becomes a JSON array.
         if text[pos] in ",}" and self._brace is not None and self._chunks[self._brace] == "{":
             return self._to_set(pos)
         if text[pos] != ":":

@@ -55,6 +55,7 @@ def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[st
 
 def _build_tool_factory(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
     def make(added_tokens: Collection[str]) -> ToolFormat:
+        # Two generations of a model family share a name of the parser; only the newer one's tokenizer has this token.
         is_older = family.required_token and added_tokens and family.required_token not in added_tokens
         selected = (
             next(candidate for candidate in CALL_FAMILIES if family.fallback_name in candidate.names)
@@ -104,6 +105,7 @@ def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Ca
     if name in built_in:
         return built_in[name]
     prefix = kind + "."
+    # Other packages add parsers through entry points; read here, not at import, since listing them takes milliseconds.
     installed = {
         entry_point.name.removeprefix(prefix): entry_point
         for entry_point in entry_points(group=GROUP)

@@ -131,6 +131,7 @@ class ThinkParser(TextParser):
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
+        # The two states of nearly all deltas need no buffer.
         if self._state is ThinkParser._parse_answer:
             return event
         if (
@@ -172,6 +173,7 @@ class ThinkParser(TextParser):
         word = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
         if self._buffer.is_marker(word, len(text) - end):
             marker_length = self._end_patterns.match_lengths[self._search_state]
+            # Some models begin a call without ending their reasoning; the call's marker stays for the parser of calls.
             if word in self._calls:
                 self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
                 self._drop(marker_length - len(word))

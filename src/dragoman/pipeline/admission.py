@@ -260,9 +260,11 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
         size, param = _estimate_conversation_size(prompt), "messages"
     else:
         size, param = 0, "prompt"
+    # A template writes at least one token around every message, so more messages than tokens cannot fit.
     count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
     if count > limit:
         raise ContextTooLong(limit=limit, prompt=count, at_least=True, param=param)
+    # No token is longer than the longest one: a lower bound of the tokens without tokenising.
     if size > limit * longest_token:
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
 
@@ -277,6 +279,7 @@ def check_countable(
     Raises:
         RequestError: the prompt is too long.
     """
+    # Truncating needs the whole text tokenised first, so without this bound a request could occupy a processor at will.
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
         size = _estimate_size(prompt)

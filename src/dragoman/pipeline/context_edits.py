@@ -85,6 +85,7 @@ def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple
             case ToolResult(call_id) if call_id in cleared_ids:
                 return msgspec.structs.replace(part, content=(PLACEHOLDER,))
             case ToolCall(id, name) if id in cleared_ids and (edit.inputs is None or name in edit.inputs):
+                # The tokens are those of the old arguments, and the call is now rendered from its text.
                 return msgspec.structs.replace(part, arguments="" if part.custom else "{}", tokens=())
             case _:
                 return part

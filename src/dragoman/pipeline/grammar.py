@@ -112,8 +112,10 @@ async def _build_calls(
     assert isinstance(request.prompt, Conversation)
     tool_choice = request.prompt.tool_choice
     declared_tools = list(request.prompt.tools)
+    # Positions in the request's list, of which `tools` may be a part: errors name what the client sent.
     params = [f"tools[{declared_tools.index(tool)}]" for tool in tools]
 
+    # Composing and checking schemas is work of milliseconds each, in a thread so that streams go on.
     def compose_each() -> list[_Composed]:
         each = zip(tools, params, strict=True)
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]

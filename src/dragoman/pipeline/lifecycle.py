@@ -232,6 +232,7 @@ class ModelSlot:
         if spec is None or not self.is_loading:
             return
         progress = spec.progress
+        # Minutes to hours: longer than clients and proxies hold a request open.
         if progress.phase == "downloading":
             percent = 100 * progress.completed // progress.total if progress.total else 0
             raise Overloaded(

@@ -92,6 +92,7 @@ class _MergeState:
             case Finished(usage):
                 self._usages.append(usage)
                 return []
+            # Events that come before the first chunk's counts are known, which are sums over all prompts.
             case _ if None in self._started:
                 self._pending.append((index, event))
                 return []
@@ -156,7 +157,11 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
                     case Finished():
                         finished = event
                     case _:
+                        # Held back: which ones are best is known at the end (the API does not stream with best_of
+                        # either).
                         candidate_events.setdefault(event.choice, []).append(event)
+    # Ranked by the mean, not the sum, as OpenAI documents (the highest log probability per token): otherwise the
+    # shortest would win.
     ranked = sorted(candidate_events.values(), key=_compute_likelihood, reverse=True)[:n_best]
     yield [msgspec.structs.replace(started, choices=n_best), *prompts]
     for index, events in enumerate(ranked):

@@ -147,6 +147,7 @@ class RequestMetrics:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         stats, now = self._stats, self._clock()
+        # Only where an exception ends the request; finished choices have been recorded already.
         if kind is not None and self._open_choices:
             is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
             stats.record_finish(FinishReason.ABORT if is_aborted else None)
@@ -156,6 +157,7 @@ class RequestMetrics:
             stats.prefill.observe(self._first_token_time - self._arrival_time)
             stats.decode.observe(self._last_token_time - self._first_token_time)
             stats.inference.observe(self._last_token_time - self._arrival_time)
+            # The first token belongs to the prefill, so n tokens have n - 1 intervals (as vLLM counts).
             if self._tokens > 1:
                 stats.per_output_token.observe((self._last_token_time - self._first_token_time) / (self._tokens - 1))
 
@@ -188,6 +190,7 @@ async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> Asy
                         batch[index] = Finished(usage, timings)
                     case PromptTokens() | Finished():
                         pass
+                    # Events without tokens (a role, the start of a call) are no progress of the model.
                     case _ if get_answer_tokens(event):
                         last_token_at = clock()
                         first_token_at = last_token_at if first_token_at is None else first_token_at

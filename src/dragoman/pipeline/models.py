@@ -67,6 +67,7 @@ class Models:
         self._memory, self._sleep, self._clock = memory, sleep, clock
         self._watchers: set[asyncio.Event] = set()
         self._set_slots(tuple(ModelSlot(spec, clock) for spec in served))
+        # One load or unload at a time: what fits into memory is decided from what is there.
         self._load_lock = asyncio.Lock()
         self._loads: dict[ModelSlot, asyncio.Task[None]] = {}
         self._closed = asyncio.Event()
@@ -106,6 +107,7 @@ class Models:
             if slot not in slots:
                 self._poll_tasks.pop(slot).cancel()
                 task = self._retiring[slot] = asyncio.create_task(self._retire(slot))
+                # Requests that run on it end normally: it is unloaded behind them, in a task of its own.
                 task.add_done_callback(lambda _, slot=slot: self._retiring.pop(slot))
 
     async def _retire(self, slot: ModelSlot) -> None:
@@ -251,6 +253,7 @@ class Models:
         self._watchers.add(has_changed)
         try:
             while not self.is_closed:
+                # Cleared before the yield, so that a change during it is not lost.
                 has_changed.clear()
                 yield
                 with suppress(TimeoutError):

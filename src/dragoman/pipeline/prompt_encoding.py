@@ -92,6 +92,7 @@ def read_reused_ids(request: GenerateRequest) -> tuple[int, ...] | None:
     if text is None or REUSED_IDS not in text or not isinstance(prompt, Conversation):
         return None
     ids = _decode_transfer(text).get(REUSED_IDS)
+    # The ids hold placeholders of the other server's images, which this one has not processed.
     if ids is None or any(isinstance(part, Image | Audio | File) for part in iterate_parts(prompt.messages)):
         return None
     try:

@@ -78,6 +78,7 @@ async def _prepare_call(
     if model.usage_guard is not None:
         batches = Lease(model.usage_guard, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
+    # A merge of several prompts reads from queues, so their events cannot be handed on directly.
     direct = streams[0][1] if len(streams) == 1 else None
     return AdmittedRun(batches, tuple(warnings), admitted, _find_resume_ids(model, jobs[0]), tuple(jobs), direct)
 

@@ -141,6 +141,7 @@ def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
 def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[TokenizedPair, ...]:
     wrapping = tokenizer.wrapping
     n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
+    # Usually one query with many documents: each query is tokenised once.
     queries = {
         text: _encode_first(tokenizer, text, request.max_query_tokens) for text in dict.fromkeys(request.queries)
     }
@@ -150,6 +151,7 @@ def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
         second = _encode_first(tokenizer, document, request.max_document_tokens)
         if request.truncate is not None:
             max_pair_tokens = limit if request.truncate < 0 else min(request.truncate, limit)
+            # Only the document is cut, as in vLLM and TEI (`only_second`): without its query a pair has no meaning.
             second = truncate_ids(second, _subtract_tokens(max_pair_tokens, n_special + len(queries[query])))
         elif len(first) + len(second) + len(wrapping.pair_suffix) > limit:
             raise _build_too_long_error(limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index)

@@ -70,6 +70,7 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    # Found by trying: templates concatenate or iterate arguments in too many ways to be recognized in the source.
     needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
     return TemplateFeatures(
@@ -96,10 +97,13 @@ def insert_generation_mark(tree: nodes.Template) -> bool:
     """
     reads = [node for node in tree.find_all(nodes.Name) if node.name in (_GENERATION_PROMPT, GENERATION_MARK)]
     last = tree.body[-1] if tree.body else None
+    # Elsewhere the mark could be written in the middle of the conversation.
     if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
         return False
     test = last.test
     while isinstance(test, nodes.And):
+        # `{% if add_generation_prompt and ... %}`: the first operand decides whether the block is the generation
+        # prompt.
         test = test.left
     if test is not reads[0]:
         return False
@@ -138,6 +142,7 @@ def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content:
         text = render([_USER, assistant, result], [_build_tool()])
     except RequestError:
         return False
+    # A template that prints the null content of a call has not been written for it.
     return "None" not in text
 
 

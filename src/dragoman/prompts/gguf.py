@@ -118,6 +118,7 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     split_steps = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in splits
     ]
+    # The splits of the model are listed before, so ByteLevel's own regular expression must not split again.
     byte_level_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
     return {
@@ -144,6 +145,7 @@ def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
         {"type": "Fuse"},
     ]
     if vocabulary.add_space_prefix:
+        # Undoes the space that was prepended to the text.
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     return {
@@ -204,6 +206,7 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
         for cut in range(1, len(name)):
             left, right = ordinary_ids.get(name[:cut]), ordinary_ids.get(name[cut:])
             if left is not None and right is not None:
+                # GGUF has scores instead of merges; the order of all possible merges by score gives the same result.
                 candidates.append((-vocabulary.scores[id], left, right, name[:cut], name[cut:]))
     return [(left, right) for *_, left, right in sorted(candidates)]
 

@@ -110,6 +110,7 @@ class _MessageConverter:
                 "tool_call_id": self._visit_string(part.call_id),
                 **self._build_name_field(name),
             }
+        # An empty message stays a message: templates may require that roles alternate.
         if pending or not message.parts:
             yield self._convert_plain(message, pending)
 
@@ -130,18 +131,21 @@ class _MessageConverter:
         if not reasoning:
             reasoning, content_parts = self._split_reasoning(content_parts)
         content = self._convert_content(content_parts, "")
+        # Templates test `content is none` to leave the text out; an empty string would be a line of its own in some.
         if calls and not content and self._features.accepts_null_content:
             content = None
         value: JsonDict = {"role": "assistant", "content": content, **self._build_name_field(message.name)}
         if reasoning:
             names = ("reasoning_content", "reasoning", "thinking")
             reasoning_value = self._visit_string(reasoning)
+            # Under all names in use, since a template reads one; `thinking` alone is also the switch in some templates.
             value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
         return {**value, "tool_calls": calls} if calls else value
 
     def _split_reasoning(self, content_parts: list[Part]) -> tuple[str, list[Part]]:
         text = "".join(part.text for part in content_parts if isinstance(part, Text))
         for end_marker in self._reasoning_markers:
+            # From the right: reasoning may mention its own marker, the answer after it does not.
             text_before, marker, text_after = text.rpartition(end_marker)
             if marker:
                 begin_marker = end_marker.replace("/", "", 1)

@@ -127,6 +127,7 @@ class Renderer:
                 try:
                     text = template.render(step.variables, now=step.now, characters=step.characters)
                 except RequestError as error:
+                    # The steps may expect the rejection: some render a shorter conversation to compare with.
                     step = steps.throw(error)
                 else:
                     step = steps.send(text)

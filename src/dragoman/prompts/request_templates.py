@@ -41,6 +41,7 @@ class RequestTemplates:
             RequestError: with param "chat_template", the template does not compile, or exceeds its time or memory.
             Overloaded: too many calls wait.
         """
+        # The renderer of a model lives as long as the model, so its id cannot be taken by another one meanwhile.
         key = id(base), source
         known = self._renderers.get(key)
         if known is None:

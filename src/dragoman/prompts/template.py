@@ -122,6 +122,7 @@ class ChatTemplate:
         max_chars = limits.characters + limits.per_character * characters
         budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
         try:
+            # A template has one budget, so it renders one prompt at a time; idle ones are reused by other threads.
             sandboxed = self._idle_templates.pop()
         except IndexError:
             sandboxed = self._sandbox.build_template(self._code)

@@ -60,9 +60,11 @@ class EncodingCache:
             if found is not None:
                 self._entries.move_to_end(key)
                 return found.tolist()
+        # Outside the lock: two threads may encode the same text, which costs less than one waiting for the other.
         ids = list(encode())
         with self._lock:
             if key not in self._entries and len(text) <= self._max_chars:
+                # Four bytes a token; a list of Python's integers would be several times as large.
                 self._entries[key] = array("i", ids)
                 self.n_chars += len(text)
                 while self.n_chars > self._max_chars:

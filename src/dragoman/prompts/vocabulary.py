@@ -41,6 +41,7 @@ class AddedToken(Struct, frozen=True):
 
     @property
     def is_control(self) -> bool:
+        # Runs of blanks are added tokens in many vocabularies (Phi, Gemma), and ordinary text.
         if _WHITESPACE.fullmatch(self.content):
             return False
         return self.special or len(self.content) > 1
@@ -98,6 +99,7 @@ def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> b
         return any(name in names for name, _ in pieces)
     merges: list[str | list[str]] = model.get("merges") or []
     merged_names = ("".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge) for merge in merges)
+    # With ignore_merges (Llama 3) a word that is in the vocabulary is one token without any merge.
     whole_words: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
     return not names.isdisjoint(whole_words) or any(name in names for name in merged_names)
 
@@ -119,6 +121,7 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
     if kind not in ("BPE", "Unigram"):
         raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
+        # Such tokens stand for other bytes inside a word than at its end, so they cannot be decoded one by one.
         if model.get(field):
             raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
     decoders = {part["type"] for part in iterate_components(data.get("decoder"))}

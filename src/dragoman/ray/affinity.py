@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 import zstandard
 
 from ..serving.clock import RandomIdGenerator
@@ -34,9 +35,34 @@ _ID_TAG = re.compile(rf"^[a-z_]+_([0-9a-f]{{{TAG_LENGTH}}})[0-9a-f]{{{32 - TAG_L
 _PROMPT_FIELDS = ("messages", "input", "prompt", "inputs", "text", "token_ids", "input_ids")
 """Of Chat, Messages and Ollama; Responses; Completions; TGI; SGLang; tokens."""
 _ITEM_FIELDS = frozenset({"messages", "input"})
+_NOTHING = msgspec.Raw(b"null")
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+class _Envelope(msgspec.Struct):
+    """The fields that a key is made of."""
+
+    model: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    thread: Any = None
+    prompt_cache_key: Any = None
+    metadata: Any = None
+    system: Any = None
+    instructions: Any = None
+    messages: msgspec.Raw = _NOTHING
+    input: msgspec.Raw = _NOTHING
+    prompt: Any = None
+    inputs: Any = None
+    text: Any = None
+    token_ids: Any = None
+    input_ids: Any = None
+
+
+_ENVELOPE_DECODER = msgspec.json.Decoder(_Envelope)
+_ITEMS_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +93,22 @@ def compute_tag(replica: str) -> str:
     return hashlib.blake2b(replica.encode(), digest_size=TAG_LENGTH // 2).hexdigest()
 
 
-def find_key(body: bytes, session: str | None = None) -> RoutingKey | None:
+def find_key(body: bytes, session: str | None = None, *, by_model: bool = False) -> RoutingKey | None:
     """Find the key of a request; None if any replica will do. Never raises.
 
     body: of the request, or its beginning; may be compressed.
     session: the value of the session header.
+    by_model: all that is for the same model or adapter has one key, unless it continues a response.
     """
     if session:
         return RoutingKey(text=f"session {session}")
-    fields = dict(_read_fields(_decompress(body).decode("utf-8", "replace")))
+    fields = _read_envelope(_decompress(body))
     if previous := _find_previous_id(fields):
+        # An id of another server, or from before the tags, still sends all its continuations to one replica.
         match = _ID_TAG.match(previous)
         return RoutingKey(match[1] if match else None, f"id {previous}")
+    if by_model:
+        return RoutingKey(text=f"model {fields.get('model')}")
     if named := _find_session(fields):
         return RoutingKey(text=f"session {named}")
     beginning = _find_beginning(fields)
@@ -98,6 +128,30 @@ def _decompress(body: bytes) -> bytes:
     return body[:MAX_ROUTED_BYTES]
 
 
+def _read_envelope(body: bytes) -> Mapping[str, object]:
+    """Read the fields that a key is made of. Of a whole body nothing else is decoded, which is long as prompts are."""
+    try:
+        envelope = _ENVELOPE_DECODER.decode(body)
+        fields: dict[str, object] = {name: getattr(envelope, name) for name in _Envelope.__struct_fields__}
+        for name in _ITEM_FIELDS:
+            fields[name] = _read_first_items(cast("msgspec.Raw", fields[name]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return dict(_read_fields(body.decode("utf-8", "replace")))
+    return fields
+
+
+def _read_first_items(raw: msgspec.Raw) -> object:
+    """Decode a list up to the first message of the user; anything else whole."""
+    if bytes(memoryview(raw)[:1]) != b"[":
+        return msgspec.json.decode(raw)
+    items: list[object] = []
+    for part in _ITEMS_DECODER.decode(raw):
+        items.append(item := msgspec.json.decode(part))
+        if isinstance(item, dict) and cast("dict[str, object]", item).get("role") == "user":
+            break
+    return items
+
+
 def _read_fields(text: str) -> Iterator[tuple[str, object]]:
     """Yield the fields of a JSON object until one is cut off. Of a list that is cut off, yield its beginning."""
     position = _skip_blanks(text, 0)
@@ -110,6 +164,8 @@ def _read_fields(text: str) -> Iterator[tuple[str, object]]:
             if not isinstance(name, str) or text[position : position + 1] != ":":
                 return
             position = _skip_blanks(text, position + 1)
+            # Item by item, since only the beginning of a body is at hand and a long conversation is cut off in this
+            # list.
             if name in _ITEM_FIELDS and text[position : position + 1] == "[":
                 items, position = _read_items(text, position)
                 yield name, items
@@ -194,6 +250,7 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
         case str() | {"text": str()}:
             text = value if isinstance(value, str) else value["text"]
         case [int(), *_]:
+            # As many token ids suffice to tell prompts apart, and a prompt may have a million.
             text = json.dumps(value[:1024])
         case list():
             text = "\0".join(map(_flatten, cast("list[object]", value)))
@@ -222,6 +279,7 @@ def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequenc
 
     def compute_rank(replica: str) -> tuple[bool, bool, bytes]:
         score = hashlib.blake2b(f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8).digest()
+        # Load before the tag: with a shared store any replica can continue a response, only without its cache.
         return loads[replica] > limit, compute_tag(replica) != key.tag, score
 
     return sorted(loads, key=compute_rank)

@@ -32,8 +32,12 @@ STATS_INTERVAL = 1.0
 """Seconds between two reports of a replica's load to the routers."""
 LOOK_BACK = 15.0
 """Seconds over which the autoscaler takes the mean: more than the 10 between two reports of a replica."""
+HEALTH_INTERVAL = 2.0
+"""Seconds between two checks of a replica, which also find that it has died; Ray's default is 10."""
 ROUTER_REQUESTS = 1000
 """Questions that a router answers at the same time; Ray's default is 5."""
+LOGGING = {"enable_access_log": False}
+"""Replicas have a log of requests of their own."""
 
 
 def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray has no types
@@ -71,6 +75,8 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         graceful_shutdown_timeout_s=options.drain_timeout,
         graceful_shutdown_wait_loop_s=0.5,
+        health_check_period_s=HEALTH_INTERVAL,
+        logging_config=LOGGING,
         request_router_config=_build_router_config(options),
         **_build_scaling(options),
     )
@@ -82,18 +88,21 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
     if not hasattr(application, "_with_ingress_request_router"):
         raise SettingsError("ray: this version of Ray asks no router of ours behind HAProxy: set `routing` to `load`")
-    reads_bodies = options.routing == "prefix"
+    reads_bodies = options.routing in ("prefix", "model")
     if reads_bodies and os.environ.get(BODY_VARIABLE) != "1":
         raise SettingsError(
-            f"ray: `routing: prefix` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set `routing`"
+            f"ray: `routing: {options.routing}` needs {BODY_VARIABLE}=1 in the environment of all nodes; otherwise set "
+            "`routing`"
         )
     router = serve.deployment(
         serve.ingress()(IngressRouter),
         name="DragomanRouter",
         max_ongoing_requests=ROUTER_REQUESTS,
         ray_actor_options={"num_cpus": 0},
+        health_check_period_s=HEALTH_INTERVAL,
+        logging_config=LOGGING,
     )
-    return application._with_ingress_request_router(router.bind(application, reads_bodies=reads_bodies))
+    return application._with_ingress_request_router(router.bind(application, options.routing))
 
 
 def is_exposed() -> bool:

@@ -30,6 +30,7 @@ def measure_load(models: Models) -> dict[str, float]:
         shares: Sequence[float | None] = [state.kv_cache_usage for state in states]
         if model.stats_source is not None:
             shares = [stats.kv_cache_usage for stats in model.stats_source.stats()]
+        # The fullest one: requests to it wait, however empty the others are.
         usage = max([usage, *(share or 0.0 for share in shares)])
     return {
         REQUESTS: float(requests),

@@ -37,6 +37,11 @@ def choose_environment(settings: Settings) -> dict[str, str]:
     # A proxy that is not ready after 5 s is killed by default, which a busy machine never gets past.
     chosen = {
         "RAY_USAGE_STATS_ENABLED": "0",
+        # By default replicas and HAProxy run at the priority 15, behind all other work of the machine.
+        "RAY_worker_niceness": "0",
+        # Threads of their own cost a hand-over for each message, and the server does not block its loop.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
     }

@@ -87,6 +87,7 @@ class ReplicaApplication:
         if scope["type"] == "lifespan":
             await self._serve_lifespan(scope, receive, send)
         elif scope.get("method") == "POST":
+            # Only requests that generate: probes and scrapes of metrics are no load.
             self.started += 1
             try:
                 await self._server.application(scope, receive, send)
@@ -104,6 +105,7 @@ class ReplicaApplication:
 
         async def send_when_loaded(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
+                # Ray sends requests to a replica as soon as its startup is complete.
                 await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
                 if self._start_failure is not None:
                     message = {"type": "lifespan.startup.failed", "message": self._start_failure}

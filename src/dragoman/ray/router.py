@@ -12,10 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .affinity import LoadEstimates, RoutingKey, find_key, rank_replicas
 
@@ -63,22 +60,56 @@ def _get_key(pending_request: Any) -> RoutingKey | None:  # noqa: ANN401 - Ray's
 
 
 class IngressRouter:
-    """Answers HAProxy's question for the replica of a request."""
+    """The deployment's class."""
 
-    def __init__(self, replicas: Any, *, reads_bodies: bool) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
-        self._replicas, self._reads_bodies = replicas, reads_bodies
-        self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id")
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
+        self._application = RoutingApplication(replicas, routing)
 
-    async def __serve_build_asgi_app__(self) -> Starlette:
-        return Starlette(routes=[Route("/internal/route", self._route, methods=["POST"])])
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._application
 
-    async def _route(self, request: Request) -> Response:
-        body = await request.body() if self._reads_bodies else b""
-        key = find_key(body, request.headers.get(self._session_header))
+
+class RoutingApplication:
+    """Answers HAProxy's question for the replica of a request. No framework: each request waits for the answer.
+
+    replicas: Ray's handle of their deployment. routing: as in RaySettings.
+    """
+
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
+        self._replicas, self._routing = replicas, routing
+        self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        status, answer = 404, b"{}"
+        if scope["type"] == "http" and scope["path"] == "/internal/route":
+            session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
+            body = b"" if self._routing == "session" else await _read_body(receive)
+            key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
+            status, answer = 200, await self._choose(key)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _choose(self, key: RoutingKey | None) -> bytes:
         arguments = () if key is None else (key,)
         # The request itself goes through HAProxy: no slot is reserved for it.
         async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
             replica = selection._replica
             host, port = replica.backend_http_endpoint
-            answer = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+            return msgspec.json.encode({"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()})
+
+
+async def _read_body(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    is_complete = False
+    while not is_complete:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        # A disconnection has no more either.
+        is_complete = not message.get("more_body", False)
+    return b"".join(parts)

@@ -122,6 +122,8 @@ def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
     """A key that equal requests share: method, path, query, and the body as normalised JSON."""
     parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
     try:
+        # So that a client which writes its fields in another order, or with other white space, gets the recorded
+        # response.
         canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
     except (msgspec.MsgspecError, UnicodeError):
         canonical_body = body

@@ -59,6 +59,7 @@ class OwnerSealer:
 
         data = _decode_base64(sealed)
         nonce, ciphertext = data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :]
+        # Not ours, or of a later version. Clients also send what other servers have encrypted.
         if data[:1] != SEALED_PREFIX or len(nonce) < NONCE_SIZE:
             return None
         try:

@@ -91,6 +91,7 @@ def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFami
             families.setdefault(family.name, family)
             by_sample = values.setdefault(family.name, {})
             for sample in family.samples:
+                # Workers need not emit labels in the same order.
                 key = sample.name, tuple(sorted(sample.labels.items()))
                 by_sample.setdefault(key, []).append(sample.value)
     merged: list[MetricFamily] = []

@@ -96,6 +96,7 @@ class ModelDownloads:
             return
         if not isinstance(error, DragomanError):
             log.error("%s cannot be downloaded", model, exc_info=error)
+            # The cause is in the log only: it may contain paths and addresses of the server.
             error = EngineError("The download failed.")
         log.warning("%s is not downloaded: %s", model, error)
         self._publish(DownloadReport(model, "download_failed", error=error))

@@ -203,6 +203,7 @@ class Tenancy:
                 f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
                 "one has ended.",
                 limit=REQUESTS,
+                # When a request ends is unknown; a second is short, and bounds the rate of retries.
                 retry_after=1.0,
             )
         seconds = unmet.retry_after / SECOND

@@ -48,6 +48,7 @@ class Telemetry:
         headers, route = request.headers, None if request.route == "*" else request.route
         attributes: dict[str, AttributeValue] = {
             "http.request.method": request.method,
+            # Names are those of OpenTelemetry's semantic conventions for HTTP and for generative AI.
             "url.path": request.path[:_MAX_TEXT],
             "url.scheme": request.scheme,
             "server.address": headers.get("host", "")[:_MAX_TEXT],

@@ -177,6 +177,7 @@ class UsageLedger:
             body = msgspec.json.encode([_Entry(*item) for item in sorted(merged.items(), key=lambda item: item[0])])
             try:
                 if record is None:
+                    # Pinned: responses may be evicted for lack of space, but not what customers are billed by.
                     await self._store.commit(Put(key, hour, body, expires=hour + RETENTION, pinned=True))
                 else:
                     await self._store.commit(Replace(key, "", body, version=record.version))
@@ -201,6 +202,8 @@ class UsageLedger:
         known, found = self._stored_tokens.get(hour, Counter()), _sum_by_owner(stored.items())
         own_tokens = _sum_by_owner(own.items())
         for owner, tokens in found.items():
+            # What the record has more than this process knew, less what it has just added itself: that of other
+            # processes.
             foreign = tokens - known[owner] - own_tokens[owner]
             if foreign:
                 self._add_to_sums(hour, owner, foreign)

@@ -21,7 +21,8 @@ class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
         any of them is exceeded.
     upscale_delay, downscale_delay: seconds for which the number must be wrong before it is changed.
     cpus, gpus: what a replica reserves of its node.
-    routing: `prefix` sends what shares a conversation or a beginning to the same replica, `session` only what has the
+    routing: `prefix` sends what shares a conversation or a beginning to the same replica, `model` what is for the same
+        model or LoRA adapter, for replicas that do not hold all of them at once, `session` only what has the
         same session header, `load` sends each request to the least loaded replica.
     haproxy: use HAProxy instead of Ray's proxy in Python; None if it can be used.
     drain_timeout: seconds that a replica may take to finish its requests when it is removed.
@@ -37,7 +38,7 @@ class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
     downscale_delay: _Seconds = 300.0
     cpus: Annotated[float, Meta(ge=0)] = 1.0
     gpus: Annotated[float, Meta(ge=0)] = 0.0
-    routing: Literal["prefix", "session", "load"] = "prefix"
+    routing: Literal["prefix", "model", "session", "load"] = "prefix"
     haproxy: bool | None = None
     drain_timeout: _Seconds = 120.0
 

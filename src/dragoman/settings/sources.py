@@ -95,6 +95,7 @@ class _Source(Struct, frozen=True):
 def _read_variables(environment: Mapping[str, str]) -> dict[str, object]:
     names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
     for variable, name in names.items():
+        # An error, not a warning: with a misspelled limit or key the server would run unprotected.
         if (name not in FIELDS_BY_NAME and name not in FORMER_NAMES) or variable != variable.upper():
             raise SettingsError(
                 f"environment {variable}: unknown setting.{suggest_name(name, lambda field: field.variable)}"
@@ -171,6 +172,7 @@ def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
     """A suggestion for an unknown setting; empty if no name is close."""
     name = name.lower().replace("-", "_")
     for field in FIELDS:
+        # Before spelling: what vLLM calls a setting may be close to another one's name.
         if field.option.vllm_name == name:
             return f" What vLLM calls {name} is {format_field(field)} here."
     close_matches = get_close_matches(name, FIELDS_BY_NAME, n=1)

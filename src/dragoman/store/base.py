@@ -147,6 +147,7 @@ def is_storable(text: str) -> bool:
         text.encode()
     except UnicodeEncodeError:
         return False
+    # PostgreSQL's text cannot hold NUL, and no driver encodes a lone surrogate.
     return "\0" not in text
 
 

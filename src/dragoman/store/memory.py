@@ -70,6 +70,7 @@ class MemoryStore:
             for change in changes:
                 self._apply(change, undo)
         except (CommitConflict, StoreFull):
+            # In reverse: a later change may build on an earlier one.
             for step in reversed(undo):
                 step()
             raise
@@ -283,6 +284,7 @@ def _is_evictable(stored: _StoredRecord) -> bool:
 
 def _add_entry(stored: _StoredRecord, name: str, series: dict[int, SeriesEntry], item: Item) -> Undo:
     # After the last entry that is left, as the SQL stores compute it.
+    # After the last one, not by length: removed entries leave gaps, and cursors must stay valid.
     position = next(reversed(series), -1) + 1
     series[position] = SeriesEntry(position, item.body, item.id)
     if item.id is not None:

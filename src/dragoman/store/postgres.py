@@ -178,10 +178,12 @@ async def _run_steps(connection: _Connection, steps: sql.Steps[T]) -> T:
 
 
 async def _migrate(connection: _Connection) -> None:
+    # Several servers may start at once; `CREATE TABLE IF NOT EXISTS` alone can fail in such a race.
     await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
     await connection.execute("CREATE TABLE IF NOT EXISTS dragoman_schema (version INTEGER NOT NULL)")
     rows = await connection.fetch("SELECT coalesce(max(version), 0) FROM dragoman_schema")
     version: int = rows[0][0]
+    # After a downgrade: writing with the old layout could damage records that the newer server needs.
     if version > sql.SCHEMA_VERSION:
         raise StoreUnavailable(
             f"The store was created by a newer version of this server (schema {version}; this one supports "

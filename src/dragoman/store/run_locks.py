@@ -33,6 +33,7 @@ def is_alive(directory: Path, run: str) -> bool:
     except FileNotFoundError:
         return False
     try:
+        # The system releases locks when a process dies, however it does, so a lock is never left behind.
         if not _lock(file):
             return True
     finally:

@@ -192,6 +192,7 @@ def _append(change: Append, bounds: Bounds, now: float) -> Steps[None]:
         if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
             raise CommitConflict(change, state)
     added_bytes = sum(len(item.body) for item in change.items)
+    # The size is a column, since summing up all bodies for every commit would read the whole store.
     yield _GROW, (added_bytes, record)
     yield from _check_pinned_bytes(pinned, added_bytes, bounds)
 

@@ -123,6 +123,8 @@ class GroupWriter:
     def _write_group(self, jobs: list[_WriteJob]) -> None:
         connection = self._connection
         try:
+            # The write lock at once: a transaction that begins by reading fails if another process writes before it
+            # does (SQLITE_BUSY_SNAPSHOT), and cannot wait for it.
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 job.run(connection)
@@ -130,6 +132,7 @@ class GroupWriter:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            # One transaction for all waiting jobs, which saves a sync to disk for each; so they fail together too.
             failure = build_unavailable_error(error)
             for job in jobs:
                 job.error = StoreUnavailable(failure.message)

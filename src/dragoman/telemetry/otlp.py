@@ -112,9 +112,11 @@ def _encode_value(value: AttributeValue) -> bytes:
     match value:
         case str():
             return _tag(1, _BYTES) + _length_prefixed(_encode_text(value))
+        # Before int, of which it is a subclass.
         case bool():
             return _tag(2, _VARINT) + _varint(value)
         case int():
+            # int64 in protobuf: negative numbers are the two's complement in ten bytes.
             return _tag(3, _VARINT) + _varint(value & (2**64 - 1))
         case float():
             return _tag(4, _FIXED64) + struct.pack("<d", value)

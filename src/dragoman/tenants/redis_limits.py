@@ -205,6 +205,7 @@ class RedisLimits:
     async def apply(self, batch: Batch) -> BatchResult:
         names = batch.list_keys()
         keys = [f"{self._prefix}:holders", *(f"{self._prefix}:key:{name}" for name in names)]
+        # Empty: the script takes the time of Redis, so that servers with different clocks agree.
         now = "" if self._now is None else str(self._now())
         try:
             status, *outcomes = await self._script(keys=keys, args=[msgspec.json.encode(batch), now, *names])

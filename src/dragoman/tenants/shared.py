@@ -172,6 +172,7 @@ def apply_batch(
 def _apply_operation(
     operation: LimitOperation, state: KeyState, holder: str, live: set[str], now: int
 ) -> OperationOutcome:
+    # Places of a server that died are released once its lease has ended.
     for dead in [each for each in state.places if each not in live]:
         del state.places[dead]
     counters: list[Counter] = []

@@ -113,6 +113,7 @@ class EngineKit:
             .choices[0]
             .join_text()
         )
+        # From the answer itself, as no fixed string is sure to occur in it.
         stop = plain[8:11]
         limits = GenerationLimits(max_tokens=30, stop=(stop,))
         reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=limits))

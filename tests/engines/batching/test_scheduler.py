@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.core.engine import TokenRequest
 from dragoman.engines.batching import BLOCK_SIZE, SchedulerConfig, build_rng
-from dragoman.engines.batching.blocks import BlockPool
+from dragoman.engines.batching.blocks import BlockPool, StateSlots
 from dragoman.engines.batching.scheduler import Chunk, Scheduler
 from dragoman.engines.batching.sequence import Sequence
 
@@ -17,12 +17,18 @@ MOST = 200
 
 
 class Plan:
-    """A scheduler, its pool, and a model that says 1 for ever."""
+    """A scheduler, its pool, and a model that says 1 for ever.
 
-    def __init__(self, blocks: int = 64, **limits: int) -> None:
+    slots: for a model with state beside keys and values.
+    """
+
+    def __init__(self, blocks: int = 64, slots: int | None = None, **limits: int) -> None:
         self.pool = BlockPool(blocks + 1)
+        self.slots = None if slots is None else StateSlots(slots)
+        self.owners: dict[int, tuple[int, int]] = {}
+        """Of each slot: the key of the sequence that wrote to it last, and up to which token."""
         self.config = replace(SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64), **limits)
-        self.scheduler = Scheduler(self.config, self.pool)
+        self.scheduler = Scheduler(self.config, self.pool, slots=self.slots)
         self.sequences: list[Sequence] = []
 
     def add(self, length: int, answer: int = 4, *, first: int = 0, priority: int = 0, salt: str = "") -> Sequence:
@@ -55,6 +61,16 @@ class Plan:
             assert len(chunk.sequence.blocks) == -(-chunk.end // BLOCK_SIZE)
             written += chunk.sequence.blocks[chunk.begin // BLOCK_SIZE :]
         assert len(set(written)) == len(written), "two sequences write to one block"
+        if self.slots:
+            self.check_slots(chunks)
+
+    def check_slots(self, chunks: list[Chunk]) -> None:
+        slots = [chunk.sequence.state_slot for chunk in chunks]
+        assert len(set(slots)) == len(slots), "two sequences have one slot"
+        for chunk, slot in zip(chunks, slots, strict=True):
+            assert slot is not None
+            assert chunk.begin == 0 or self.owners[slot] == (chunk.sequence.key, chunk.begin)
+            self.owners[slot] = (chunk.sequence.key, chunk.end)
 
 
 def test_prompts_are_cut_to_the_budget_and_decoding_goes_first() -> None:
@@ -214,3 +230,41 @@ def test_whatever_arrives_and_leaves_everyone_is_served(
     for sequence in plan.sequences:
         if sequence.key not in gone:
             assert sequence.num_tokens == min(sequence.num_prompt_tokens + sequence.request.max_tokens, MOST)
+
+
+@given(ARRIVALS, st.integers(13, 40), st.integers(1, 4), st.integers(4, 70), st.data())
+def test_every_chunk_finds_the_state_that_its_predecessor_left(
+    arrivals: list[tuple[int, int, int, int, int]], blocks: int, slots: int, tokens: int, data: st.DataObject
+) -> None:
+    plan = Plan(blocks, slots, max_num_seqs=4, max_num_batched_tokens=tokens, max_step_pairs=5000)
+    for length, answer, first, priority, _ in arrivals:
+        plan.add(length, answer, first=first, priority=priority)
+    while plan.scheduler.has_work:
+        action = data.draw(st.sampled_from(["step"] * 20 + ["leave", "restart", "fail"]))
+        if action == "leave":
+            plan.scheduler.remove(data.draw(st.sampled_from(plan.sequences)))
+        elif action == "restart":
+            plan.scheduler.restart_all()
+        elif action == "fail":
+            plan.scheduler.reset()
+        plan.step()
+        assert all(sequence.cached_tokens == 0 for sequence in plan.sequences)
+    assert plan.slots
+    assert plan.slots.num_free == slots
+    assert plan.pool.num_free == plan.pool.size
+
+
+def test_the_head_of_the_queue_waits_for_a_slot() -> None:
+    plan = Plan(slots=1)
+    plan.add(10, 2)
+    plan.add(10, 1)
+    assert [plan.step() for _ in range(3)] == [[(0, 10)], [(0, 1)], [(1, 10)]]
+
+
+def test_a_prefix_is_computed_again_where_state_is_not_in_blocks() -> None:
+    plan = Plan(slots=4)
+    plan.add(64, 1)
+    plan.step()
+    plan.add(64, 1)
+    assert plan.step() == [(1, 64)]
+    assert plan.scheduler.count_cached_tokens(plan.sequences[0].request.prompt, "") == 0

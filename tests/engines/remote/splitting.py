@@ -78,9 +78,9 @@ async def split(local: ServedModel, settings: Settings = MODEL) -> AsyncGenerato
 
 
 @asynccontextmanager
-async def remote(models: Models) -> AsyncGenerator[Models]:
-    """The first of these models, behind a socket."""
-    async with split(next(iter(models))) as running:
+async def remote(models: Models, settings: Settings = MODEL) -> AsyncGenerator[Models]:
+    """The first of these models, behind a socket. settings: that it was built from."""
+    async with split(next(iter(models)), settings) as running:
         served = Models([running.build_front_end()])
         await served.start()
         yield served

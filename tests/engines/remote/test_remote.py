@@ -15,6 +15,7 @@ from dragoman.core.embeddings import EmbedRequest
 from dragoman.core.engine import (
     Ended,
     Failed,
+    Health,
     Rejected,
     Sampled,
     Scheduled,
@@ -330,6 +331,36 @@ async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> No
         await client.stop()
 
 
+class Failing(Moody):
+    """Can be made to fail for good."""
+
+    has_failed = False
+
+    def health(self) -> Health:
+        return Health(ready=not self.has_failed, reason="no step completed", failed=self.has_failed)
+
+
+async def test_an_engine_that_fails_for_good_is_reported(running: Split) -> None:
+    engine = Failing(find_bundled_model(), 100)
+    await running.server.stop()
+    hosted = HostedEngine(engine, 100, build_no_matcher)  # pyright: ignore[reportArgumentType]
+    ticks: asyncio.Queue[None] = asyncio.Queue()
+    server = running.server = EngineServer(hosted, running.listener, lambda _: ticks.get())
+    await server.start()
+    client = EngineClient(running.path, hosted.describe())
+    await client.start()
+    ticks.put_nowait(None)
+    await until(ticks.empty)
+    assert client.health().ready
+    assert not server.failed.is_set()
+    engine.has_failed = True
+    ticks.put_nowait(None)
+    await server.failed.wait()
+    await until(lambda: not client.health().ready)
+    assert client.health().reason == "no step completed"
+    await client.stop()
+
+
 async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running: Split) -> None:
     async with running.front_ends(2) as models:
         first, second = (get_client(model).control for model in models)
@@ -423,14 +454,15 @@ async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is
         call, _ = await _accept(running)
         peer.write(encode_frame(OutputBatch([Scheduled("started", 0), Sampled("started", 5)])))
         await started.wait(2)
-        for writer in (peer, call):
-            writer.transport.abort()
+        peer.transport.abort()
         assert isinstance((await started.wait())[-1], Failed)
         (rejected,) = await waiting.wait()
         assert isinstance(rejected, Rejected)
         assert isinstance(rejected.error, Overloaded)
+        # A call does not wait for the next process.
         with pytest.raises(Overloaded):
             await calling
+        call.transport.abort()
         await running.start()
         await until(lambda: client.health().ready)
         assert isinstance((await send(client, "later", max_tokens=2).wait())[-1], Ended)

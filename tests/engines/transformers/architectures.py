@@ -123,7 +123,7 @@ OPTIONAL = (
 )
 """Fields of SMALL that are set also where an architecture's default is nothing."""
 TIME_STEPS = {"time_step_min": 1e-9}
-"""The library clamps smaller time steps where it computes prompts, but not where it decodes: random ones must be larger."""
+"""The library clamps smaller time steps where it computes prompts, but not where it decodes."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3], "num_hidden_layers": 4},
     "codegen": {"rotary_dim": 8},
@@ -139,7 +139,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1, **TIME_STEPS},
-    "zaya": {"num_experts_per_tok": 1},
+    "zaya": {"num_experts_per_tok": 1, "head_dim": 16},
 }
 """What an architecture needs beside SMALL."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

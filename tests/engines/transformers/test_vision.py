@@ -45,7 +45,7 @@ pytestmark = pytest.mark.torch
 
 pillow: Any = import_module("PIL.Image")
 
-KINDS = ("llava", "idefics3", "qwen2_5_vl")
+KINDS = ("llava", "idefics3", "qwen2_5_vl", "qwen3_5")
 OPTIONS = transformers.TransformersOptions(device="cpu", dtype="float32")
 COUNT = 10
 
@@ -86,7 +86,7 @@ def generated(directory: Path, *parts: str | bytes) -> tuple[int, list[int]]:
 def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokenizer: Any) -> Any:
     if not pictures:
         return tokenizer([text], return_tensors="pt")
-    if config.model_type != "qwen2_5_vl":
+    if not config.model_type.startswith("qwen"):
         processor = library.AutoProcessor.from_pretrained(directory)
         return processor(text=[text], images=[pictures], return_tensors="pt")
     # Its processor cannot be had without torchvision, because of videos: what it does is written out.
@@ -163,7 +163,9 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
         first, again, other = [await asked(http, words, image, "?" * 20) for image in (A, A, B)]
         cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, other)]
         length = first["usage"]["prompt_tokens"]
-        assert cached == [0, (length - 1) // 16 * 16, len(f"user:{words}") // 16 * 16]
+        shared = [0, (length - 1) // 16 * 16, len(f"user:{words}") // 16 * 16]
+        # Blocks do not hold its recurrent state: it has no prefix cache.
+        assert cached == ([0, 0, 0] if directory.name.startswith("qwen3_5") else shared)
         assert again["choices"] == first["choices"]
         assert other["choices"][0]["token_ids"] == generated(directory, words, B, "?" * 20)[1]
 

@@ -41,6 +41,7 @@ MARKS = {
         *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
     ],
     "qwen2_5_vl": ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"],
+    "qwen3_5": ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"],
     "gemma3": ["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
 }
 TEMPLATE = """\
@@ -56,7 +57,7 @@ def save(kind: str, directory: Path) -> Path:
     tokenizer = _tokenizer(MARKS[kind])
     network, processor = _MAKERS[kind](tokenizer)
     place = MARKS[kind][0]
-    shown = f"<|vision_start|>{place}<|vision_end|>" if kind == "qwen2_5_vl" else place
+    shown = f"<|vision_start|>{place}<|vision_end|>" if kind.startswith("qwen") else place
     network.eval().save_pretrained(directory)
     processor.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -134,6 +135,42 @@ def _qwen(tokenizer: Any) -> tuple[Any, Any]:
     return library.Qwen2_5_VLForConditionalGeneration(config), images
 
 
+def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
+    """The same beside layers with a recurrent state."""
+    token = tokenizer.convert_tokens_to_ids
+    eyes = {
+        "hidden_size": 32,
+        "out_hidden_size": 32,
+        "intermediate_size": 48,
+        "depth": 2,
+        "num_heads": 4,
+        "patch_size": 7,
+        "spatial_merge_size": 2,
+        "num_position_embeddings": 16,
+        "initializer_range": 0.4,
+    }
+    linear = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    }
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
+    config = library.Qwen3_5Config(
+        vision_config=eyes,
+        text_config={**TEXT, **linear, "rope_parameters": rope},
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    images = library.Qwen2VLImageProcessorPil(
+        patch_size=7, merge_size=2, size={"shortest_edge": 14 * 14 * 2, "longest_edge": 56 * 56}
+    )
+    return library.Qwen3_5ForConditionalGeneration(config), images
+
+
 def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
     """Tokens of an image see each other in both directions, which pages do not give them."""
     token = tokenizer.convert_tokens_to_ids
@@ -150,4 +187,4 @@ def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
     return library.Gemma3ForConditionalGeneration(config), tokenizer
 
 
-_MAKERS = {"llava": _llava, "idefics3": _idefics3, "qwen2_5_vl": _qwen, "gemma3": _gemma3}
+_MAKERS = {"llava": _llava, "idefics3": _idefics3, "qwen2_5_vl": _qwen, "qwen3_5": _qwen3_5, "gemma3": _gemma3}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,11 +25,59 @@ LOST = (OSError, HTTPException)
 """What a client sees of a worker that is killed."""
 
 
-class Workers:
+class Client:
+    """Requests to one address, each on a connection of its own and with a deadline for every read."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def connect(self) -> HTTPConnection:
+        host, port = self.address.rsplit(":", 1)
+        return HTTPConnection(host, int(port), timeout=TIMEOUT)
+
+    def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        return self._ask("GET", path, None, headers)
+
+    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY) -> tuple[int, bytes]:
+        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
+
+    def _ask(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        with self.open(method, path, body, headers or EMPTY) as response:
+            return response.status, response.read()
+
+    @contextmanager
+    def open(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Generator[HTTPResponse]:
+        """A response that is read while it comes."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, {**headers})
+            yield connection.getresponse()
+        finally:
+            connection.close()
+
+    def check_running(self) -> None:
+        """Fail if the server has ended."""
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Ask again and again; a request lost in between is no failure."""
+        for _ in range(10**5):
+            self.check_running()
+            try:
+                if condition():
+                    return
+            except LOST:
+                continue
+        raise AssertionError("it has not happened")
+
+
+class Workers(Client):
     """A running server. log: the file of its standard error."""
 
     def __init__(self, process: subprocess.Popen[str], address: str, log: Path) -> None:
-        self.process, self.address, self._log = process, address, log
+        super().__init__(address)
+        self.process, self._log = process, log
 
     @property
     def log(self) -> str:
@@ -46,27 +94,6 @@ class Workers:
         pid = self.pids[number]
         os.kill(pid, signal.SIGKILL)
         return pid
-
-    def connect(self) -> HTTPConnection:
-        host, port = self.address.rsplit(":", 1)
-        return HTTPConnection(host, int(port), timeout=TIMEOUT)
-
-    def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-        return self._ask("GET", path, None, headers)
-
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] = EMPTY) -> tuple[int, bytes]:
-        return self._ask("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
-
-    def _ask(
-        self, method: str, path: str, body: str | None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, bytes]:
-        connection = self.connect()
-        try:
-            connection.request(method, path, body, {**(headers or {})})
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
 
     def read_metrics(
         self, headers: Mapping[str, str] | None = None
@@ -89,16 +116,8 @@ class Workers:
             if sample == name and labels.items() <= dict(own).items()
         )
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Ask again and again; a request lost in between is no failure."""
-        for _ in range(10**5):
-            assert self.process.poll() is None, self.log
-            try:
-                if condition():
-                    return
-            except LOST:
-                continue
-        raise AssertionError(self.log)
+    def check_running(self) -> None:
+        assert self.process.poll() is None, self.log
 
     def wait_for_log(self, text: str, count: int = 1) -> None:
         for _ in range(10**6):

@@ -231,7 +231,7 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
             file.write_text(text)
             running.process.send_signal(signal.SIGHUP)
             running.wait_for_log("settings not reloaded", 2 * number)
-        assert "settings not reloaded: --workers 2: each worker would load vllm:./m" in running.log
+        assert "settings not reloaded: --workers 2: vLLM has front ends" in running.log
         running.ask_all("/v1/models/b")
         assert running.stop() == 0
 
@@ -346,13 +346,9 @@ def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"model": "vllm:./m"}, "the engine `vllm` runs in one process; serve it without --workers"),
-        ({"model": "transformers:./m"}, "the engine `transformers` runs in one process"),
-        ({"model": "mlx:./m"}, "the engine `mlx` runs in one process"),
-        ({"model": "m.gguf"}, "the engine `llamacpp` runs in one process"),
-        ({"model": "python:m:f"}, "the engine `python` runs in one process"),
-        ({"models": {"a": "tiny", "b": {"model": "vllm:./m"}}}, "`vllm`"),
-        ({"model": "org/name"}, "org/name may need an engine that exists once"),
+        ({"model": "vllm:./m"}, "vLLM has front ends and an engine process of its own"),
+        ({"model": "python:m:f"}, "the engine `python` can have no process that they share"),
+        ({"models": {"a": "tiny", "b": {"model": "vllm:./m"}}}, "vLLM has front ends"),
         ({"model": "scripted", "store": "memory"}, "each worker would have responses of its own"),
         ({"model": "sim", "instances": 2}, "--instances needs a port or files that only one process can have"),
         ({"model": "sim", "kv_events_config": "{}"}, "--kv-events-config"),
@@ -375,7 +371,7 @@ def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "dragoman", "serve", "vllm:./m", "--workers", "2"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=TIMEOUT)
     assert result.returncode == 2
-    assert "the engine `vllm` runs in one process" in result.stderr
+    assert "vLLM has front ends" in result.stderr
     assert "Traceback" not in result.stderr
 
 

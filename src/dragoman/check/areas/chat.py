@@ -227,6 +227,7 @@ async def stop_text(s: Session) -> None:
 async def n(s: Session) -> None:
     reply = await ask_chat(s, {**CHAT.ask(s.model, STORY, 8), "temperature": 1, "n": 3}, "n")
     require([c["index"] for c in reply["choices"]] == [0, 1, 2], f"indices {[c['index'] for c in reply['choices']]}")
+    # More than one choice alone may have, so a usage of the first choice only is found.
     require(reply["usage"]["completion_tokens"] > 8, f"usage of 3 choices: {reply['usage']}")
 
 
@@ -258,6 +259,7 @@ def add_accepted() -> None:
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             exchange = await s.post(PATH, {**CHAT.ask(s.model, STORY, 8), **fields})
+            # An error is acceptable if it names the field: then the client can leave it out.
             is_refused = exchange.status in (400, 422) and any(name.encode() in exchange.body for name in fields)
             require(exchange.status == 200 or is_refused, f"status {exchange.status}: {exchange.message()}")
 
@@ -329,6 +331,8 @@ async def history_counts(s: Session) -> None:
         return reply["usage"]["prompt_tokens"]
 
     short, long = await count("Hi", "Hello", "Go on"), await count("Hi " + "apple " * 30, "Hello", "Go on")
+    # 30 words are at least 20 tokens with any tokenizer; templates of some models drop old turns, which is what is
+    # looked for.
     require(long > short + 20, f"30 words more in an earlier turn are {short} and {long} prompt tokens")
 
 
@@ -387,6 +391,7 @@ async def logprobs_per_token(s: Session) -> None:
 @AREA.check("The tokens of the logprobs, joined, are the text.", level="should", except_for=("vllm",))
 async def logprobs_text(s: Session) -> None:
     reply = await ask_logprobs(s)
+    # By bytes: a character may be spread over tokens, whose texts are replacement characters then.
     joined = b"".join(bytes(entry["bytes"] or entry["token"].encode()) for entry in get_entries(reply))
     text = read_chat(reply).text
     require(joined.decode(errors="replace").startswith(text), f"the tokens say {joined!r}, the text is {text!r}")
@@ -406,6 +411,7 @@ async def logprobs_top(s: Session) -> None:
 @AREA.check("The sampled token of a greedy answer is the first of its `top_logprobs`.")
 async def logprobs_greedy(s: Session) -> None:
     for entry in get_entries(await ask_logprobs(s)):
+        # With a tolerance: logits in half precision tie, and a kernel may order them otherwise when it sorts.
         best = max(top["logprob"] for top in entry["top_logprobs"])
         require(entry["logprob"] >= best - 0.2, f"{entry['token']!r} at {entry['logprob']}, the best is {best}")
 
@@ -493,6 +499,7 @@ async def tool_of_stream(s: Session) -> None:
     answer = fold_chat(await stream_call(s))
     check_call(answer)
     again = read_chat(await ask_chat(s, build_tools(tool_choice=NAMED), "forced tools"))
+    # A sampled call differs from time to time on servers that are not deterministic.
     if again.calls == expected.calls:
         require(answer.calls == expected.calls, f"streamed {answer.calls}, whole {expected.calls}")
 
@@ -534,6 +541,7 @@ async def tool_parallel(s: Session) -> None:
 
 @AREA.check("A call that the limit of tokens cuts off ends with `length`.")
 async def tool_cut(s: Session) -> None:
+    # Three tokens are too few for the arguments of any call format.
     reply = await ask_chat(s, {**build_tools(tool_choice=NAMED), "max_tokens": 3}, "forced tools")
     reason = reply["choices"][0]["finish_reason"]
     require(reason == "length", f"3 tokens of a call end with {reason!r}")

@@ -75,6 +75,7 @@ async def ask(s: Session, **fields: Any) -> list[Json]:
 async def request(s: Session) -> None:
     events = await ask(s)
     last = events[-1]
+    # A model that runs into the limit of this check has done nothing wrong.
     is_cut = last["type"] == "response.incomplete" and last["response"]["usage"]["output_tokens"] >= 190
     require(last["type"] == "response.completed" or is_cut, f"the stream ends with {str(last)[:300]}")
 
@@ -111,6 +112,7 @@ def add_tools() -> None:
 
     def build(tool: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
+            # Without calls: only whether the declaration is accepted is judged.
             events = await ask(s, tools=[EXEC, tool], tool_choice="none")
             require(events[-1]["type"] in ("response.completed", "response.incomplete"), f"{str(events[-1])[:300]}")
 
@@ -225,4 +227,5 @@ async def default_limit(s: Session) -> None:
     del body["max_output_tokens"]
     reply = (await s.ask(PATH, body)).json()
     tokens = reply["usage"]["output_tokens"]
+    # A small model may count on and on; 4,096 tokens are more than any usual default limit.
     require(reply["status"] == "completed" or tokens > 4096, f"{reply['status']} after {tokens} tokens")

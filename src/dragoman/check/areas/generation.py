@@ -147,6 +147,7 @@ async def stream_pieces(s: Session, d: Dialect) -> None:
     exchange = await ask_stream(s, d)
     texts = split_pieces(exchange.body, d)
     tokens = d.fold(exchange.body).output_tokens or 0
+    # Few tokens may well come in one piece: servers send what has accumulated.
     require(tokens < 8 or len(texts) > 1, f"{tokens} tokens of text came in {len(texts)} piece")
 
 
@@ -165,6 +166,8 @@ async def stream_utf8(s: Session, d: Dialect) -> None:
     except UnicodeDecodeError as error:
         raise AssertionError(f"the stream is not UTF-8: {error}") from None
     streamed = d.fold(exchange.body).text
+    # At its end the answer may be cut within a character. Elsewhere a model can write the replacement character itself,
+    # so the whole answer decides.
     if "�" in streamed.rstrip("�"):
         expected = d.read((await s.ask(d.path, d.ask(s.model, UNICODE))).json()).text
         require(streamed == expected, f"streamed {streamed!r}, whole {expected!r}")
@@ -185,6 +188,7 @@ async def usage_grows(s: Session, d: Dialect) -> None:
         answer = d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json())
         counts.append(answer.prompt_tokens or 0)
     first, second = counts[1] - counts[0], counts[2] - counts[1]
+    # " apple" is one token for most tokenizers; the tolerance is for those that merge or split at the borders.
     require(first >= 5 and abs(first - second) <= 4, f"0, 10 and 20 words more are {counts} prompt tokens")
 
 
@@ -243,6 +247,7 @@ async def stop_of_several(s: Session, d: Dialect) -> None:
 async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
     """The text of the story, and a piece from the middle of it that crosses a word's border."""
     text = (await ask_deterministic(s, d)).text
+    # Across a word's border, so that the stop string spans several tokens and has to be held back in a stream.
     start = next((i for i in range(8, len(text) - 8) if text[i] == " " and text[i - 2 : i + 3].isascii()), None)
     if start is None:
         raise Skipped("the answer is too short for a stop string")
@@ -268,6 +273,7 @@ async def concurrent(s: Session, d: Dialect) -> None:
     alone = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
     streams = await asyncio.gather(*(s.ask(d.path, d.ask_stream(s.model, prompt, 16)) for prompt in prompts))
     together = [d.fold(stream.body).text for stream in streams]
+    # Only an answer that belongs to another request proves a mix-up; a different one may come from batched arithmetic.
     mixed = [i for i, text in enumerate(together) if text != alone[i] and text in alone]
     require(not mixed, f"answers went to other requests: alone {alone}, together {together}")
     if alone != together:
@@ -287,6 +293,7 @@ async def nulls(s: Session, d: Dialect) -> None:
         "messages": ("stop_sequences", "system", "tools", "tool_choice", "metadata", "thinking"),
     }.get(d.name, ("format", "keep_alive", "think"))
     for name in names:
+        # Serializers of typed clients (Java, Go, pydantic) write unset fields as null.
         exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, **{name: None}))
         require(exchange.status == 200, f"{name}: null is a {exchange.status}: {exchange.message()}")
 
@@ -365,6 +372,7 @@ async def find_context(s: Session) -> int | None:
     """The model's context length, as /v1/models or Ollama's /api/show tell it."""
 
     async def find() -> int | None:
+        # OpenAI's API has no such field; servers and hosts each have a name of their own.
         names = ("max_model_len", "context_length", "max_input_tokens", "context_window")
         exchange = await s.get("/v1/models")
         models = get_objects(exchange.json(), "data") if exchange.status == 200 else list[Json]()
@@ -434,6 +442,7 @@ async def measure_load(s: Session) -> tuple[float | None, float | None]:
     """The requests that run and the tokens generated so far, by the server's metrics; None where it has none."""
     exchange = await s.get("/metrics")
     lines = exchange.body.decode(errors="replace").splitlines() if exchange.status == 200 else []
+    # Summed up over the labels: one engine or model a line.
     running, tokens = (
         [float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)]
         for names in (RUNNING_METRICS, TOKEN_METRICS)
@@ -623,6 +632,7 @@ async def error_before_stream(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("A lone surrogate in a string is no failure of the server.")
 async def error_surrogate(s: Session, d: Dialect) -> None:
+    # Valid JSON, and not encodable as UTF-8: it fails where the text is written, long after it was parsed.
     body = _insert_raw(b"\\ud8fe")(d, s.model)
     assert isinstance(body, bytes)
     exchange = await s.post(d.path, None, raw=body)
@@ -651,6 +661,7 @@ async def error_method(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("An error body is small, however large the rejected body is.")
 async def error_size(s: Session, d: Dialect) -> None:
+    # A validator that lists every error, or repeats its input, answers with megabytes.
     items: list[Json] = [{"role": 1, "content": {"x": [1, 2]}}] * 2000
     exchange = await s.post(d.path, {**d.ask(s.model, "Hello", 16), d.prompt: items})
     require(400 <= exchange.status < 500, f"status {exchange.status}")

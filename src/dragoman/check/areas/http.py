@@ -197,6 +197,7 @@ async def two_hosts(s: Session) -> None:
 
 @AREA.check("A path with a NUL or a space is no failure of the server.")
 async def bad_path(s: Session) -> None:
+    # NUL, an unencoded space, invalid UTF-8, and a traversal: what decoders and file systems stumble over.
     for path in ("/v1/models/%00", "/v1/models/a b", "/v1/models/%ff", "/%2e%2e/%2e%2e/etc/passwd"):
         exchange = await s.send_bytes(s.build_head("GET", path, "Connection: close") + b"\r\n")
         require(exchange.status < 500 or exchange.status == 505, f"{path}: status {exchange.status}")
@@ -242,6 +243,7 @@ async def http10(s: Session) -> None:
 @AREA.check("A body in chunks of one byte is read.", claims=("chat",))
 async def chunked_body(s: Session) -> None:
     body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
+    # The least chunk: every boundary of the JSON and of its characters is also one between reads.
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     lines = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + chunks, patience=s.target.timeout)
@@ -259,11 +261,13 @@ async def expect_continue(s: Session) -> None:
     )
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + body, patience=s.target.timeout)
     found = RESPONSE.findall(exchange.body)
+    # 417 is the status for an expectation that cannot be met (RFC 9110, 15.5.18); clients then send without it.
     require(found and found[-1] in (b"200", b"417"), f"responses {found}")
 
 
 @AREA.check("A body that is declared as a terabyte is refused before it is sent.", level="should", claims=("chat",))
 async def huge_body(s: Session) -> None:
+    # `Expect` lets the server refuse before the client sends; without it a refusal would race with the body.
     lines = ("Content-Type: application/json", "Content-Length: 1099511627776", "Expect: 100-continue")
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n", patience=3.0)
     require(400 <= exchange.status < 500, f"status {exchange.status or 'none'}")
@@ -288,6 +292,7 @@ async def unknown_coding(s: Session) -> None:
 async def unknown_path(s: Session) -> None:
     for path in ("/v1/no/such/path", "/no-such-path"):
         exchange = await s.get(path)
+        # 401: a server may ask for a key before it looks at the path.
         require(exchange.status in (401, 404), f"{path}: status {exchange.status}")
 
 

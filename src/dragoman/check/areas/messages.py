@@ -89,6 +89,8 @@ add_fields()
 @AREA.check("Every event of a stream has its name: the official SDKs drop those without.")
 async def stream_names(s: Session) -> None:
     events = parse_sse((await ask_stream(s, MESSAGES)).body)
+    # The SDKs choose by the event's name which types they decode at all; the `type` in the data is not looked at
+    # before.
     wrong = [event for event in events if event.name is None or event.name != json.loads(event.data).get("type")]
     require(events and not wrong, f"events without their name: {wrong[:2]}")
 
@@ -100,6 +102,7 @@ async def stream_no_done(s: Session) -> None:
 
 async def get_events(s: Session) -> list[Json]:
     events = [json.loads(event.data) for event in parse_sse((await ask_stream(s, MESSAGES)).body)]
+    # A ping may come anywhere in a stream.
     return [event for event in events if event["type"] != "ping"]
 
 
@@ -130,6 +133,7 @@ async def stream_blocks(s: Session) -> None:
 @AREA.check("message_start has the input tokens, as Claude Code shows them.")
 async def stream_start_usage(s: Session) -> None:
     usage = (await get_events(s))[0]["message"]["usage"]
+    # input_tokens are those outside the cache, so with a cached prompt they may be 0.
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     require(sum(usage.get(name) or 0 for name in names), f"usage at the start is {usage}")
 
@@ -143,8 +147,10 @@ async def stream_delta_usage(s: Session) -> None:
 @AREA.check("A stop sequence is named in `stop_sequence`.")
 async def stop_sequence(s: Session) -> None:
     text = read_message((await ask_whole(s, MESSAGES)).json()).text
+    # A piece of the answer itself, since greedy decoding repeats it; no other text is sure to occur.
     mark = text[4:6]
     reply = await ask(s, limit=32, stop_sequences=[mark])
+    # Not every server is deterministic: without the mark there is nothing to judge.
     if mark not in text or reply["stop_reason"] == "max_tokens":
         return
     require(
@@ -375,6 +381,7 @@ COUNTING = Area(
 async def count(s: Session, **fields: Any) -> int:
     body = {**MESSAGES.ask(s.model, STORY), **fields}
     for name in ("max_tokens", "temperature"):
+        # The counting endpoint has no sampling fields and rejects what it does not know.
         body.pop(name, None)
     exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
     found: object = exchange.json().get("input_tokens")
@@ -421,6 +428,7 @@ def build_claude_code_request(model: str) -> Json:
         "max_tokens": 1024,
         "stream": True,
         "system": [
+            # Claude Code's first system block, in place of a header.
             {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"},
             {"type": "text", "text": "You are an agent.", **cached},
             {"type": "text", "text": "Use the tools.", **cached},
@@ -444,6 +452,7 @@ async def request(s: Session) -> None:
         first = b""
         async for piece in response.aiter_bytes():
             first += piece
+            # The first event suffices; to read on would cost the time of a whole answer.
             if len(first) > 200 or response.status_code != 200:
                 break
         require(response.status_code == 200, f"status {response.status_code}: {first[:300]!r}")
@@ -519,12 +528,14 @@ async def any_version(s: Session) -> None:
 
 @CLAUDE_CODE.check("A `max_tokens` beyond the context is capped, not rejected.", level="should")
 async def large_limit(s: Session) -> None:
+    # Streamed and left after the status, since the answer might go on for as long as the context allows.
     async with s.stream(PATH, {**MESSAGES.ask_stream(s.model, "Hi", 1_000_000)}) as response:
         require(response.status_code == 200, f"status {response.status_code}")
 
 
 @CLAUDE_CODE.check("`thread` is honoured, or rejected so that the SDK falls back: never ignored.", level="should")
 async def threads(s: Session) -> None:
+    # A server that ignores `thread` sees only the last turn, and answers without the history.
     headers = {"anthropic-beta": "message-threads-2026-08-12"}
     body = {**MESSAGES.ask(s.model, "My name is Ann. " + "apple " * 40, 16), "thread": {"type": "create"}}
     exchange = await s.post(f"{PATH}?beta=true", body, headers=headers)

@@ -85,6 +85,7 @@ async def load(s: Session) -> None:
 @CHAT.check("A limit of -1 is none.", level="should")
 async def no_limit(s: Session) -> None:
     body = OLLAMA_CHAT.ask(s.model, "Name a colour.", -1)
+    # Left after the status: the answer may be as long as the context.
     async with s.stream("/api/chat", {**body, "stream": True}) as response:
         require(response.status_code == 200, f"status {response.status_code}")
 
@@ -150,6 +151,7 @@ async def version(s: Session) -> None:
 
 @OTHERS.check("`/` is answered, as clients look there for a server.", level="should")
 async def root(s: Session) -> None:
+    # A server that also serves pages may answer a browser otherwise.
     exchange = await s.get("/", headers={"user-agent": "ollama-python/0.6"})
     require(exchange.status == 200 and b"Ollama is running" in exchange.body, f"status {exchange.status}")
 

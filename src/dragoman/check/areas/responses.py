@@ -182,6 +182,7 @@ async def stream_types(s: Session) -> None:
 
 @AREA.check("The limit of tokens makes a response `incomplete` with the reason `max_output_tokens`.")
 async def incomplete(s: Session) -> None:
+    # The least that the API accepts for `max_output_tokens`.
     reply = await ask(s, max_output_tokens=16)
     if reply["status"] == "completed":
         raise Skipped("the answer is complete within 16 tokens")
@@ -295,6 +296,7 @@ add_inputs()
 
 @AREA.check("`instructions` are part of the prompt.")
 async def instructions_count(s: Session) -> None:
+    # By the count of tokens, not by the answer: what a model makes of instructions proves nothing.
     counts = [(await ask(s, instructions="apple " * words))["usage"]["input_tokens"] for words in (1, 31)]
     require(counts[1] > counts[0] + 20, f"30 words more are {counts} input tokens")
 
@@ -324,6 +326,7 @@ async def tool_call_form(s: Session) -> None:
     reply = await ask_call(s)
     for item in reply["output"]:
         if item["type"] == "function_call":
+            # Agents refer to the call by call_id and to the item by id; with equal ids a mix-up would not be noticed.
             require(item["id"] != item["call_id"] and item["call_id"], f"the call is {item}")
 
 
@@ -414,6 +417,7 @@ async def share_stored(s: Session) -> Json:
     async def build() -> Json:
         reply = await ask(s, "store", store=True)
         exchange = await s.get(f"{PATH}/{reply['id']}")
+        # A server that does not store answers with the same success; only reading shows it.
         if exchange.status != 200 and s.target.profile == "auto":
             raise Skipped(f"the server does not store responses: GET is a {exchange.status}")
         return reply
@@ -455,6 +459,7 @@ async def continue_response(s: Session) -> None:
     second = await ask(s, input="Go on.", previous_response_id=first["id"])
     require(second["previous_response_id"] == first["id"], f"it is {second['previous_response_id']!r}")
     counts = second["usage"]["input_tokens"], alone["usage"]["input_tokens"]
+    # More than the added message: the first turn's question and answer are in it.
     require(counts[0] >= counts[1] + 10, f"{counts[0]} input tokens, alone {counts[1]}")
 
 
@@ -465,6 +470,7 @@ async def continue_without_instructions(s: Session) -> None:
     for instructions in ("Be brief.", "apple " * 60):
         first = await ask(s, store=True, input="Hi", instructions=instructions)
         second = await ask(s, input="Go on.", previous_response_id=first["id"], max_output_tokens=16)
+        # Without the first answer, whose length differs, the two prompts are of the same length.
         counts.append(second["usage"]["input_tokens"] - first["usage"]["output_tokens"])
     require(abs(counts[0] - counts[1]) < 20, f"60 words more of earlier instructions: {counts} input tokens")
 

@@ -75,6 +75,7 @@ class AnthropicToolRegistry:
         match check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type"):
             case "tool":
                 return self._choose_named(choice.name)
+            # Hosted tools are left out, so there may be tools in the request and none to call.
             case "any" if not self._tools:
                 raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
             case "any":

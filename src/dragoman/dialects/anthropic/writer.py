@@ -199,6 +199,7 @@ class MessagesWriter:
                 close_events = self._close_block(is_cut_off=False)
                 return close_events + self._start_block(_ToolUseBlock(self._block_index, id, name), "")
             case ToolCallDelta(arguments=text):
+                # The API sends an input_json_delta with an empty text first; later empty ones are left out.
                 return self._open_block.add(text) if self._open_block is not None and text else b""
 
     def _start(self, event: Started) -> bytes:

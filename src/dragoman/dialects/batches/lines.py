@@ -47,6 +47,7 @@ def read_line(data: bytes, endpoint: str) -> BatchLine:
     try:
         line = _line_decoder.decode(data)
         request = _request_decoder.decode(line.body)
+    # JSON of the wrong shape; it is a MsgspecError too, so it has to come first.
     except msgspec.ValidationError as error:
         raise InvalidBatchLine("invalid_request", f"This line is not a request: {error}.") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

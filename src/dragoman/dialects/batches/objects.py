@@ -159,6 +159,7 @@ _answer_decoder = msgspec.json.Decoder(_AnswerFields)
 def read_usage(answer: bytes) -> BatchUsage:
     """The usage in an answer of any endpoint."""
     usage = _answer_decoder.decode(answer).usage or _AnyUsage()
+    # Responses and Chat Completions name the counts differently.
     input_tokens = usage.input_tokens or usage.prompt_tokens or 0
     output_tokens = usage.output_tokens or usage.completion_tokens or 0
     input_details = usage.input_tokens_details or usage.prompt_tokens_details or _Details()

@@ -43,6 +43,7 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         choice.join_refusal(),
         choice.list_calls(),
     )
+    # An answer that is empty altogether has the text "", so that clients which expect a string get one.
     is_empty = not text and (reasoning or refusal or calls)
     fields = [
         b'"role":"assistant"',

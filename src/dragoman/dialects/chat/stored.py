@@ -101,6 +101,7 @@ def _render_message(id: str, raw: Raw) -> PageRow:
         content_parts = msgspec.json.decode(content, type=list[_Part | str])
         texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
         content = encode_string("".join(texts)) if any(texts) else b"null"
+    # `id` first, as OpenAI lists it, and again below, since a stored message may have one of its own.
     message = {"id": Raw(encode_string(id))} | fields | {"content": Raw(content), "content_parts": parts}
     message.setdefault("refusal", Raw(b"null"))
     return id, escape_line_breaks(msgspec.json.encode(message | {"id": Raw(encode_string(id))}))

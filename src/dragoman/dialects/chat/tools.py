@@ -52,6 +52,7 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
         return _read_function_call(body.function_call, tools)
     if isinstance(choice, str):
         mode = check_one_of(choice, ("none", "auto", "required"), "tool_choice")
+        # Hosted tools are left out, so the list may be empty although the request has tools.
         if mode == "required" and not tools:
             raise invalid_value("tool_choice", "'required' needs at least one tool that can be called in 'tools'")
         return ToolChoice(mode)

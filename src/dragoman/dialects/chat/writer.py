@@ -195,6 +195,7 @@ class ChatWriter(ChunkWriter):
         )
         if self._counter is not None:
             self._counter = UsageCounter(event)
+        # The first chunk carries the prompt's ids, which come with the event after this one.
         self._awaits_prompt = self._wants_prompt
         return b"" if self._awaits_prompt else self._render_roles(None)
 

@@ -101,6 +101,7 @@ def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str 
         return (prompt,)
     if not prompt:
         raise invalid_value("prompt", "it must not be an empty array")
+    # OpenAI's field is overloaded: an array of integers is one prompt, an array of anything else several.
     ids = tuple(entry for entry in prompt if isinstance(entry, int))
     if len(ids) == len(prompt):
         return (ids,)

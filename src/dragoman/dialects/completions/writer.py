@@ -183,6 +183,7 @@ class CompletionsWriter(ChunkWriter):
         state.pending_tokens.extend(tokens)
         if self._lists_all_tokens:
             state.scored.extend(tokens)
+        # OpenAI's logprobs list the tokens of the text alone; one that released no text waits for its text, or the end.
         elif text is not None:
             state.scored.extend(state.content.feed(text, tokens))
         elif ended:

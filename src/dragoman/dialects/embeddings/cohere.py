@@ -92,6 +92,7 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
             raise invalid_value(f"texts[{index}]", "a text must not be empty")
     for index, kind in enumerate(body.embedding_types or ()):
         check_one_of(kind, EMBEDDING_TYPES, f"embedding_types[{index}]")
+    # Cohere cuts long texts by default; NONE makes them an error.
     limit = None if body.truncate == "NONE" else body.max_tokens or -1
     return CohereEmbedCall(
         resolve_model(body.model, options),
@@ -147,6 +148,7 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
     vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
     by_type = CohereVectors(
         floats=vectors if "float" in call.types else UNSET,
+        # Cohere's `binary` is `ubinary` less 128, so that a byte fits into a signed integer.
         binary=[_pack_signs(vector, 128) for vector in vectors] if "binary" in call.types else UNSET,
         ubinary=[_pack_signs(vector, 0) for vector in vectors] if "ubinary" in call.types else UNSET,
         base64=[base64.b64encode(vector).decode() for vector in embeddings.vectors]

@@ -74,6 +74,7 @@ def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
             param="input",
             code="invalid_type",
         )
+    # As with prompts: integers are the ids of one input, not several inputs.
     if kinds == {int}:
         return (tuple(cast(list[int], input)),)
     if len(input) > MAX_INPUTS:

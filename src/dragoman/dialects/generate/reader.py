@@ -65,6 +65,7 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     n, prompt_logprobs = params.n or 1, check_logprobs(params.prompt_logprobs, "prompt_logprobs")
     if n > min(options.max_n, MAX_CHOICES):
         raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
+    # As vLLM rejects it: the prompt's logprobs are in the full response only.
     if prompt_logprobs is not None and body.stream:
         raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
     max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens

@@ -161,6 +161,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         display_name=card.display_name or card.id,
         created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         lifecycle="active",
+        # The same number under the names of several APIs and servers: clients look for one of them.
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,

@@ -48,6 +48,7 @@ def read_embed(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
         raise invalid_value(f"input[{inputs.index('')}]", "an input must not be empty")
     return OllamaEmbedCall(
         resolve_model(body.model, options),
+        # Ollama truncates an input to the context unless it is told not to.
         TextInputs(inputs, None if body.truncate is False else -1),
         body.dimensions or None,
         True,

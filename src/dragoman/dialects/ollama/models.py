@@ -155,6 +155,7 @@ def render_running_models(models: Sequence[RunningModel]) -> bytes:
 def render_show(card: OllamaModelCard) -> bytes:
     """The response of /api/show."""
     architecture = card.architecture or UNKNOWN_ARCHITECTURE
+    # The keys of GGUF metadata: clients look up the context length under the architecture's name.
     info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
     if card.max_model_len is not None:
         info[f"{architecture}.context_length"] = card.max_model_len

@@ -99,6 +99,7 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
         raise RequestError(
             "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
         )
+    # An empty prompt only loads the model, as Ollama's clients do before the first question.
     text = body.prompt or ""
     prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
     return reader.build_call(
@@ -229,6 +230,7 @@ def _read_sampling(options: OllamaOptions) -> SamplingOptions:
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         repetition_penalty=options.repeat_penalty,
+        # llama.cpp's value for a random seed.
         seed=None if seed == -1 else seed,
     )
 

@@ -148,6 +148,7 @@ class OllamaWriter(LineFraming):
                 self._tokens.extend(tokens)
                 return finished_call
             case ToolCallDelta(arguments=arguments, tokens=tokens):
+                # Ollama sends a call as one object, so its arguments are collected.
                 self._arguments.append(arguments)
                 self._tokens.extend(tokens)
                 return b""
@@ -165,6 +166,7 @@ class OllamaWriter(LineFraming):
         finish = ChoiceFinished(0, choice.reason, choice.stop)
         self._tokens.extend(token for part in choice.parts for token in part.tokens)
         message = self._render_message(text, choice.join_reasoning(), calls)
+        # Without the newline, which ends the lines of a stream.
         return self._render_end(message, finish, reply.usage, context_ids)[:-1]
 
     def _finish_call(self, *, is_cut_off: bool) -> bytes:

@@ -392,6 +392,7 @@ def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> Func
             schema = _object(("operation",), operation=_OPERATION)
         case "computer":
             description, schema = _COMPUTER, _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
+        # The older tool states the screen's size and makes one action a call; its successor makes several.
         case "computer_use_preview":
             description, schema = _COMPUTER, _object(("action",), action=_ACTION)
             if tool.display_width and tool.display_height:

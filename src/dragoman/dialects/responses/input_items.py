@@ -140,6 +140,7 @@ def _render_message(item: WireItem, status: str) -> bytes:
 def _render_call(kind: str, item: WireItem, status: str, path: str) -> bytes:
     """A call, or what came of it."""
     is_output = kind.endswith("_output")
+    # Local shell calls have only an id, and their outputs refer to it.
     call_id = item.call_id if is_output else item.call_id or item.id or ""
     fields = b'"type":"%s","status":"%s"' % (kind.encode(), status.encode())
     fields += _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
@@ -192,6 +193,7 @@ def _render_content_part(part: ResponsesContentPart, text_kind: str) -> bytes:
         case "input_image":
             url, detail = part.image_url, part.detail
             if url is not None and not isinstance(url, str):
+                # The form of Chat Completions, which clients that convert between the APIs leave as it is.
                 url, detail = url.url, url.detail or detail
             location = _render_present(image_url=url, file_id=part.file_id)
             return b'{"type":"input_image","detail":%s%s}' % (encode_string(detail or "auto"), location)

@@ -159,10 +159,11 @@ def _build(
     render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
     request = _build_request(body, options, conversation, render_options.logprobs)
     if compact:
-        render_options, request = (
-            _enable_compaction(render_options, options.sealing_key),
-            build_summary_request(request),
-        )
+        if options.sealing_key is None:
+            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
+        seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
+        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
+        request = build_summary_request(request)
     return BuiltRequest(request, render_options, _render_echo(body, tool_registry.echo, echoed_choice))
 
 
@@ -200,14 +201,6 @@ def _has_compaction_trigger(items: Sequence[WireItem]) -> bool:
     return bool(items) and items[-1].type == COMPACTION_TRIGGER
 
 
-def _enable_compaction(
-    render_options: ResponsesRenderOptions, sealing_key: SealingKey | None
-) -> ResponsesRenderOptions:
-    if sealing_key is None:
-        raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
-    return msgspec.structs.replace(render_options, seal_compaction=partial(sealing_key.seal, Purpose.COMPACTION))
-
-
 def _build_conversation(
     body: ResponsesBody,
     messages: tuple[Message, ...],
@@ -243,6 +236,7 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """Check combinations of fields, and warn about those with no or limited effect."""
     if body.previous_response_id and body.conversation:
         raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
+    # A background response is read from the store; without it nothing could ever be returned.
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
@@ -272,6 +266,7 @@ def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOption
     if reasoning.mode not in (None, "standard"):
         warnings.append("reasoning.mode is ignored: there is only one mode")
     switch = read_thinking_switch(body.chat_template_kwargs)
+    # Efforts other than none do not switch reasoning on: templates without a switch would reject it.
     enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
     return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)

@@ -35,6 +35,7 @@ def build_summary_request(request: GenerateRequest) -> GenerateRequest:
     limits = request.limits
     return msgspec.structs.replace(
         request,
+        # Compaction is asked for when a conversation has become too long, so it must not fail by that.
         prompt=msgspec.structs.replace(prompt, tool_choice=ToolChoice("none"), drop_oldest=True),
         limits=msgspec.structs.replace(limits, max_tokens=limits.max_tokens or MAX_SUMMARY_TOKENS),
         constraint=None,

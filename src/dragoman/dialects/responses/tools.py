@@ -81,6 +81,7 @@ class ResponsesToolRegistry:
             if namespace:
                 missing = [each for each in members if (namespace, each.name) not in self._qualified_names]
                 new += [msgspec.structs.replace(tool, tools=missing)] if missing else []
+            # Clients send the whole history again, and with it every tool that was loaded before.
             elif (tool.name or tool.type) not in self._tools:
                 new.append(tool)
         self._add_all(new, path)
@@ -151,6 +152,7 @@ class ResponsesToolRegistry:
             parsed = _read_tool(tool, qualified, tool_path)
             self._qualified_names[namespace, name] = qualified
             self._names_in_groups.setdefault(name, []).append(qualified)
+            # The group's description stands in the prompt once, with its first tool.
             self._tools[qualified] = parsed if echoed else _add_group_description(parsed, group)
             echoed.append(_render_tool(tool, name))
         if not echoed:

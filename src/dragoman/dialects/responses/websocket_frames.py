@@ -47,6 +47,7 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
     ):
         if read_json_value(fields.pop(name, msgspec.Raw(b"null")), name) not in (None, False):
             raise Unsupported(f"'{name}' is not supported on a WebSocket: {reason}.", param=name)
+    # Ignored in the protocol: everything on a WebSocket is streamed.
     fields.pop("stream", None)
     call = read_responses(msgspec.json.encode(fields), options, now=now)
     return ClientFrame(call) if generate is not False else ClientFrame(_without_generation(call), generate=False)

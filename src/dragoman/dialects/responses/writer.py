@@ -215,6 +215,8 @@ class ResponsesWriter:
             return b""
         added = b""
         if isinstance(item, ClientCallItemWriter):
+            # A call of a client tool is added only now: whether its arguments fit the item's fields is known at its
+            # end.
             item.resolve()
             added = self._render_item_event(b"added", item.render_added())
         end_events = added + b"".join(map(self._render_event_fields, item.end()))

@@ -74,6 +74,7 @@ def _read_tei_rerank(
         raise invalid_value("truncation_direction", "expected 'right'")
     if direction == "left":
         raise Unsupported("'truncation_direction' of left is not supported here.", param="truncation_direction")
+    # TEI's name for scores before the sigmoid.
     if body.raw_scores:
         body = msgspec.structs.replace(body, use_activation=False)
     if body.truncate:

@@ -153,6 +153,7 @@ def _read_sampling(params: SglangSamplingParams) -> SamplingOptions:
     return SamplingOptions(
         temperature=params.temperature,
         top_p=params.top_p,
+        # SGLang's -1 is no limit, as 0 is here.
         top_k=None if params.top_k is None else max(params.top_k, 0),
         min_p=params.min_p,
         presence_penalty=params.presence_penalty,

@@ -245,6 +245,7 @@ def _build_finish_reason(
 ) -> SglangStopReason | SglangLengthReason | SglangAbortReason:
     match finish.reason:
         case FinishReason.STOP:
+            # SGLang reports the id of the end token that was sampled as what matched.
             last = tokens[-1].id if tokens and tokens[-1].special else None
             return SglangStopReason(last if finish.stop is None else finish.stop)
         case FinishReason.LENGTH:

@@ -71,6 +71,7 @@ def read_tgi(
         params, param_warnings, unknown_params = read_part(
             bytes(body.parameters), _PARAMETERS, TGI_PARAMS, "parameters"
         )
+    # An adapter is a model of its own name here, as in vLLM.
     model = params.adapter_id or resolve_model(body.model, options)
     with prefix_param("parameters"):
         _check_combinations(params, options, stream=stream)
@@ -100,6 +101,7 @@ def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream
         raise invalid_value("n", "more than 1 needs 'return_details': TGI's own format has one answer")
     if n > 1 and best_of not in (1, n):
         raise invalid_value("best_of", f"it must be n={n}, as in LightLLM")
+    # TGI's stream events have no index of the answer.
     if stream and max(n, best_of) > 1:
         raise invalid_value("n" if n > 1 else "best_of", "more than 1 cannot be streamed")
     if params.decoder_input_details and (stream or not params.details):
@@ -143,6 +145,7 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
 
 def _read_sampling(params: TgiParameters) -> SamplingOptions:
     sampling_values = (params.temperature, params.top_k, params.top_p)
+    # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
     do_sample = params.do_sample or any(value is not None for value in sampling_values)
     return SamplingOptions(
         temperature=params.temperature if do_sample else 0.0,
@@ -167,6 +170,7 @@ def _read_limits(params: TgiParameters, options: ReaderOptions) -> GenerationLim
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, name),
+        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
         include_stop=True,
         ignore_eos=bool(params.ignore_eos),
         truncate_prompt=params.truncate,

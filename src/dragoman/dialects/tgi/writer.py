@@ -245,6 +245,7 @@ class TgiWriter:
             elif rest:
                 self._pending.append(_PendingEvent(None, rest, self._count))
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
+        # The last token's event carries the full text and the details, which are known with the finish reason.
         keep_count = 1 if self._has_reached_end() else 0
         ready, self._pending = (
             self._pending[: len(self._pending) - keep_count],
@@ -260,6 +261,7 @@ class TgiWriter:
 
     def _render_last(self, completion: int) -> bytes:
         assert self._choice_finished is not None, "Finished comes after every choice's end"
+        # Every stream needs an event that finishes it, also one without any token.
         pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
         finish, generated_tokens = self._choice_finished, self._count or completion
         details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)

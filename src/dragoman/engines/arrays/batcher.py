@@ -119,10 +119,12 @@ class Batcher(Generic[T, R]):
         size = 0
         while self._calls:
             call = self._calls.popleft()
+            # Cancelled, or an earlier input of it failed.
             if call.is_finished:
                 continue
             input = call.inputs[call.next_index]
             size += self._size(input)
+            # An input larger than the limit is computed alone.
             if batch and size > self._max_batch_tokens:
                 self._calls.appendleft(call)
                 break

@@ -58,6 +58,7 @@ class Tensors:
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
         files, self._name = _list_files(source)
+        # Headers only: a tensor is read when it is taken, so that the checkpoint is never in memory as a whole.
         self._remaining: dict[str, tuple[_File, int, _Entry]] = {}
         for file in files:
             start, entries = _read_header(file)

@@ -155,6 +155,8 @@ class BlockPool:
 
     def cache(self, block: int, block_hash: bytes) -> None:
         """Register a held, full block under its hash. If another block has the same contents, that one stays."""
+        # Sequences that compute the same prompt at once each have a copy; the copies are not merged, since block tables
+        # of running sequences do not change.
         if block_hash not in self._block_by_hash and block not in self._hash_by_block:
             self._block_by_hash[block_hash] = block
             self._hash_by_block[block] = block_hash

@@ -86,6 +86,7 @@ class BatchingControl:
         self._resume_steps()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        # Before anything is paused, so that an engine that cannot do it goes on undisturbed.
         discard = self._model.prepare_discard() if level == 2 else _keep_weights
         if discard is None:
             raise Unsupported("This engine cannot release its weights: use sleep level 1.", param="level")
@@ -94,6 +95,7 @@ class BatchingControl:
             stepper.close()
             discard()
 
+        # A `resume` came while this waited for the requests: it is the later wish, so the engine stays awake.
         if not await self._pause_steps(mode):
             return
         await self._engine.run_between_steps(_clear_and_restart if level == 0 else free_memory)
@@ -111,6 +113,7 @@ class BatchingControl:
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._update_lock:
+            # Reading and checking takes seconds to minutes and goes on beside the steps; only the swap interrupts them.
             apply = await asyncio.to_thread(self._prepare_weights, weights)
             self._num_updates += 1
             new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version

@@ -107,6 +107,7 @@ class BatchingEngine:
         files: BlockFiles | None = None,
         vision_runner: VisionRunner | None = None,
     ) -> None:
+        # A sequence alone in the cache has to fit, or preempting all others would not let it finish.
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
                 f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of num_kv_tokens"
@@ -189,8 +190,10 @@ class BatchingEngine:
         worker, num_active = self._worker, len(self._active)
         if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=num_active)
+        # The loop catches everything, so this is a bug or the interpreter's end; only a restart helps.
         if not worker.is_alive:
             return Health(ready=False, reason="the engine's thread has died", waiting=num_active, failed=True)
+        # The worker's count is that of its last step; requests may have ended since.
         running = min(worker.num_running, num_active)
         stalled_seconds, config = self._compute_stalled_seconds(worker), self._config
         if stalled_seconds > min(config.stall_after, config.step_timeout):
@@ -233,6 +236,8 @@ class BatchingEngine:
         if not self._active:
             self._busy_since = self._clock()
         self._num_arrived += 1
+        # Outputs are matched by key, not by id: the client may use an id again while outputs of the aborted request are
+        # still on their way.
         key, max_model_len = self._num_arrived, self.max_model_len
         sequence = Sequence(
             key,
@@ -297,6 +302,8 @@ class BatchingEngine:
             raise EngineError("The engine is not running.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
+        # Stopping the engine fails the tasks that the worker did not reach; without this set their callers would wait
+        # forever.
         self._pending_tasks.add(done)
         self._worker.submit(StepTask(work, partial(_complete_future, loop, done)))
         try:
@@ -323,6 +330,7 @@ class BatchingEngine:
 
     def _dispatch(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
+            # Aborted while its output was on the way from the worker's thread.
             sequence = self._active.get(output.key)
             if sequence is None:
                 continue

@@ -22,6 +22,7 @@ def place_images(
     if len(positions) != sum(counts):
         raise RequestError("The prompt does not contain every image exactly once.", param="messages")
     placements: list[PromptImage] = []
+    # Only the placeholders' count is known here, not which image each belongs to; they are in the order of the images.
     start = 0
     for image, count in zip(images, counts, strict=True):
         begin, end = positions[start], positions[start + count - 1] + 1

@@ -39,6 +39,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
         seqs = DEFAULT_MAX_NUM_SEQS if self.max_num_seqs is None else self.max_num_seqs
         batched = self.max_num_batched_tokens
         if batched is None:
+            # Every running sequence decodes one token a step, so a smaller budget would leave some out.
             batched = max(max_num_batched_tokens, seqs)
         if not 1 <= seqs <= batched:
             raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")

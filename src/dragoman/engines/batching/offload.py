@@ -160,10 +160,12 @@ class BlockFiles:
         path = self._build_path(block_hash)
         try:
             data = path.read_bytes()
+            # A restart orders the files by their times, so that the least recently used is still evicted first.
             os.utime(path)
         except OSError:
             return None
         digest, contents = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
+        # A file cut off by a crash or a full disk: the prompt is computed instead.
         if digest != _compute_digest(block_hash, contents):
             return None
         with self._lock:

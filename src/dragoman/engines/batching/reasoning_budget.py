@@ -39,6 +39,7 @@ class ReasoningBudgetState:
         window = max(len(self._limit.begin_ids), len(self._limit.end_ids))
         self._recent = (*self._recent, token)[-window:] if window else ()
         if not self._is_reasoning:
+            # Reset, since the same tokens must not be taken for the end as well (markers may overlap).
             if self._ends_with(self._limit.begin_ids):
                 self._is_reasoning, self._recent = True, ()
         elif token == forced:

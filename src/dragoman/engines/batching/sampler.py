@@ -80,6 +80,7 @@ def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
         np.float32(penalty)
         for penalty in (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     )
+    # As in the CTRL paper and transformers: dividing a negative logit would make the token more likely.
     repeated = np.where(logits > 0, logits / repetition, logits * repetition)
     logits = np.where(state.appeared, repeated, logits)
     logits -= frequency * state.counts
@@ -137,6 +138,8 @@ def _find_top_p(logits: Floats, share: float) -> Ints:
     """
     masses = np.exp(logits)
     needed = share * float(masses.sum(dtype=np.float64))
+    # Sorting the vocabulary costs milliseconds. A token of less than the average excess cannot be among the best, so
+    # most of them are ruled out without a sort, again and again while that pays.
     excess = float(masses.sum(dtype=np.float64)) - needed
     ids = np.flatnonzero(masses >= excess / len(masses))
     masses, size = masses[ids], len(masses)
@@ -154,6 +157,7 @@ def _find_last(masses: Floats, needed: float) -> tuple[np.float32, int]:
     """Find the last of the best masses that sum to `needed`, and how many they are."""
     num_better = 0
     while len(masses) > _SMALL:
+        # A partition is linear; halving until few are left makes the whole search linear too.
         middle = len(masses) // 2
         masses = np.partition(masses, middle)
         upper = float(masses[middle:].sum(dtype=np.float64))

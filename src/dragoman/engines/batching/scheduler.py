@@ -190,6 +190,7 @@ class Scheduler:
         chunks = self._schedule_running(budget)
         for chunk in chunks:
             self._cache_full_blocks(chunk)
+        # Where blocks were just taken from a sequence, a new one would only take them from the next.
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
@@ -217,6 +218,7 @@ class Scheduler:
                 preempted.add(victim.key)
                 if victim is sequence:
                     count = 0
+                # It had its place in this step already.
                 elif victim.key in chunks:
                     budget.spend(chunks.pop(victim.key), sign=-1)
             if count:
@@ -232,6 +234,8 @@ class Scheduler:
             hits = self._find_cached_blocks(sequence)
             count = budget.grant(sequence, len(hits) * BLOCK_SIZE)
             missing = -(-sequence.num_tokens // BLOCK_SIZE) - len(hits)
+            # For all of the prompt, not only this chunk: a half-admitted sequence would be preempted again. Free blocks
+            # among the hits are taken as well.
             if not count or missing + self._pool.count_free(hits) > self._pool.num_free:
                 break
             if self._slots and not self._slots.num_free:
@@ -253,6 +257,7 @@ class Scheduler:
         self._pool.acquire(hits)
         sequence.blocks = hits + self._load_offloaded(sequence, len(hits))
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
+        # Only the first time: after a preemption the hits are mostly its own blocks, which saved the client nothing.
         if not sequence.was_admitted:
             sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
 

@@ -72,10 +72,13 @@ class Stepper:
         if not chunks:
             return []
         if self._runner is None:
+            # With the first step, and again after a sleep has freed its memory.
             self._runner = self._model.build_runner(self._pool.size + 1, self._slots.size if self._slots else 0)
+        # Before the pass, which reads these blocks as cached.
         for load in self.scheduler.take_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
+        # Only now, so that an exception above leaves no sequence counting tokens that were not computed.
         self.scheduler.commit(chunks)
         outputs = [self._announce(chunk.sequence) for chunk in chunks if not chunk.sequence.is_announced]
         for index, chunk in enumerate(chunks):

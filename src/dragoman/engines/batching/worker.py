@@ -127,6 +127,7 @@ class Worker:
                 return
             self._report(outputs)
             self._wait_for_work()
+        # Blocks are written between steps only; what is left is written at the end.
         self._offload(_UNLIMITED)
 
     def _wait_for_work(self) -> None:

@@ -163,9 +163,11 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
     defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
     limits = _read_transformer(directory)
+    # A plain BERT: sentence-transformers loads it with mean pooling, which is PoolingConfig's default.
     if not (directory / "modules.json").exists():
         return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
     modules = _decode(directory / "modules.json", list[_Module])
+    # Types are class paths of sentence-transformers, which have moved between packages; their last part is stable.
     paths = {module.type.rpartition(".")[2]: module.path for module in modules}
     unknown = sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"})
     if unknown:

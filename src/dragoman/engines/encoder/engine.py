@@ -150,6 +150,7 @@ def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
     last = load_linear(tensors, block_sizes, "classifier" if bert else "classifier.out_proj", config.hidden, 1)
 
     def compute_score(states: Floats) -> Floats:
+        # Padded, because a product's rounding depends on the number of rows (see `Linear`).
         rows = np.zeros((ROWS, config.hidden), np.float32)
         rows[0] = states[0]
         return last(np.tanh(dense(rows)))[0]

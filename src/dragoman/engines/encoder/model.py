@@ -120,6 +120,7 @@ def _load_layer(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
     names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
     weights = [tensors.take(f"{name}.weight", hidden, hidden) for name in names]
     biases = [tensors.take(f"{name}.bias", hidden) for name in names]
+    # The scale of attention is applied to the weights once instead of to every query.
     weights[0], biases[0] = weights[0] * scale, biases[0] * scale
     return _Layer(
         qkv=Linear(np.concatenate(weights).T, block_sizes, np.concatenate(biases)),

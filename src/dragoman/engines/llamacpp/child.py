@@ -18,6 +18,7 @@ from .process import READY, LaunchSettings
 
 
 def main() -> int:
+    # Over stdin: paths and settings stay out of the process list.
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
         os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # llama.cpp reads the marker only from the environment
@@ -32,6 +33,7 @@ def main() -> int:
         print(f"{error}", file=sys.stderr)  # noqa: T201 - its report
         return 1
     print(READY, flush=True)  # noqa: T201 - this is what is waited for
+    # Returns when the parent closes the pipe or dies, so that no server outlives it.
     sys.stdin.buffer.read()
     del server
     return 0

@@ -54,6 +54,7 @@ class LlamaCppClient:
 
         Raises: EngineError.
         """
+        # -1: as pooled, not normalized.
         body = _encode({"input": inputs, "embd_normalize": -1})
         try:
             response = await self._client.post("/embeddings", content=body)

@@ -142,6 +142,8 @@ class CompletionState:
 
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
         request, token_filter = self.request, self._filter
+        # The grammar in llama.cpp does not cover everything that a request may exclude, so each token is checked here
+        # too.
         if not token_filter.is_allowed(token, self.output):
             return self._replace_token()
         if not token_filter.accept(token):

@@ -52,6 +52,7 @@ class _PoolingEngine:
         try:
             return await task
         except asyncio.CancelledError:
+            # Cancelled by `stop`, not by the client.
             if task.cancelled() and not self._connection.is_open:
                 raise EngineError("The engine is shutting down.") from None
             task.cancel()

@@ -94,6 +94,7 @@ class MlxRunner:
         states = MlxStates(chunks)
         for index, chunk in enumerate(chunks):
             if chunk.num_tokens > 1:
+                # Without the last token, which is computed with those of the other sequences in one batch.
                 logits = self._compute([Chunk(chunk.sequence, chunk.begin, chunk.end - 1)])[0]
                 if chunk.sequence.prompt_logprobs is not None:
                     states.prefix_logits[index] = logits

@@ -35,7 +35,7 @@ from .messages import (
     AddRequest,
     AttachFrontEnd,
     CallResult,
-    EmbedCall,
+    EmbeddingCall,
     EngineCall,
     EngineDescription,
     EngineState,
@@ -89,6 +89,8 @@ class _EngineConnection(asyncio.Protocol):
         self.transport.write(encode_frame(AttachFrontEnd()))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a protocol's
+        # Here, and not in a task that is resumed later: no request may be sent meanwhile.
+        self._client.lose_connection(self)
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -121,6 +123,8 @@ class EngineClient:
         self._connected = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.StreamWriter] = set()
+        """The connections of control calls that have no answer yet."""
         self.control = EngineClientControl(self)
         """Pause, sleep and weight updates."""
         self.embedder = None if description.embedding_info is None else RemoteEmbedder(self, description.embedding_info)
@@ -145,11 +149,10 @@ class EngineClient:
         await self._connected.wait()
 
     async def stop(self) -> None:
-        task, self._connecting = self._connecting, None
+        task, self._connecting, self._connection = self._connecting, None, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, *self._background, return_exceptions=True)
-        self._connection = None
         self._connected.clear()
         sequences, self._sequences = self._sequences, {}
         for id, sequence in sequences.items():
@@ -171,7 +174,9 @@ class EngineClient:
         """As TokenEngine.add. What the engine rejects is delivered as Rejected."""
         if self._connecting is None:
             raise EngineError("The engine is not running.")
-        if self._connection is None:
+        connection = self._connection
+        # uvloop closes a transport before it reports that, and writing to it raises.
+        if connection is None or connection.transport.is_closing():
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         if request.id in self._sequences:
             raise ValueError(f"a sequence {request.id!r} is already running")
@@ -179,12 +184,13 @@ class EngineClient:
             raise Unsupported("This engine does not accept images.", param="messages")
         if request.matcher is not None and request.grammar is None:
             raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
-        self._connection.transport.write(encode_frame(_build_message(request)))
+        connection.transport.write(encode_frame(_build_message(request)))
         self._sequences[request.id] = _RemoteSequence(deliver)
 
     def abort(self, id: str) -> None:
-        if self._sequences.pop(id, None) is not None and self._connection is not None:
-            self._connection.transport.write(encode_frame(AbortRequest(id)))
+        sequence, connection = self._sequences.pop(id, None), self._connection
+        if sequence is not None and connection is not None and not connection.transport.is_closing():
+            connection.transport.write(encode_frame(AbortRequest(id)))
 
     def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
         """Unknown: the cache is in another process."""
@@ -217,16 +223,22 @@ class EngineClient:
             DragomanError: what the call raised.
             Overloaded: the engine process does not run, or has ended meanwhile.
         """
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         try:
             reader, writer = await asyncio.open_unix_connection(self._path)
+            self._calls.add(writer)
             try:
+                if self._connection is not connection:
+                    # It would wait for the next engine process, however long that takes to start.
+                    raise ConnectionResetError("the engine process has ended")
                 writer.write(encode_frame(call))
                 await writer.drain()
                 size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
                 message = decode_engine_message(await reader.readexactly(size))
             finally:
+                self._calls.discard(writer)
                 writer.close()
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Overloaded(_LOST, retry_after=RESTART_TIME) from error
@@ -285,12 +297,15 @@ class EngineClient:
             try:
                 await connection.lost
             finally:
-                self._connection = None
                 connection.transport.close()
-            self._fail_all()
 
-    def _fail_all(self) -> None:
+    def lose_connection(self, connection: _EngineConnection) -> None:
         """The engine process has ended: end what it had. What has not started may be sent again by the client."""
+        if self._connection is not connection:
+            return
+        self._connection = None
+        for writer in self._calls:
+            writer.transport.abort()
         sequences, self._sequences = self._sequences, {}
         if sequences:
             log.error("the engine process has ended; %d sequences fail", len(sequences))
@@ -384,4 +399,4 @@ class RemoteEmbedder:
         return Health(health.ready, health.reason)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        return await self._client.call(EmbedCall(request), Embeddings)
+        return await self._client.call(EmbeddingCall(request), Embeddings)

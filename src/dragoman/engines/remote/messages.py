@@ -133,7 +133,7 @@ class UnloadAdapterCall(Struct, frozen=True, array_like=True, tag="unload_adapte
     name: str
 
 
-class EmbedCall(Struct, frozen=True, array_like=True, tag="embed"):
+class EmbeddingCall(Struct, frozen=True, array_like=True, tag="embed"):
     request: EmbedRequest
 
 
@@ -148,7 +148,7 @@ EngineCall = (
     | ResetCacheCall
     | LoadAdapterCall
     | UnloadAdapterCall
-    | EmbedCall
+    | EmbeddingCall
 )
 FrontEndMessage = AttachFrontEnd | AddRequest | AbortRequest | EngineCall
 
@@ -268,7 +268,9 @@ class FrameBuffer:
             end = begin + int.from_bytes(received[start:begin], "little")
             if len(received) < end:
                 break
-            yield bytes(received[begin:end])
+            with memoryview(received) as view:
+                frame = bytes(view[begin:end])
+            yield frame
             start = end
         if start:
             del received[:start]

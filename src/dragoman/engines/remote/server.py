@@ -38,7 +38,7 @@ from .messages import (
     AddRequest,
     AttachFrontEnd,
     CallResult,
-    EmbedCall,
+    EmbeddingCall,
     EngineCall,
     EngineDescription,
     EngineMessage,
@@ -378,7 +378,7 @@ async def _run_call(hosted: HostedEngine, call: EngineCall) -> object:
             await _require(hosted.adapters).load(name, path)
         case UnloadAdapterCall(name):
             _require(hosted.adapters).unload(name)
-        case EmbedCall(request):
+        case EmbeddingCall(request):
             return await _require(hosted.embedder).embed(request)
     return None
 

@@ -91,6 +91,7 @@ def _check_candidate(candidate: Candidate, call: ExecutorCall, vocab: int) -> No
         raise EngineError("The executor answered a different prompt.")
     if len(ids) > sampling.max_tokens:
         raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
+    # An executor is code of the user; a wrong id would otherwise fail only where its text is looked up.
     if ids and not 0 <= min(ids) <= max(ids) < vocab:
         raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
     if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):

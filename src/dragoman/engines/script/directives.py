@@ -117,6 +117,7 @@ def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
         elif text[at] == "]":
             if depth == 0 and text.startswith("]]", at):
                 return text[start:at].rstrip(), at + 2
+            # A closing bracket without an opening one is text, like that of `a]`.
             depth -= depth > 0
     raise ValueError(f"[[{name} is not closed; brackets inside must pair up, or be in a JSON string")
 

@@ -160,6 +160,7 @@ def load_script(path: Path) -> Script:
     try:
         for number, (line, value) in enumerate(reader(text), 1):
             entries.append(read_entry(value, f"{path}, entry {number} (line {line})"))
+    # It names the entry already, and is a ValueError too.
     except ScriptError:
         raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -214,6 +215,7 @@ def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
 def _read_json(text: str) -> Iterator[tuple[int, object]]:
     """Read item by item, so that each has its line number."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys)
+    # Once as a whole for its errors, whose positions are those of the file, and then item by item for the lines.
     document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(document, list):
         raise ValueError("a script is a list of entries")

@@ -38,7 +38,9 @@ def validate_text(text: str, schema: str) -> None:
     except RecursionError:
         raise SchemaError("this JSON Schema is nested too deeply to be checked") from None
     except (ValidationError, ValueError) as error:
-        raise SchemaError(f"this JSON Schema cannot be checked: {_first_line(error)}") from None
+        # The first line is the reason; the library appends the whole schema.
+        reason = str(error).partition("\n")[0]
+        raise SchemaError(f"this JSON Schema cannot be checked: {reason}") from None
     if not is_valid:
         error = next(validator.iter_errors(value), None) if work <= MAX_WORK_TO_EXPLAIN else None
         raise SchemaError(f"it does not follow the schema{': ' + error.message if error else ''}")
@@ -100,7 +102,3 @@ def _reject_reference(reference: str) -> NoReturn:
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

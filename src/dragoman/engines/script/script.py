@@ -140,6 +140,7 @@ class ScriptEntry(Struct, frozen=True):
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):
             for index, part in enumerate(reply):
+                # With the first event the status 200 has been sent; a client error could not be reported any more.
                 if isinstance(part, Fail) and index and part.status < 500:
                     raise ValueError(
                         f"an answer that has begun can only fail with a status from 500 to 599, not {part.status}"

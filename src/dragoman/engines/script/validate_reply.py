@@ -68,6 +68,8 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
             _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}", "tools")
+        # As a JSON Schema pattern, so that scripts and constraints are checked by the same regex engine. The pattern is
+        # for the whole input; a schema's would match any part of it.
         elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
             schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
             _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")

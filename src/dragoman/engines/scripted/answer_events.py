@@ -31,6 +31,7 @@ def generate_events(
         validate_reply(reply, request)
     if entry.delay:
         yield Wait(entry.delay)
+    # Before Started, so that the request fails with the entry's status instead of in its stream.
     failure = next((reply[0] for reply in replies if reply and isinstance(reply[0], Fail)), None)
     if failure is not None:
         yield failure

@@ -120,6 +120,7 @@ class ChoiceEvents:
             emitted += len(cut.tokens)
             tokens, self._pending_tokens = (*self._pending_tokens, *cut.tokens), ()
             yield build_event(cut.text, tokens)
+        # Tokens without text of their own (the last bytes of a cut-off character) go with the next part.
         self._pending_tokens += tokenized.tokens[emitted:count]
 
 
@@ -130,6 +131,7 @@ def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
     """
     for turn in zip_longest(*choices):
         steps = [step for step in turn if step is not None and not isinstance(step, Wait)]
+        # The choices are generated side by side, so their waits overlap.
         pause = max((step.seconds for step in turn if isinstance(step, Wait)), default=0.0)
         if any(not isinstance(step, ChoiceFinished | Fail) for step in steps):
             pause += pace

@@ -79,6 +79,7 @@ def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) ->
         return accumulate(len(piece.encode()) for piece in pieces)
     match chunks:
         case "tokens":
+            # Not within a character: a byte of the form 10xxxxxx continues one.
             return (end for end in tokenized.ends if end == len(tokenized.data) or tokenized.data[end] & 0xC0 != 0x80)
         case "characters":
             return accumulate(len(character.encode()) for character in pieces)

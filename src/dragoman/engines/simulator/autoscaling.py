@@ -115,6 +115,7 @@ class _AutoscaledReplay(Replay):
             self._desired.popleft()
         if wanted > present:
             self._start(wanted - present, now)
+        # Its stabilization window: scale down only to the most that was wanted within it.
         elif (allowed := max(count for _, count in self._desired)) < present:
             self._stop(present - allowed)
         self._count(now)

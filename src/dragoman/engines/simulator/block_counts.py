@@ -28,6 +28,7 @@ class BlockCounts:
 
     def allocate(self, count: int) -> None:
         self.num_free -= count
+        # Blocks without contents go first, then cached ones, the longest free first, as in vLLM's free queue.
         if count <= self._num_empty:
             self._num_empty -= count
             return

@@ -116,6 +116,7 @@ class SimulatedBlockPool:
         The last blocks are reused first: a prefix has more cache hits than what follows it.
         """
         free, counts, hashes, unhashed = self._free, self._ref_counts, self._hashes, list[int]()
+        # In reverse, as in vLLM: the end of a prompt is evicted before its beginning, which other prompts may share.
         for block in reversed(blocks):
             if counts[block] < 1:
                 raise ValueError(f"block {block} is not held")
@@ -124,6 +125,7 @@ class SimulatedBlockPool:
                 free[block] = None
                 if hashes[block] is None:
                     unhashed.append(block)
+        # To the front: nothing is lost by reusing a block that cannot be found again.
         for block in reversed(unhashed):
             free.move_to_end(block, last=False)
 

@@ -59,6 +59,7 @@ def calibrate(
     expected = prior or estimate_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)
     latency, frontend = round_numbers(result.latency), float(f"{result.frontend_seconds:.{DIGITS}g}")
+    # Evaluated with the rounded numbers, which are the ones in the profile.
     error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids, hardware.ranks))
     calibration = Calibration(source, len(training), len(measured) - len(training), error)
     return SimulatorProfile(name, hardware, model, engine, latency, frontend, calibration=calibration)

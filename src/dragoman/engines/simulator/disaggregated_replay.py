@@ -82,6 +82,7 @@ class _DisaggregatedReplay(Replay):
         self._fetches: dict[str, Running] = {}
         self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
         pairs = split.prefill * (len(cores) - split.prefill)
+        # One link for each pair: transfers compete only with those between the same two engines.
         self._links = [NetworkLink(split.cost) for _ in range(1 if split.links == "shared" else pairs)]
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:

@@ -186,6 +186,8 @@ class NetworkLink:
 
     def _advance(self, now: float) -> None:
         while self._flows and (end := self._compute_flow_end()) <= now:
+            # Flows share the bandwidth equally, so the one with the fewest bytes left ends next, and until then each
+            # has moved as much.
             smallest = min(self._flows.values())
             for key, remaining in list(self._flows.items()):
                 if remaining == smallest:

@@ -31,8 +31,7 @@ from .kv_events import KvEvent
 from .kv_notifications import KvNotifier
 from .kv_publisher import KvPublisher
 from .latency import StepLoad
-from .load_balancer import DataParallelBalancer
-from .rank import ChoiceLengths, DataParallelRank, LiveRequest
+from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
@@ -307,6 +306,7 @@ class SimulatorEngine:
         if text is None or transfer is None or rank.transfers is None or self._notifier is None:
             return
         params = parse_transfer_params(text, transfer.config.kv_role)
+        # The address comes from the request; without this check a client could have this server connect anywhere.
         if params.do_remote_prefill and not self._notifier.is_peer(params):
             raise RequestError(
                 "kv_transfer_params: remote_host is not among this instance's peers", param="kv_transfer_params"

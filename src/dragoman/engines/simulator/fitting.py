@@ -179,11 +179,14 @@ class _Search:
     def run(self) -> Fit:
         for factor in START_FACTORS:
             start = self._guess.copy()
+            # The error has local minima, since a different step time changes which requests share a step.
             start[TOKENS] *= factor
             self._run_trial(start)
         self._run_half_steps()
         self._run_line_search()
         best = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
+        # The best trials differ by chance in what the data does not determine; their mean is steadier than any one of
+        # them.
         averaged = self._run_trial(np.mean([trial.coefficients for trial in best], axis=0))
         chosen = averaged if averaged.error < MAX_ERROR_RATIO * best[0].error else best[0]
         return Fit(self._build_latency_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
@@ -286,6 +289,7 @@ def _check_measurements(workload: Sequence[WorkloadRequest], observed: Sequence[
     for timing in observed:
         if timing.id not in known:
             raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
+        # Most often a mix of clocks or units in the log.
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
             raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
     if len(observed) < MIN_REQUESTS or all(not timing.tpot for timing in observed):

@@ -86,6 +86,7 @@ class HostLink:
 
     def begin(self, transfer: HostTransfer, at: float) -> float:
         """Begin a transfer at that time, or when the one before it in its direction has ended. Returns its end."""
+        # PCIe is full duplex: the directions do not slow each other down.
         totals = self.stores if transfer.is_store else self.loads
         size = len(transfer.keys) * self._chunk_bytes
         seconds = self._base_seconds + size / self._bandwidth

@@ -40,6 +40,7 @@ def solve(weighted_rows: Rows, fixed_rows: Rows) -> Vector:
             Rows(features, np.concatenate([weighted_rows.targets * weights, fixed_rows.targets]))
         )
         residuals = weighted_rows.features @ coefficients - weighted_rows.targets
+        # Iteratively reweighted: a request far off (a retry, a pause of the client) pulls less on the fit.
         weights = (1 + (residuals / OUTLIER_RESIDUAL) ** 2) ** -0.25
     return coefficients
 

@@ -131,6 +131,7 @@ class Plan(Struct, frozen=True):
         front: list[PlannedFleet] = []
         least = float("inf")
         for (_, value), index in measured:
+            # Sorted by cost, so a fleet is on the front if its metric is better than that of all cheaper ones.
             if value < least:
                 front.append(self.fleets[index])
                 least = value

@@ -161,6 +161,7 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
         return Prior()
     all_reduce_seconds = 0.0
     if hardware.tensor_parallel > 1 and hardware.link_latency is not None and model.layers is not None:
+        # Two all-reduces a layer: behind the attention and behind the MLP (Megatron-LM's tensor parallelism).
         all_reduce_seconds = 2 * model.layers * hardware.link_latency
     return build_prior(
         all_reduce_seconds=all_reduce_seconds,

@@ -6,7 +6,7 @@ The clock is a driver's: `tick` is called at the times requested by `call_at`. O
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,7 @@ from ...core.engine import (
     TokenOutput,
     TokenRequest,
 )
+from ...core.errors import RequestError
 from ...core.events import FinishReason
 from ...core.metrics import (
     LENGTH_BUCKETS,
@@ -515,3 +516,25 @@ class DataParallelRank:
                 stats.per_output_token.observe(
                     (live.last_token_at - live.first_token_at) / (live.num_output_tokens - 1)
                 )
+
+
+class DataParallelBalancer:
+    """Chooses the requested rank, else the least loaded one, as in vLLM's balancer; ties go round robin."""
+
+    def __init__(self) -> None:
+        self._next_rank = 0
+
+    def choose(self, ranks: Sequence[DataParallelRank], requested: str | None) -> DataParallelRank:
+        """requested: a rank's number as JSON text; None for the least loaded. Raises RequestError."""
+        count = len(ranks)
+        if requested is not None:
+            number = int(requested)
+            if not 0 <= number < count:
+                raise RequestError(
+                    f"x-data-parallel-rank: {number} is not from 0 to {count - 1}.", code="invalid_header"
+                )
+            return ranks[number]
+        # From the rank after the last one, so that ties go round in turn.
+        chosen = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
+        self._next_rank = (chosen.number + 1) % count
+        return chosen

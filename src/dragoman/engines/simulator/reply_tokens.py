@@ -179,6 +179,7 @@ class ConstrainedTokens:
         weights = [
             weight if count_of_kind else 0.0 for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
         ]
+        # Otherwise an open array or string would go on by chance until the limit.
         weights[CLOSING] *= 1 + count / 12
         weights[QUOTE] *= 1 + count / 12
         threshold = self._rng.random() * sum(weights)
@@ -208,6 +209,7 @@ def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRando
     start = rng.randbelow(others) if others else 0
     for rank in range(min(alternatives, vocab_size) - 1):
         share /= 2
+        # A stride through the other ids: all differ from each other and from the token, without a list of those used.
         other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
         top.append((other, math.log(max(share, 1e-30))))
     return TokenLogprob(logprob, 1, tuple(top))

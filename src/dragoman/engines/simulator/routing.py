@@ -126,6 +126,7 @@ class ReplicaRouter:
                     num_blocks = sequence.num_prompt_tokens // cores[replica].scheduler.config.block_size
                     queue = 1.0 - (state.waiting - shortest) / spread if spread else 1.0
                     total = _QUEUE_WEIGHT * queue + _KV_CACHE_WEIGHT * (1.0 - state.kv_usage)
+                    # Ties at random, as llm-d's max-score picker does.
                     return total + _PREFIX_WEIGHT * cached / max(1, num_blocks), self._random.random()
                 case _:
                     return -state.requests, 0.0

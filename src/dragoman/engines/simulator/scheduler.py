@@ -274,6 +274,8 @@ class SimulatedScheduler:
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
+                # A finished prefill's blocks stay until the decode instance has fetched them; those of an aborted one
+                # do not.
                 if not sequence.keeps_blocks or sequence.num_output_tokens < sequence.max_tokens:
                     self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:

@@ -86,6 +86,7 @@ def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 
     while True:
         yield now
         is_constant = np.isinf(burstiness)
+        # Shape times scale is the mean gap, 1 / rate, whatever the burstiness.
         now += 1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
 
 

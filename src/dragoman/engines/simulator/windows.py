@@ -46,6 +46,8 @@ class MeasuredWindows:
             served = [index for index, timing in enumerate(matched) if timing.replica == replica]
             if not served:
                 continue
+            # Work up to a moment is a running sum, so that of any window is a difference of two values, however many
+            # steps it spans.
             work = _CumulativeWork(steps, expert_curve)
             first = work.interpolate([matched[index].first_token_s for index in served])
             begin = work.interpolate([matched[index].arrival_s + frontend_seconds for index in served])
@@ -58,6 +60,7 @@ class MeasuredWindows:
 
     def build_request_rows(self) -> Rows:
         """Build a row per window: its computed work divided by its measured duration. Every target is 1."""
+        # An answer of one token has no time per output token.
         has_decode = self._decode > 0
         features = np.vstack(
             [self._waiting / self._ttft[:, None], self._decoding[has_decode] / self._decode[has_decode, None]]

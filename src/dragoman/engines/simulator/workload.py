@@ -71,6 +71,7 @@ class RequestTable(Sequence[WorkloadRequest]):
         """Build a table from numbers, arrivals, and tokens of prompts and answers."""
         table = cls(prefix, array("q"), array("d"), array("q"), array("q"))
         for number, arrival, inputs, outputs in rows:
+            # Checked here, since rows are built from columns later, without validation.
             if not (abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS):
                 raise WorkloadError(
                     f"request {prefix}{number}: {arrival} s, {inputs} and {outputs} tokens are no request"
@@ -152,6 +153,7 @@ def read_workload(lines: Iterable[str | bytes]) -> list[WorkloadRequest]:
         if not line.strip():
             continue
         try:
+            # By the line, not by the file: traces of both kinds may be concatenated.
             is_mooncake = '"input_length"' in (line if isinstance(line, str) else line.decode())
             requests.append(mooncake.decode(line).to_request(number) if is_mooncake else trace.decode(line))
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -215,6 +217,7 @@ def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequen
     changes: dict[str, Any] = {}
     result: list[WorkloadRequest] = []
     for request in requests:
+        # A think time is a person's and does not shrink with the load.
         changes["arrival_s"] = request.arrival_s / (1 if request.after else factor)
         result.append(msgspec.structs.replace(request, **changes))
     return result

@@ -75,6 +75,8 @@ class Attention:
 
     def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
         self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
+        # Query heads that share a key head are rows of one product; padded, so that the same BLAS kernel computes every
+        # call.
         self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
         sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
         self._score_block = block_sizes.find_block_size(sample[:, 0].T, self._row_multiple)
@@ -90,12 +92,14 @@ class Attention:
     def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
         """Build a span of queries. position: of the first one. table: zero-padded to a whole number of chunks."""
         keys = len(table) * BLOCK_SIZE
+        # In parts, so that scores stay in the processor's cache however long the prompt is.
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
         parts = tuple(self._build_part(begin, end, position) for begin, end in pairwise(bounds))
         return QuerySpan(start=start, stop=start + count, table=table, parts=parts)
 
     def _build_part(self, begin: int, end: int, position: int) -> SpanPart:
+        # Later keys are left out entirely; only the chunks from the first query's on need a mask.
         chunks = -(-(position + end) // CHUNK)
         first = (position + begin) // CHUNK
         keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
@@ -144,6 +148,7 @@ class Attention:
         highest = scores.max(axis=-1, keepdims=True)
         if highest.shape[-3] > 1:
             highest = highest.max(axis=-3, keepdims=True)
+        # The maximum is over all chunks, so the exponentials of every chunk have one scale and can be added.
         scores -= highest
         np.exp(scores, out=scores)
         mixed = _sum_in_order(multiply(scores, values, self._value_block))

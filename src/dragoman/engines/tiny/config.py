@@ -103,6 +103,8 @@ def read_config(path: Path) -> LlamaConfig:
         layers=file.num_hidden_layers,
         heads=file.num_attention_heads,
         kv_heads=file.num_key_value_heads or file.num_attention_heads,
+        # Files without them are of older Llamas, where every head has its own keys and their widths add up to
+        # `hidden_size`.
         head_dim=file.head_dim or file.hidden_size // file.num_attention_heads,
         vocab=file.vocab_size,
         max_positions=file.max_position_embeddings,

@@ -25,6 +25,7 @@ def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32
     table = np.arange(count_chunks(len(ids)) * CHUNK_BLOCKS)
     cache = model.build_cache(len(table))
     total = np.zeros(model.config.hidden, np.float32)
+    # In parts, since the activations of a long text would take many times the memory of its cache.
     for begin in range(0, len(ids), _TOKENS_PER_BATCH):
         end = min(begin + _TOKENS_PER_BATCH, len(ids))
         positions = np.arange(begin, end)

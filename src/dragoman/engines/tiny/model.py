@@ -63,6 +63,7 @@ class Llama:
             head = self._tokens
         else:
             head = tensors.take("lm_head.weight", config.vocab, config.hidden)
+        # The final norm's weights are folded into the head, which saves a pass over the states.
         self._head = Linear((head * self._norm).T, block_sizes)
         self.attention = Attention(config, block_sizes)
         self._rope = Rope(config.rope, config.head_dim)
@@ -112,6 +113,7 @@ class Llama:
     def _attend(self, qkv: Floats, rotations: NDArray[np.complex64], batch: TokenBatch, kv: Floats) -> Floats:
         config = self.config
         rotated = config.query_width + config.kv_width // 2
+        # A rotation of pairs is a complex multiplication, so queries and keys are rotated in one pass, in place.
         pairs = qkv[:, :rotated].reshape(len(qkv), -1, config.head_dim).view(np.complex64)
         pairs *= rotations
         qk = pairs.view(np.float32).reshape(len(qkv), -1)

@@ -120,6 +120,7 @@ def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], Toke
     """Build the batch: single tokens first, grouped by similar length. Returns the chunks' indices in row order."""
     groups: dict[int, list[int]] = {}
     for index, chunk in enumerate(chunks):
+        # Decoding sequences attend in one batched product; grouping them by length limits the padding.
         if chunk.num_tokens == 1:
             groups.setdefault(count_chunks(chunk.end), []).append(index)
     singles: list[SingleQueries] = []

@@ -19,6 +19,7 @@ from msgspec import Struct
 from ...core.errors import RequestError
 from ..batching import Chunk
 from .backend import Network, Tensor, safetensors, torch
+from .recurrent import RecurrentLayers
 
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
@@ -54,10 +55,13 @@ LoraWeights = Mapping[str, LoraPair]
 
 
 class LoraLayers:
-    """The adapted layers of one network. A layer without any adapter has no overhead."""
+    """The adapted layers of one network. A layer without any adapter has no overhead.
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    recurrent: the layers that compute some rows of a step at a time.
+    """
+
+    def __init__(self, network: Network, recurrent: RecurrentLayers) -> None:
+        self._network, self._recurrent = network, recurrent
         self._hooked: set[str] = set()
         self._active: list[tuple[LoraWeights, Tensor]] = []
 
@@ -99,16 +103,19 @@ class LoraLayers:
             self._hooked.add(layer)
 
     def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-        """Add the adapters' output to a layer's. inputs, output: [1, rows, width]. Returns a copy, since the layer may
-        reuse its output.
+        """Add the adapters' output to a layer's. inputs, output: [1, rows, width], or [sequences, tokens, width] of the
+        rows in a call of a recurrent layer. Returns a copy, since the layer may reuse its output.
         """
         del module
         pairs = [(lora[layer], rows) for lora, rows in self._active if layer in lora]
         if not pairs:
             return output
-        output = output.clone()
-        for pair, rows in pairs:
-            output[0].index_add_(0, rows, inputs[0][0, rows] @ pair.down @ pair.up)
+        output = output.clone(memory_format=torch.contiguous_format)
+        flat_inputs, flat_output = inputs[0].flatten(0, -2), output.flatten(0, -2)
+        call_rows = self._recurrent.rows
+        for pair, step_rows in pairs:
+            rows = step_rows if call_rows is None else torch.isin(call_rows, step_rows).nonzero()[:, 0]
+            flat_output.index_add_(0, rows, flat_inputs[rows] @ pair.down @ pair.up)
         return output
 
     def _build_pair(self, directory: Path, layer: str, halves: dict[str, Tensor], scale: float) -> LoraPair:
@@ -120,6 +127,8 @@ class LoraLayers:
         is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
         if not is_in_decoder or not isinstance(module, torch.nn.Linear):
             raise _build_error(directory, f"`{layer}` is not a linear layer of the language model")
+        if self._recurrent.contains(module) and module not in self._recurrent.row_linears:
+            raise _build_error(directory, f"the recurrent layer of `{layer}` does not compute it token by token")
         if halves.keys() != {"A", "B"}:
             raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
         a, b = halves["A"], halves["B"]

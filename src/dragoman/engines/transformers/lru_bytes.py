@@ -29,6 +29,7 @@ class LruBytes(Generic[T]):
             if key in self._items:
                 self._items.move_to_end(key)
                 return self._items[key]
+        # Without the lock: computing an image takes long, and computing one twice does no harm.
         value = compute()
         with self._lock:
             if key not in self._items:

@@ -67,7 +67,8 @@ class TransformersModel:
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
         self._network, self._kernels = network, select_kernels(attention_backend)
         self.own_attention, self.paged_attention = get_attention(network), NAME
-        self.lora, self.long_rope, self.recurrent = LoraLayers(network), LongRope(network), RecurrentLayers(network)
+        self.recurrent, self.long_rope = RecurrentLayers(network), LongRope(network)
+        self.lora = LoraLayers(network, self.recurrent)
         self.vision_runner: TransformersVisionRunner | None = None
         self.bytes_per_slot = 0
         self.samples_on_device = False

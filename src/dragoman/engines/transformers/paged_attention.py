@@ -254,6 +254,7 @@ def _attend_unfused(
     scores = scores.masked_fill(~mask, float("-inf")).float()
     if sinks is not None:
         column = sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        # A sink is a column in the softmax that no value belongs to: it takes weight from the keys, as in gpt-oss.
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
     return weights @ value

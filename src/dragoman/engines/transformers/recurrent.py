@@ -1,8 +1,8 @@
 """Recurrent and convolutional layers: their state beside keys and values, a slot for each running sequence.
 
-The library computes a layer's rows with a cache. Here each row of a step is computed with the state of its own sequence:
-sequences with one new token together, chunks of several tokens one by one. Independent of requests and architectures: a
-layer is recurrent if its code updates such a state in the library's cache.
+The library computes a layer's rows with a cache. Here each row of a step is computed with the state of its own
+sequence: sequences with one new token together, chunks of several tokens one by one. Independent of requests and
+architectures: a layer is recurrent if its code updates such a state in the library's cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from msgspec import Struct
@@ -27,8 +27,8 @@ _CACHE_NAMES = ("cache_params", "past_key_values")
 _KINDS = ("conv_states", "recurrent_states")
 """Attributes of a layer of the library's cache: states by number."""
 
-StateKey: TypeAlias = tuple[int, str, int]
-"""Layer, kind and number of a state."""
+StateKey: TypeAlias = tuple[str, int]
+"""Kind and number of a state of a layer."""
 
 
 class StatePool:
@@ -36,23 +36,25 @@ class StatePool:
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
-        self._states: dict[StateKey, Tensor] = {}
+        self._layers: dict[int, dict[StateKey, Tensor]] = {}
 
     @property
     def bytes_per_slot(self) -> int:
-        return sum(state[0].numel() * state.element_size() for state in self._states.values())
+        states = [state for layer in self._layers.values() for state in layer.values()]
+        return sum(state[0].numel() * state.element_size() for state in states)
 
-    def get_layer(self, index: int) -> list[tuple[StateKey, Tensor]]:
+    def get_layer(self, index: int) -> dict[StateKey, Tensor]:
         """Return the states of a layer, for all slots."""
-        return [(key, state) for key, state in self._states.items() if key[0] == index]
+        return self._layers.get(index, {})
 
-    def write(self, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
+    def write(self, index: int, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
         """Write states of [sequences, ...] to their slots, unless they are in them already."""
-        if key not in self._states:
-            self._states[key] = self._allocate(state)
-        if isinstance(slots, slice) and self._states[key][slots].data_ptr() == state.data_ptr():
+        layer = self._layers.setdefault(index, {})
+        if key not in layer:
+            layer[key] = self._allocate(state)
+        if isinstance(slots, slice) and layer[key][slots].data_ptr() == state.data_ptr():
             return
-        self._states[key][slots] = state
+        layer[key][slots] = state
 
     def _allocate(self, like: Tensor) -> Tensor:
         shape = (self._num_slots, *like.shape[1:])
@@ -79,19 +81,24 @@ class StateGroup(Struct, frozen=True, eq=False):
 
 
 class _ActiveStep(Struct, frozen=True, eq=False):
+    """A step that is computed now. order: where each of its rows is in the rows of all groups, joined."""
+
     groups: list[StateGroup]
+    order: Tensor
     pool: StatePool
 
 
 class _Layer(Struct, frozen=True, eq=False):
     """A recurrent layer of the library.
 
+    linears: the linear layers in it.
     index: in the library's cache.
     parameters: of `forward`.
     cache_name: the parameter for the cache.
     """
 
     forward: Callable[..., Any]
+    linears: tuple[Network, ...]
     index: int
     parameters: list[str]
     cache_name: str
@@ -100,38 +107,80 @@ class _Layer(Struct, frozen=True, eq=False):
 class RecurrentLayers:
     """The recurrent layers of a network. Others are left alone, and so are all of them between steps.
 
-    by_token: compute chunks that continue a sequence token by token, for layers that begin anew with every longer chunk.
+    by_token: compute chunks that continue a sequence token by token, for layers that begin anew with longer chunks.
+    ignores_state: whether `observe` found a layer whose longer chunks do not depend on its state.
+    row_linears: linear layers in them that `observe` found to be called once for all rows of a call.
     """
 
     def __init__(self, network: Network) -> None:
         self._device = network.device
         self._step: _ActiveStep | None = None
-        self._num_states: dict[int, int] = {}
+        self._rows: Tensor | None = None
+        self._layers: list[_Layer] = []
+        self._num_rows: dict[_Layer, list[int]] | None = None
+        self._num_linear_rows: dict[Network, list[int]] = {}
         self.by_token = False
+        self.ignores_state = False
+        self.row_linears: frozenset[Network] = frozenset()
         for module in network.modules():
             cache_name = _find_cache_name(module)
             if cache_name is not None:
-                self._num_states[module.layer_idx] = 1
                 names = list(inspect.signature(module.forward).parameters)
-                module.forward = partial(self._compute, _Layer(module.forward, module.layer_idx, names, cache_name))
-        if self._num_states:
-            layers = library.DynamicCache(config=network.config.get_text_config()).layers
-            for index in self._num_states:
-                self._num_states[index] = layers[index].number_of_states
+                linears = tuple(part for part in module.modules() if isinstance(part, torch.nn.Linear))
+                layer = _Layer(module.forward, linears, module.layer_idx, names, cache_name)
+                self._layers.append(layer)
+                module.forward = partial(self._compute, layer)
+        caches: Any = library.DynamicCache(config=network.config.get_text_config()).layers if self._layers else None
+        self._num_states: dict[int, int] = {layer.index: caches[layer.index].number_of_states for layer in self._layers}
 
     @property
     def has_state(self) -> bool:
-        return bool(self._num_states)
+        return bool(self._layers)
+
+    @property
+    def rows(self) -> Tensor | None:
+        """Rows of the step that the current call of a recurrent layer computes; None outside of one."""
+        return self._rows
+
+    def contains(self, linear: Network) -> bool:
+        """Whether a linear layer is part of a recurrent one."""
+        return any(linear is part for layer in self._layers for part in layer.linears)
+
+    @contextmanager
+    def observe(self) -> Generator[None]:
+        """Set `ignores_state` and `row_linears` from the calls until the end of the block."""
+        self.ignores_state = False
+        num_rows = self._num_rows = {layer: list[int]() for layer in self._layers}
+        self._num_linear_rows = {linear: [] for layer in self._layers for linear in layer.linears}
+        hooks = [linear.register_forward_hook(self._count_rows) for linear in self._num_linear_rows]
+        try:
+            yield
+        finally:
+            self._num_rows = None
+            for hook in hooks:
+                hook.remove()
+        self.row_linears = frozenset(
+            linear
+            for layer in self._layers
+            for linear in layer.linears
+            if self._num_linear_rows[linear] == num_rows[layer]
+        )
+
+    def _count_rows(self, linear: Network, inputs: tuple[Tensor], output: Tensor) -> None:
+        del output
+        if self._rows is not None:
+            self._num_linear_rows[linear].append(inputs[0].shape[:-1].numel())
 
     @contextmanager
     def activate(self, chunks: Sequence[Chunk], pool: StatePool) -> Generator[None]:
         """Compute the layers with the states of a step's chunks until the end of the block."""
         if self.has_state:
-            self._step = _ActiveStep(self._build_groups(chunks), pool)
+            groups = self._build_groups(chunks)
+            self._step = _ActiveStep(groups, torch.cat([group.rows for group in groups]).argsort(), pool)
         try:
             yield
         finally:
-            self._step = None
+            self._step = self._rows = None
 
     def _build_groups(self, chunks: Sequence[Chunk]) -> list[StateGroup]:
         """Group the rows. Sequences with one new token form one group, in the order of their slots."""
@@ -172,26 +221,46 @@ class RecurrentLayers:
             return layer.forward(*args, **options)
         given = {**dict(zip(layer.parameters, args, strict=False)), **options}
         # The step is an argument of attention, and masks are for padded batches.
-        kept = {name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"}
+        arguments = {name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"}
         num_rows = given["hidden_states"].shape[1]
         parts: list[Any] = []
         for group in step.groups:
-            inputs = {name: _take_rows(value, group, num_rows) for name, value in kept.items()}
+            inputs = {name: _take_rows(value, group, num_rows) for name, value in arguments.items()}
+            is_chunk = group.continues and len(group.rows) > group.num_sequences
+            without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
+            if self._num_rows is not None:
+                self._num_rows[layer].append(len(group.rows))
             states = self._load(layer.index, group, step.pool)
-            inputs[layer.cache_name] = library.Cache(layers=[None] * layer.index + [states])
-            parts.append(layer.forward(**inputs))
+            self._rows = group.rows
+            parts.append(_call(layer, inputs, states))
+            self._rows = None
+            self.ignores_state |= any(_is_equal(part, parts[-1]) for part in without_state)
             _store(states, layer.index, group, step.pool)
-        order = torch.cat([group.rows for group in step.groups]).argsort()
         if isinstance(parts[0], tuple):
-            return tuple(_join(column, order) for column in zip(*parts, strict=True))
-        return _join(parts, order)
+            return tuple(_join(column, step.order) for column in zip(*parts, strict=True))
+        return _join(parts, step.order)
+
+    def _compute_without_state(
+        self, layer: _Layer, inputs: dict[str, Any], group: StateGroup, pool: StatePool
+    ) -> list[Any]:
+        """Compute a chunk with other values in the states of each kind, while the layer is observed."""
+        results: list[Any] = []
+        for kind in _KINDS if self._num_rows is not None else ():
+            states = self._load(layer.index, group, pool)
+            for name in _KINDS:
+                known = {number: state for number, state in getattr(states, name).items() if state is not None}
+                copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in known.items()}
+                getattr(states, name).update(copies)
+                if name == kind and copies:
+                    results.append(states)
+        return [_call(layer, inputs, states) for states in results]
 
     def _load(self, index: int, group: StateGroup, pool: StatePool) -> Any:  # noqa: ANN401 - untyped
         """Build a layer of the library's cache. States of consecutive slots are views of the pool, which the library
         updates in place."""
         layer = _CACHES.LinearAttentionLayer(self._num_states[index])
         if group.continues:
-            for (_, kind, number), state in pool.get_layer(index):
+            for (kind, number), state in pool.get_layer(index).items():
                 getattr(layer, kind)[number] = state[group.slots]
                 getattr(layer, f"is_{kind}_initialized")[number] = True
                 layer.has_previous_state[number] = True
@@ -200,12 +269,25 @@ class RecurrentLayers:
         return layer
 
 
+def _call(layer: _Layer, inputs: dict[str, Any], states: Any) -> Any:  # noqa: ANN401 - untyped
+    """Call a layer of the library with a cache of these states."""
+    caches = library.Cache(layers=[None] * layer.index + [states])
+    return layer.forward(**{**inputs, layer.cache_name: caches})
+
+
+def _is_equal(first: Any, second: Any) -> bool:  # noqa: ANN401 - tensors or tuples of them
+    """Whether two results of a layer are equal to the last bit."""
+    if isinstance(first, tuple):
+        return all(map(torch.equal, cast("tuple[Tensor, ...]", first), second))
+    return torch.equal(first, second)
+
+
 def _store(layer: Any, index: int, group: StateGroup, pool: StatePool) -> None:  # noqa: ANN401 - untyped
     """Store the states of a layer of the library's cache."""
     for kind in _KINDS:
         for number, state in getattr(layer, kind).items():
             if state is not None:
-                pool.write((index, kind, number), group.slots, state)
+                pool.write(index, (kind, number), group.slots, state)
 
 
 def _join(parts: Sequence[Tensor], order: Tensor) -> Tensor:
@@ -223,13 +305,14 @@ def _take_rows(value: Any, group: StateGroup, num_rows: int) -> Any:  # noqa: AN
 
 def _find_cache_name(module: Network) -> str | None:
     """Find under which name a recurrent layer takes the library's cache; None for other modules."""
+    kind = cast("type[Any]", type(module))
     functions = [
         inspect.unwrap(function)
-        for kind in type(module).__mro__
-        for function in vars(kind).values()
+        for base in inspect.getmro(kind)
+        for function in vars(base).values()
         if inspect.isfunction(function)
     ]
     if not any(_UPDATES.intersection(function.__code__.co_names) for function in functions):
         return None
-    parameters = inspect.signature(type(module).forward).parameters
+    parameters = inspect.signature(kind.forward).parameters
     return next((name for name in _CACHE_NAMES if name in parameters and "hidden_states" in parameters), None)

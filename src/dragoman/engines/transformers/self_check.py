@@ -93,7 +93,8 @@ def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundari
     sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
     count = -(-len(request.prompt) // BLOCK_SIZE)
     sequence.blocks = list(range(1, count + 1))
-    runner = model.build_runner(count + 1)
+    sequence.state_slot = 0 if model.has_state else None
+    runner = model.build_runner(count + 1, num_state_slots=1 if model.has_state else 0)
     rows = [
         runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
     ]

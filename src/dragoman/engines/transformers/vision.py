@@ -33,7 +33,7 @@ _TEXT_INPUTS = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"}
 )
 _CACHE_BYTES = 128 << 20
-_GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl"})
+_GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"})
 """Model types whose processors need torchvision for videos, which are not supported; for images they only count
 patches."""
 _IMAGE_ERRORS = (

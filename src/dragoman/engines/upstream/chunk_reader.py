@@ -126,6 +126,7 @@ class ChunkReader:
         is invalid."""
         if chunk.error is not None:
             error = build_stream_error(chunk.error)
+            # Once the answer has begun the status has been sent, and the request can no longer be at fault.
             raise error if isinstance(error, EngineError) or not self.has_started else EngineError(error.message)
         if chunk.usage is not None:
             self._usage = chunk.usage

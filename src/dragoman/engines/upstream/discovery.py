@@ -83,6 +83,7 @@ def discover(
         kind = kind or find_kind(chosen.owned_by or "")
         limit = chosen.max_model_len
         if limit is None and chosen.meta is not None:
+            # llama.cpp's list has no max_model_len, only what the model was trained for.
             limit = chosen.meta.n_ctx_train
         if tasks is None and chosen.dragoman is not None and chosen.dragoman.capabilities:
             capabilities = chosen.dragoman.capabilities
@@ -96,6 +97,7 @@ def discover(
 def _discover_tei(
     upstream: Upstream, model: str | None, tasks: ModelTasks | None, http: httpx2.Client
 ) -> DiscoveredModel:
+    # TEI's own routes lie beside its OpenAI-compatible ones.
     url = f"{upstream.url.removesuffix('/v1')}/info"
     info = _fetch(url, _TeiInfo, "describe a model as Text Embeddings Inference does", http)
     by_type = {"embedding": EncodingTask.EMBEDDINGS, "reranker": EncodingTask.SCORING}

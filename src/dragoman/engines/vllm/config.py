@@ -34,6 +34,7 @@ class VllmFeatures(Struct, frozen=True):
     def build_capabilities(self) -> Capabilities:
         features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
         parameters = {*SamplingOptions.__struct_fields__, *GenerationLimits.__struct_fields__, "vllm_xargs"}
+        # vLLM compiles and runs grammars in its own process, where the end of an answer cannot be replaced.
         parameters.remove("close_at_limit")
         if self.eos_id is not None:
             features |= CONSTRAINT_FEATURES

@@ -115,6 +115,7 @@ def _count_finished(stats: EngineStats, finished: FinishedStats) -> None:
     stats.per_output_token.observe(finished.mean_time_per_output_token)
     stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
     stats.request_generation_tokens.observe(finished.num_generation_tokens)
+    # Every choice is a request of its own for vLLM here.
     stats.request_choices.observe(1)
     if finished.max_tokens_param:
         stats.request_max_tokens.observe(finished.max_tokens_param)

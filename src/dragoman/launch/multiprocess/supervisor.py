@@ -58,6 +58,8 @@ FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 """Seconds until a worker that has died while it started is replaced; the delay doubles each time."""
 MAX_FIRST_FAILURES = 3
 """Deaths of the first worker before it has served, after which the server gives up."""
+ENGINE_STOP_TIME = 60.0
+"""Seconds that the engine process has to stop when no worker needs it any more."""
 STOP_MARGIN = 10.0
 """Seconds beyond the configured ones that workers have to shut down before they are killed."""
 REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
@@ -574,6 +576,8 @@ class Supervisor:
         engine = self._workers[ENGINE_NUMBER]
         if not self._is_engine_stopped:
             self._is_engine_stopped = True
+            # It may have KV blocks to write to disk.
+            self._kill_at = time.monotonic() + ENGINE_STOP_TIME
             engine.channel.send(Stop())
 
     def _begin_reload(self) -> None:

@@ -141,6 +141,7 @@ class ServerPort:
             transport = connection.transport
             if transport.get_extra_info("sockname")[1] != self.port:
                 continue
+            # Not the connection over which the command came: its answer would be lost.
             if policy == "finish" or transport.get_extra_info("peername")[:2] == admin_client:
                 connection.shutdown()
             else:

@@ -53,6 +53,7 @@ def _require_object(value: Json) -> dict[str, Json]:
 def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
     """Parse a call; None where the tool is not declared."""
     item = _require_object(value)
+    # Both {"function": {"name": …}} and {"name": …}: the templates of transformers' chat format allow both.
     function = _require_object(item.get("function", item))
     name = function.get("name")
     if not isinstance(name, str):

@@ -141,6 +141,7 @@ def _quote_keys(text: str) -> str:
             parts.append(text[pos:end])
         else:
             word = match.group()
+            # Only after `{` or `,`: a word before a colon elsewhere belongs to a value.
             is_key = text[end : end + 1] == ":" and text[pos : match.start()].rstrip()[-1:] in ("{", ",")
             parts.append(text[pos : match.start()] + (f'"{word}"' if is_key else word))
         pos = end

@@ -132,6 +132,8 @@ class RegionParser(CallParser):
         length = match.end - match.start
         text = self._buffer.peek(length)
         unread = len(self._buffer) - length
+        # Spelled in plain tokens, so the model writes about the delimiter: it is text, and the search goes on behind
+        # its first character.
         if not self._buffer.is_marker(text, unread):
             self._feed_region(match.start + 1)
             self._search_from(match.start + 1)
@@ -179,6 +181,7 @@ class RegionParser(CallParser):
             case KeyedCallLayout(name, arguments):
                 self._call = JsonCallReader(self._tools, (name,), arguments)
                 self._in_call = True
+            # The opening delimiter names the function, so the call starts before its arguments.
             case NamedByDelimiterLayout(capture) if captures.get(capture) in self._tools:
                 name = captures[capture]
                 self._call = ArgumentsReader(name, self._tools[name])

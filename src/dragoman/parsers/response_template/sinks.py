@@ -119,6 +119,7 @@ class TextSink(DiscardSink):
         stripped, whitespace = text, ""
         if self._strip:
             text = text if self._has_begun else text.lstrip()
+            # White space is held back until more text follows, since at the region's end it is stripped.
             stripped = text.rstrip()
             whitespace = text[len(stripped) :]
         if not stripped:
@@ -178,6 +179,7 @@ class BufferedCallSink(DiscardSink):
         body = "".join([*self._prompt_chunks, *self._chunks])
         try:
             calls = parse_calls(self._field, body, captures, self._tools)
+        # No call that can be read: better shown to the user than lost.
         except ValueError:
             self._emit_as_text(closing)
             return

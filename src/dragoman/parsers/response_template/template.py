@@ -177,6 +177,7 @@ def read_template(spec: bytes | str) -> ResponseTemplate:
         raise ValueError("response_template: start_anchor or start_anchor_pattern is missing")
     fields = tuple(_build_field(name, field) for name, field in raw.fields.items())
     implicit = [field.name for field in fields if field.open is None]
+    # Such a field is the text outside all regions, which can only be one.
     if len(implicit) > 1:
         raise ValueError(f"response_template: only one field may have no 'open', these have none: {implicit}")
     return ResponseTemplate(fields, anchor)
@@ -205,6 +206,7 @@ def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
     transform = _read_transform(location, spec, opening, closing)
     if kind is FieldKind.CALLS and opening is None:
         raise ValueError(f"{location}: 'open' or 'open_pattern' is missing")
+    # Text and reasoning stream, and a transform can only be applied to a whole region.
     if kind is not FieldKind.CALLS and not (isinstance(content, TextContent) and transform is None):
         raise ValueError(f"{location} must be plain text: content 'text' without a transform")
     call_layout = _infer_call_layout(
@@ -235,6 +237,7 @@ def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str 
     if pattern is None:
         return None
     node = _compile_pattern(location, lambda: parse_pattern(pattern))
+    # It would match everywhere, without the text ever going on.
     if can_be_empty(node):
         raise ValueError(f"{location}: the pattern {pattern!r} can match the empty string, which is not supported")
     return Delimiter(node)

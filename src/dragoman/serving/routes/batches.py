@@ -84,6 +84,7 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
         output_expires_after=batch_request.output_expires_after,
     )
     body = msgspec.json.encode(batch)
+    # Unclaimed: any process that serves this store may run it, and another one takes over if that dies.
     await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
     new_batches.set()
     warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)

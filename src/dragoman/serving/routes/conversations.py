@@ -79,6 +79,7 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
     try:
         await _require_store(http).commit(*_build_appends(key, rows))
     except CommitConflict as error:
+        # Deleted since it was loaded above.
         if error.found_state is None:
             raise build_no_such_conversation_error(key.id) from None
         raise Conflict("An item of the same id is in this conversation already.", param="items") from None
@@ -94,6 +95,7 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
         if cursor is None:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
+    # One more than is shown, which tells whether there is a next page.
     entries = await store.entries(
         key, ITEMS_SERIES, after=position, limit=paging.limit + 1, descending=paging.descending
     )

@@ -48,6 +48,7 @@ def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | 
     for slot in models.slots:
         if slot.is_starting:
             return ModelFault(slot.name, f"the model is {slot.status}")
+        # An engine may look healthy and still compute nothing, for example with its device hung.
         if slot.stalled_for > progress_timeout:
             running = 0 if slot.model is None else slot.model.progress.running
             return ModelFault(

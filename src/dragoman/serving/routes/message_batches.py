@@ -80,6 +80,7 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
     )
     key, body = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id), msgspec.json.encode(batch)
     items = tuple(Item(request.params, request.custom_id) for request in requests)
+    # Unclaimed: any process of the server that has room takes it, also after this one has ended.
     put = Put(key, now, body, "in_progress", run=UNCLAIMED_RUN, expires=now + _RETENTION)
     await store.commit(put, Append(key, REQUESTS, items))
     new_batches.set()

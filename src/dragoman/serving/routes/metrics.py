@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -20,6 +21,7 @@ from prometheus_client.metrics_core import (
     Metric,
     SummaryMetricFamily,
 )
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
 
 from ... import __version__
@@ -203,6 +205,7 @@ class EngineCollector(Collector):
             )
         for name, text, read_histogram in _HISTOGRAMS:
             observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
+            # Without any model the families are listed all the same, so that a dashboard can be built before.
             if observed or not cores:
                 yield _build_histogram(f"vllm:{name}", text, observed)
         yield _build_successes(cores)
@@ -415,6 +418,10 @@ def build_metrics_handler(
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
+        if isinstance(encode, partial) and "escaping" in encode.keywords:
+            # All names are valid as they are. The escaping that Prometheus 2 gets by default would turn the colon of
+            # `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
+            encode = partial(encode, escaping=ALLOWUTF8)
         complete = registry
         if exchange is not None:
             # Without its supervisor a worker shuts down; until then it shows its own metrics.

@@ -107,6 +107,7 @@ async def _report_states(models: Models, downloads: ModelDownloads | None, http:
             async for _ in changes:
                 for slot in models.slots:
                     status = _render_status(slot)
+                    # The watch also yields on every interval, for the progress of downloads.
                     if last.get(slot.name) != status:
                         last[slot.name] = status
                         yield status

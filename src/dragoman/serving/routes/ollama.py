@@ -184,6 +184,7 @@ async def _embed(
     model = await timer.load_model(http.service.models, name)
     with model.keep_loaded():
         apply_keep_alive(http, slot, call.keep_alive)
+        # Ollama's clients load a model by a request without input.
         if not call.texts.inputs:
             return call, warnings, None
         work = embed(model, call.texts, call.dimensions, call.normalize)

@@ -49,6 +49,7 @@ class WeightUploads:
 
     def start(self, model: str) -> None:
         """Start an update, discarding one that a trainer did not finish."""
+        # A trainer that was restarted begins again, and its former pieces must not be mixed with the new ones.
         self._open[model] = []
 
     def is_open(self, model: str) -> bool:
@@ -82,6 +83,7 @@ class WeightUploads:
         """
         if model not in self._open:
             raise Conflict("No weight update is in progress.")
+        # Ended in any case: after an error the trainer starts the update again from the beginning.
         match self._open.pop(model):
             case []:
                 raise RequestError("No weights were sent since the update started.", param="weights")

@@ -15,6 +15,7 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     LogError."""
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
+    # Tools' own formats first: their files are JSON too, and would pass for tables.
     for reader in (recording, vllm_bench, guidellm, genai_perf, aiperf):
         if reader.matches_format(data):
             return reader.read(data)

@@ -62,5 +62,6 @@ class StreamTimings:
             except msgspec.MsgspecError as error:
                 raise LogError(f"{self._format}: no chunk of a chat or a completion: {error}") from None
             self.usage = chunk.usage or self.usage
+            # The first chunk often has only the role, and the last one only usage: neither is a token's time.
             if any(choice.has_token for choice in chunk.choices):
                 self.token_times.append(at)

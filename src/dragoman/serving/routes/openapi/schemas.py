@@ -116,6 +116,7 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
                 if known is None:
                     found[struct.__name__] = info
                     pending += [field.type for field in info.fields]
+                # Names are the keys of `components`: two structs of one name would overwrite each other.
                 elif known.cls is not struct:
                     raise ValueError(f"{struct} and {known.cls} have one name")
             case inspect.Metadata(type=inner):
@@ -191,6 +192,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
     properties: dict[str, Json] = {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
     required = list(properties)
     writes_defaults = not is_sent and not info.cls.__struct_config__.omit_defaults
+    # A field that may be UNSET is left out by the encoder, so it is never required.
     unset = {field.encode_name for field in msgspec.structs.fields(info.cls) if "UnsetType" in repr(field.type)}
     for field in info.fields:
         properties[field.encode_name] = _build(field.type)
