@@ -193,14 +193,14 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     logits.masked_fill_(logits < limit, -torch.inf)
     most = max(top_ks)
     if most < vocab or any(sampling.top_p < 1 for sampling in samplings):
-        logits.masked_fill_(~_find_kept(logits, top_k, most, fractions[:2]), -torch.inf)
+        logits.masked_fill_(~_find_top_tokens(logits, top_k, most, fractions[:2]), -torch.inf)
     weights = _weigh(logits, vocab)
     sums = weights.cumsum(dim=1)
     target = _multiply(sums[:, -1:], fractions[2], fractions[3])
     return torch.searchsorted(sums, target.contiguous(), right=True)[:, 0]
 
 
-def _find_kept(logits: Tensor, top_k: Tensor, most: int, share: Sequence[Tensor]) -> Tensor:
+def _find_top_tokens(logits: Tensor, top_k: Tensor, most: int, share: Sequence[Tensor]) -> Tensor:
     """Find the tokens that top_k and then top_p keep: those better than a limit, and some equal to it, of lowest id.
 
     most: the largest top_k. share: top_p, by `_split_fraction`.
