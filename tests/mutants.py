@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "OpenAI's logprobs list thought, marks and end token (as vLLM's do)",
         "dialects/chat/writer.py",
-        "        if self._is_vllm:\n            listed = [",
+        "        if self._lists_all_tokens:\n            listed = [",
         "        if True:\n            listed = [",
         ("tests/dialects/test_traps.py",),
     ),
@@ -935,7 +935,7 @@ MUTANTS = (
     Mutant(
         "a connection that an upstream closed while it was idle fails the next request",
         "engines/upstream/engine.py",
-        "if index is None and isinstance(last_error, _ConnectionLost):",
+        "if index is None and isinstance(last_error, ConnectionClosed):",
         "if index is None and not last_error:",
         (f"{UPSTREAM}/test_engine.py",),
     ),

@@ -27,7 +27,7 @@ class Loader:
             raise RequestError(f"The adapter in {path!r} cannot be read.", param="lora_path")
         self.loaded.append(path)
 
-    def unload_adapter(self, name: str) -> None: ...
+    async def unload_adapter(self, name: str) -> None: ...
 
 
 def client(loader: Loader, lora_dir: Path | None) -> httpx2.AsyncClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -84,6 +85,8 @@ async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no
         told = (await http.get("/server_info?config_format=json", headers=headers)).json()
         assert told["vllm_config"]["weight_transfer_config"] is None
         assert told["vllm_config"]["model_config"]["max_model_len"] > 1000
+        # Before temperature: TRL's trainer reads this.
+        assert told["vllm_config"]["model_config"]["logprobs_mode"] == "raw_logprobs"
         assert isinstance((await http.get("/server_info", headers=headers)).json()["vllm_config"], str)
         assert (await http.get("/server_info?config_format=xml", headers=headers)).status_code == 400
 
@@ -115,6 +118,28 @@ async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncCli
     }
     refused = await http.post("/inference/v1/generate", json={"token_ids": [10**6]})
     assert refused.status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_ids_that_are_asked_for_pair_with_the_logprobs_to_the_end_of_the_text(
+    http: httpx2.AsyncClient, path: str
+):
+    rendered = (await post(http, "/tokenize", messages=CHAT))["tokens"]
+    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "temperature": 0, "return_token_ids": True}
+    asked |= {"prompt": rendered, "logprobs": 0} if path == "/v1/completions" else {"messages": CHAT, "logprobs": True}
+    [whole] = (await post(http, path, **asked))["choices"]
+    streamed = await http.post(path, json={**asked, "stream": True})
+    chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+    parts = [choice for chunk in chunks for choice in chunk["choices"]]
+
+    def list_scores(choice: Any) -> list[Any]:
+        logprobs: dict[str, list[Any]] = choice["logprobs"] or {}
+        return logprobs.get("token_logprobs") or logprobs.get("content") or []
+
+    assert whole["finish_reason"] == "stop"
+    assert len(list_scores(whole)) == len(whole["token_ids"])
+    assert [score for part in parts for score in list_scores(part)] == list_scores(whole)
+    assert [id for part in parts for id in part.get("token_ids") or ()] == whole["token_ids"]
 
 
 async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.AsyncClient):

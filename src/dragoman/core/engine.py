@@ -417,7 +417,7 @@ class AdapterLoader(Protocol):
         """
         ...
 
-    def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """Unload an adapter. Running requests that use it are not affected. Unknown names are ignored."""
         ...
 

@@ -41,7 +41,7 @@ SHARED_HONOURED = (
     ("guided_grammar", "as structured_outputs.grammar"),
     ("prompt_logprobs", "not with stream; -1 is refused"),
     ("logprob_token_ids", "with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
-    ("return_token_ids", "in both profiles"),
+    ("return_token_ids", "in both profiles; logprobs then list every token"),
     ("return_tokens_as_token_ids", ""),
     ("return_weight_versions", "null if the engine does not report weight versions"),
     ("skip_special_tokens", ""),

@@ -54,9 +54,9 @@ class _ModelAdapters:
     async def load(self, name: str, path: str) -> None:
         await self.adapters.load(Adapter(name, path), replace=True)
 
-    def unload(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         if name in self.adapters:
-            self.adapters.unload(name)
+            await self.adapters.unload(name)
 
 
 def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, HostedModel]:

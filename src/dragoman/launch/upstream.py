@@ -15,11 +15,14 @@ from ..engines.upstream import (
     ModelTasks,
     Upstream,
     UpstreamConfig,
+    UpstreamControl,
     UpstreamDefaults,
     UpstreamEngine,
     discover,
 )
+from ..http_client import ClientTimeouts
 from ..parsers import registry
+from ..pipeline.adapters import Adapter, Adapters
 from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
 from ..serving.clock import Clock
 from ..settings import Settings
@@ -57,15 +60,22 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     )
     engine = UpstreamEngine(config)
     name, aliases = resolve_served_names(settings, discovered.model)
+    control = adapters = None
+    if discovered.kind.has_admin_routes and discovered.tasks.generates:
+        control = UpstreamControl(upstreams, ClientTimeouts(read=settings.upstream_timeout))
+        loaded = tuple(Adapter(adapter, adapter) for adapter in discovered.adapters)
+        adapters = Adapters(loaded, control, is_remote=True)
     return ServedModel(
         name,
-        EventBackend(engine) if discovered.tasks.generates else TextEncoderBackend(engine),
+        EventBackend(engine, cache=control) if discovered.tasks.generates else TextEncoderBackend(engine),
         settings.max_model_len or discovered.max_model_len or UNKNOWN_LENGTH,
         int(clock.now()),
         aliases,
         root=discovered.model,
         reasoning=reasoning,
         tools=tools,
+        control=control,
+        adapters=adapters,
     )
 
 

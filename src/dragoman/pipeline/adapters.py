@@ -29,16 +29,19 @@ class Adapters:
 
     adapters: those that the engine has at startup.
     loader: the engine, where it must load the weights; None where it only needs the names.
+    is_remote: paths are on another machine, which checks them.
     """
 
-    def __init__(self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None) -> None:
-        self._loader = loader
+    def __init__(
+        self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None, *, is_remote: bool = False
+    ) -> None:
+        self._loader, self._is_remote = loader, is_remote
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     @property
     def reads_files(self) -> bool:
-        """Whether an adapter's path is opened."""
-        return self._loader is not None
+        """Whether an adapter's path is opened on this machine."""
+        return self._loader is not None and not self._is_remote
 
     def __iter__(self) -> Iterator[Adapter]:
         return iter(tuple(self._adapters.values()))
@@ -66,11 +69,11 @@ class Adapters:
         """Take over what an engine in another process has: another front end may have changed it."""
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
-    def unload(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         if self._adapters.pop(name, None) is None:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
         if self._loader:
-            self._loader.unload_adapter(name)
+            await self._loader.unload_adapter(name)
 
 
 def read_adapter(text: str) -> Adapter:

@@ -221,12 +221,12 @@ class Models:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
         await base.adapters.load(adapter, replace=replace)
 
-    def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """Unload an adapter. Raises NotFound."""
         self.find_loaded(name)
         for model in self:
             if model.adapters is not None and name in model.adapters:
-                model.adapters.unload(name)
+                await model.adapters.unload(name)
                 return
         raise RequestError(f"`{name}` is not an adapter.", param="lora_name")
 

@@ -63,10 +63,12 @@ class EventBackend:
     """An engine of events, which takes requests unrendered.
 
     tokenizer: where the engine provides one.
+    cache: the engine's prefix cache, where it can be reset.
     """
 
     engine: Engine
     tokenizer: Tokenizer | None = None
+    cache: PrefixCache | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -407,7 +407,7 @@ class Registry:
             raise RequestError("There is no such adapter.", param="lora_path")
         self.entries[name] = path
 
-    def unload(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         self.entries.pop(name, None)
 
 
@@ -426,7 +426,7 @@ async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Spli
         # The state comes before the end of a later call.
         await get_client(models[1]).control.resume()
         assert list(second) == list(first) == [Adapter("first", "a"), Adapter("other", "b")]
-        second.unload("first")
+        await second.unload("first")
         assert "first" not in second
         await until(lambda: "first" not in first)
         assert list(registry.entries) == ["other"]

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from dragoman.core.errors import EngineError, EngineTimeout, Overloaded, RequestError
+from dragoman.core.errors import ContextTooLong, EngineError, EngineTimeout, Overloaded, RequestError
 from dragoman.engines.upstream.errors import build_stream_error, parse_error
 from dragoman.engines.upstream.wire import WireError
 
@@ -48,3 +48,15 @@ def test_what_is_the_requests_fault_is_told_in_the_upstreams_words() -> None:
     error = parse_error(400, body("`temperature` must be at most 2.", param="temperature"), None)
     assert type(error) is RequestError
     assert (error.message, error.param) == ("`temperature` must be at most 2.", "temperature")
+
+
+def test_characters_are_not_counted_as_tokens_and_a_param_that_no_request_has_is_not_passed_on() -> None:
+    message = (
+        "This model's maximum context length is 24 tokens. However, your prompt contains 800 characters (more than 168 "
+        "characters, which is the upper bound for 24 input tokens). Please reduce the length of the input prompt."
+    )
+    body = json.dumps({"error": {"message": message, "param": "input_text", "code": 400}}).encode()
+    error = parse_error(400, body, None)
+    assert isinstance(error, RequestError)
+    assert not isinstance(error, ContextTooLong)
+    assert (error.message, error.param, error.code) == (message, None, "context_length_exceeded")

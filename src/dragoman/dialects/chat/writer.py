@@ -110,6 +110,7 @@ class ChatWriter(ChunkWriter):
         "_has_delta",
         "_is_plain",
         "_is_vllm",
+        "_lists_all_tokens",
         "_options",
         "_wants_prompt",
         "_wants_tokens",
@@ -119,6 +120,8 @@ class ChatWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
+        # A client that asks for ids pairs them with the logprobs: an RL trainer, which learns the end of the text too.
+        self._lists_all_tokens = self._is_vllm or options.token_ids
         self._wants_prompt = options.token_ids or options.prompt_text
         self._wants_tokens = options.token_ids or options.logprobs is not None
         # Decided once: a plain stream has no state of a choice, so a token needs no lookup of one.
@@ -264,11 +267,11 @@ class ChatWriter(ChunkWriter):
             self._get_state(choice).pending_tokens.extend(tokens)
 
     def _score(self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False) -> None:
-        """Collect the tokens that `logprobs` lists: all of them in vLLM's profile, else those of the content."""
+        """Collect the tokens that `logprobs` lists: all in vLLM's profile and beside ids, else those of the content."""
         if self._options.logprobs is None:
             return
         state = self._get_state(choice)
-        if self._is_vllm:
+        if self._lists_all_tokens:
             state.scored.extend((refusal, token) for token in tokens)
         else:
             state.score(text, tokens, refusal=refusal)
@@ -299,7 +302,7 @@ class ChatWriter(ChunkWriter):
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:
         """See `_score`."""
         # vLLM lists every token, those of reasoning and calls too; OpenAI lists those of the content alone.
-        if self._is_vllm:
+        if self._lists_all_tokens:
             listed = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
             return [*listed, *((False, token) for token in choice.trailing_tokens)]
         return [

@@ -41,7 +41,7 @@ class AdapterRegistry:
         """Load an adapter synchronously, on the calling thread."""
         self._adapters[name] = LoadedAdapter(next(self._numbers), self._read(Path(path)))
 
-    def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """As `core.engine.AdapterLoader`."""
         self._adapters.pop(name, None)
 

@@ -122,7 +122,6 @@ class EngineClient:
         self._state: EngineState | None = None
         self._connected = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.StreamWriter] = set()
         """The connections of control calls that have no answer yet."""
         self.control = EngineClientControl(self)
@@ -152,7 +151,7 @@ class EngineClient:
         task, self._connecting, self._connection = self._connecting, None, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, *self._background, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
         self._connected.clear()
         sequences, self._sequences = self._sequences, {}
         for id, sequence in sequences.items():
@@ -203,13 +202,8 @@ class EngineClient:
         """As AdapterLoader.load_adapter."""
         await self.call(LoadAdapterCall(name, path), None)
 
-    def unload_adapter(self, name: str) -> None:
-        """As AdapterLoader.unload_adapter. The engine does so soon."""
-        task = asyncio.get_running_loop().create_task(self._unload_adapter(name))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
+        """As AdapterLoader.unload_adapter."""
         try:
             await self.call(UnloadAdapterCall(name), None)
         except EngineError as error:

@@ -88,7 +88,7 @@ class HostedAdapters(Protocol):
         """Load an adapter, replacing one of that name. Raises RequestError."""
         ...
 
-    def unload(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         """Unload an adapter. Unknown names are ignored."""
         ...
 
@@ -377,7 +377,7 @@ async def _run_call(hosted: HostedEngine, call: EngineCall) -> object:
         case LoadAdapterCall(name, path):
             await _require(hosted.adapters).load(name, path)
         case UnloadAdapterCall(name):
-            _require(hosted.adapters).unload(name)
+            await _require(hosted.adapters).unload(name)
         case EmbeddingCall(request):
             return await _require(hosted.embedder).embed(request)
     return None

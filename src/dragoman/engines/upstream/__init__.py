@@ -1,5 +1,6 @@
 """An engine over any OpenAI-compatible server; all dialects of this server work over it."""
 
+from .control import UpstreamControl
 from .discovery import DiscoveredModel, ModelTasks, discover
 from .encode import UpstreamDefaults
 from .engine import UpstreamConfig, UpstreamEngine
@@ -13,6 +14,7 @@ __all__ = [
     "ServerKind",
     "Upstream",
     "UpstreamConfig",
+    "UpstreamControl",
     "UpstreamDefaults",
     "UpstreamEngine",
     "discover",

@@ -179,8 +179,8 @@ class ChunkReader:
             ids = prompt
         if top is None:
             return PromptTokens(0, text, tuple(Token(id, "") for id in ids))
-        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), [])
-        return PromptTokens(0, text, read_prompt_tokens(ids, rows, top))
+        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None)
+        return PromptTokens(0, text, read_prompt_tokens(ids, rows or [], top))
 
     def _count_written(self) -> int | None:
         details = self._usage.prompt_tokens_details

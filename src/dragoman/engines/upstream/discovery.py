@@ -25,12 +25,17 @@ class ModelTasks(Struct, frozen=True):
 
 
 class DiscoveredModel(Struct, frozen=True):
-    """A model of an upstream. max_model_len: tokens; None if the upstream does not report it."""
+    """A model of an upstream.
+
+    max_model_len: tokens; None if the upstream does not report it.
+    adapters: names of the adapters (LoRA) that it has loaded.
+    """
 
     model: str
     kind: ServerKind
     max_model_len: int | None
     tasks: ModelTasks = ModelTasks()
+    adapters: tuple[str, ...] = ()
 
 
 class _Meta(Struct):
@@ -44,6 +49,7 @@ class _Details(Struct):
 class _Model(Struct):
     id: str
     owned_by: str | None = None
+    parent: str | None = None
     max_model_len: int | None = None
     meta: _Meta | None = None
     dragoman: _Details | None = None
@@ -91,7 +97,8 @@ def discover(
             tasks = ModelTasks("generation" in capabilities or not encoding, encoding)
         elif tasks is None:
             tasks = _try_tasks(upstream, chosen.id, kind, http)
-    return DiscoveredModel(chosen.id, kind, limit, tasks)
+    adapters = tuple(candidate.id for candidate in models if candidate.parent == chosen.id)
+    return DiscoveredModel(chosen.id, kind, limit, tasks, adapters)
 
 
 def _discover_tei(

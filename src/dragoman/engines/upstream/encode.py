@@ -56,7 +56,10 @@ def encode_request(
     _check_supported(request, kind)
     # vLLM has no logprobs of a prompt in streams.
     is_streamed = request.prompt_logprobs is None
-    body = {"model": model, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
+    # An adapter is a model of its own there.
+    lora = request.extras.lora
+    name = model if lora is None else msgspec.json.decode(lora, type=str)
+    body = {"model": name, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
         path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
     else:
@@ -129,7 +132,7 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
     yield from _encode_sampling(_merge_sampling(request.sampling, defaults.sampling), kind)
     yield from _encode_limits(request.limits, kind)
     for name, value in request.extras.list_items():
-        if name in kind.parameters:
+        if name in kind.parameters and name != "lora":
             yield name, _to_raw(value)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority

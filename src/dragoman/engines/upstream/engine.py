@@ -17,19 +17,16 @@ from msgspec import Struct
 
 from ...core.embeddings import Embeddings, EncodingTask, RelevanceScores, TextEmbedRequest, TextPairs
 from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
-from ...core.errors import EngineError, EngineTimeout, Overloaded, RateLimited, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, RateLimited, RequestError, Unsupported
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
 from ...http_client import (
-    ClientClosed,
     ClientTimeouts,
     ConnectFailed,
-    ConnectionLost,
     HttpClient,
     HttpClientError,
     HttpResponse,
-    ResponseTimeout,
 )
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
@@ -47,7 +44,7 @@ from .encoding import (
     encode_embed_request,
     encode_score_requests,
 )
-from .errors import parse_error
+from .errors import MAX_ERROR_BODY, ConnectionClosed, build_lost_error, build_transport_error, parse_error
 from .event_stream import EventStream, decode_chunk
 from .pool import Upstream, UpstreamPool, build_prefix
 from .server_kinds import ServerKind
@@ -60,12 +57,7 @@ log = logging.getLogger(__name__)
 
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
-MAX_ERROR_BODY = 64 * 1024
 _WARNINGS_HEADER = "x-dragoman-warnings"
-
-
-class _ConnectionLost(Overloaded):
-    """The connection was lost before a response, as happens to keepalive connections that the server closed."""
 
 
 class UpstreamConfig(Struct, frozen=True):
@@ -278,7 +270,7 @@ class UpstreamEngine:
             yield response
         except HttpClientError as error:
             self._record_failure(index, error)
-            raise _build_error(error) from None
+            raise build_lost_error(error) from None
         finally:
             self._pool.running[index] -= 1
             response.close()
@@ -290,7 +282,7 @@ class UpstreamEngine:
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
             index = self._pool.choose(prefix, tried)
-            if index is None and isinstance(last_error, _ConnectionLost):
+            if index is None and isinstance(last_error, ConnectionClosed):
                 index = self._pool.choose(prefix)
             if index is None:
                 break
@@ -325,7 +317,7 @@ class UpstreamEngine:
             self._pool.running[index] -= 1
             if isinstance(error, HttpClientError):
                 self._record_failure(index, error)
-                raise _build_connection_error(error) from None
+                raise build_transport_error(error) from None
             raise
         self._pool.running[index] -= 1
         # Client errors are passed to the client.
@@ -374,26 +366,3 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise EngineError(f"The upstream's answer has more than {max_bytes} bytes.")
     return body
-
-
-def _build_error(error: HttpClientError) -> EngineError:
-    match error:
-        case ResponseTimeout():
-            return EngineTimeout("The upstream timed out.")
-        case ClientClosed():
-            return EngineError("The engine was stopped.")
-        case ConnectionLost():
-            return EngineError("The connection to the upstream was lost.")
-        case _:
-            return EngineError("The upstream sent an invalid response.")
-
-
-def _build_connection_error(error: HttpClientError) -> EngineError:
-    """Build the error of a request without a response: it can be retried, unless a part of a response came."""
-    match error:
-        case ConnectFailed():
-            return Overloaded("The upstream cannot be reached.")
-        case ConnectionLost():
-            return _ConnectionLost("The upstream closed the connection.")
-        case _:
-            return _build_error(error)

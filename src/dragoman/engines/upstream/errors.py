@@ -22,11 +22,20 @@ from ...core.errors import (
     RequestError,
     UnsupportedMediaType,
 )
+from ...http_client import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClientError,
+    ResponseTimeout,
+)
 from .wire import UpstreamErrorBody, WireError
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 2_000
+MAX_ERROR_BODY = 64 * 1024
+"""Bytes that are read of an error response."""
 
 _ERROR_TYPES: dict[int, type[DragomanError]] = {
     404: NotFound,
@@ -47,6 +56,34 @@ _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
+
+
+class ConnectionClosed(Overloaded):
+    """The connection was lost before a response, as happens to keepalive connections that the server closed."""
+
+
+def build_transport_error(error: HttpClientError) -> EngineError:
+    """Build the error of a request without a response: it can be retried, unless a part of a response came."""
+    match error:
+        case ConnectFailed():
+            return Overloaded("The upstream cannot be reached.")
+        case ConnectionLost():
+            return ConnectionClosed("The upstream closed the connection.")
+        case _:
+            return build_lost_error(error)
+
+
+def build_lost_error(error: HttpClientError) -> EngineError:
+    """Build the error of a response that broke off."""
+    match error:
+        case ResponseTimeout():
+            return EngineTimeout("The upstream timed out.")
+        case ClientClosed():
+            return EngineError("The engine was stopped.")
+        case ConnectionLost():
+            return EngineError("The connection to the upstream was lost.")
+        case _:
+            return EngineError("The upstream sent an invalid response.")
 
 
 def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:

@@ -29,6 +29,7 @@ class ServerKind(Struct, frozen=True):
     has_one_task: serves one model, which either generates, embeds or scores.
     has_encoding_options: `/score`, and vLLM's options of embeddings.
     has_tei_rerank: `/rerank` in the form of Text Embeddings Inference.
+    has_admin_routes: vLLM's routes that pause, put to sleep, reset the prefix cache, and load adapters.
     reports_warnings: lists in a response what it ignores of the request, if it is asked to.
     parameter_names: its names for parameters that differ.
     max_logprobs: maximum of top_logprobs.
@@ -48,6 +49,7 @@ class ServerKind(Struct, frozen=True):
     has_one_task: bool = False
     has_encoding_options: bool = False
     has_tei_rerank: bool = False
+    has_admin_routes: bool = False
     reports_warnings: bool = False
     parameter_names: Mapping[str, str] = MappingProxyType({})
     max_logprobs: int = 20
@@ -86,13 +88,14 @@ _VLLM_FEATURES = _OPENAI_FEATURES | {
     Feature.GRAMMAR,
     Feature.TOKEN_IDS,
     Feature.PROMPT_LOGPROBS,
+    Feature.LORA,
 }
 _VLLM = (
     _OPENAI
     | _TEMPLATE
     | frozenset(SamplingOptions.__struct_fields__)
     | frozenset(GenerationLimits.__struct_fields__)
-    | (frozenset(Extras.__struct_fields__) - {"lora"})
+    | frozenset(Extras.__struct_fields__)
     | {"priority", "cache_salt", "skip_special_tokens", "documents", "continue_final_message"}
 )
 _LOCAL = _OPENAI | _TEMPLATE | {"top_k", "min_p", "repetition_penalty"}
@@ -120,6 +123,7 @@ _ALL = (
         returns_token_ids=True,
         has_one_task=True,
         has_encoding_options=True,
+        has_admin_routes=True,
         has_structured_outputs=True,
     ),
     ServerKind(
@@ -130,6 +134,7 @@ _ALL = (
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,
         has_encoding_options=True,
+        has_admin_routes=True,
         has_developer_role=True,
         has_openai_tools=True,
         has_structured_outputs=True,

@@ -235,6 +235,6 @@ class VllmEngine:
         """Add an adapter to load at startup."""
         self._adapters.register(name, self._adapters.create(name, path))
 
-    def unload_adapter(self, name: str) -> None:
+    async def unload_adapter(self, name: str) -> None:
         """As AdapterLoader.unload_adapter."""
         self._adapters.remove(name)

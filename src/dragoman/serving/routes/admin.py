@@ -214,7 +214,7 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
 
 async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, AdapterUnload)
-    http.service.models.unload_adapter(request.lora_name)
+    await http.service.models.unload_adapter(request.lora_name)
     return _render_text(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ... import __version__
 from ...core.errors import RequestError
 from ...dialects.generate import read_generate
-from ...pipeline.models import ServedModel, TokenBackend
+from ...pipeline.models import EventBackend, ServedModel, TokenBackend
 from ..auth import Access
 from ..endpoint import HttpRequest, JsonResponse, Route
 from ..envelopes import OPENAI
@@ -58,6 +58,7 @@ class VllmModelInfo(Struct, frozen=True):
     served_model_name: tuple[str, ...]
     max_model_len: int
     features: tuple[str, ...]
+    logprobs_mode: str = "raw_logprobs"
 
 
 class VllmParallel(Struct, frozen=True):
@@ -123,6 +124,7 @@ async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
 
 async def reset_caches(http: HttpRequest) -> bool:
     """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
-    caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
+    backends = [model.backend for model in http.service.models]
+    caches = [backend.cache for backend in backends if isinstance(backend, TokenBackend | EventBackend)]
     # A list, not a generator: every cache is reset even if one fails.
     return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])
