@@ -1653,6 +1653,13 @@ MUTANTS = (
         ("tests/serving/test_weights.py", "tests/serving/test_adapters.py"),
     ),
     Mutant(
+        "a bad word is sampled where masks are packed for a device",
+        "engines/batching/sampling.py",
+        "        np.bitwise_and.at(packed, forbidden >> 3, ~(1 << (forbidden & 7)).astype(np.uint8))\n",
+        "",
+        ("tests/engines/batching/test_sampler.py",),
+    ),
+    Mutant(
         "an answer names only the weights that it began with",
         "engines/batching/stepper.py",
         "                if sequence.version != self.version:\n",

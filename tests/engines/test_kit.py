@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -36,15 +37,15 @@ def embedded() -> Models:
     return build_models(Settings(max_model_len=4096, max_num_seqs=32), SystemClock())
 
 
-def for_torch() -> Settings:
+def for_torch(sampling_device: Literal["auto", "model"] = "auto") -> Settings:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
     model = f"transformers:{tiny.find_bundled_model()}"
-    return Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu")
+    return Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu", sampling_device=sampling_device)
 
 
-def in_torch() -> Models:
-    return build_models(for_torch(), SystemClock())
+def in_torch(sampling_device: Literal["auto", "model"] = "auto") -> Models:
+    return build_models(for_torch(sampling_device), SystemClock())
 
 
 def in_mlx() -> Models:
@@ -151,6 +152,7 @@ SUBJECTS = [
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
+    pytest.param(lambda: started(in_torch("model")), id="transformers sampling on its device", marks=pytest.mark.torch),
     pytest.param(lambda: started(in_mlx()), id="mlx", marks=pytest.mark.mlx),
     pytest.param(in_llamacpp, id="llamacpp", marks=pytest.mark.llamacpp),
     pytest.param(upstream, id="upstream"),

@@ -44,6 +44,7 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
         settings.quantization,
         settings.attention_backend,
         settings.threads,
+        settings.sampling_device,
     )
     files = build_block_files(settings, directory, "transformers")
     loaded = transformers.load(directory, build_engine_limits(settings), options, files)

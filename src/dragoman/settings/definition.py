@@ -123,6 +123,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "fails if the kernel does not support the model or the device.",
         ),
     ] = "auto"
+    sampling_device: Annotated[
+        Literal["auto", "host", "model"],
+        Option(
+            "Model",
+            "Where tokens of transformers models are sampled: on the `host`, or on the device of the `model`; `auto` "
+            "uses the model's device if that is an accelerator.",
+        ),
+    ] = "auto"
     trust_remote_code: Annotated[
         bool, Option("Model", "Allow transformers to run Python code from the model directory.")
     ] = False

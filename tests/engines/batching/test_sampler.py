@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching.sampler import NO_TOKEN, sample
+from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, sample
 from dragoman.engines.batching.sampling import SamplingState
 
 VOCAB = 24
@@ -170,6 +170,38 @@ def test_a_mask_may_be_longer_or_shorter_than_the_vocabulary() -> None:
     assert sample(rows(logits), [greedy], [b"\xff" * 40]) == [VOCAB - 1]
     assert sample(rows(logits), [greedy], [b"\x03"]) == [1]
     assert sample(rows(logits), [greedy], [b"\x01\x01"]) == [8]
+
+
+@given(SAMPLINGS, OUTPUTS, st.one_of(st.none(), st.binary(max_size=5)), st.sampled_from([0, 9]), st.integers(12, VOCAB))
+def test_packed_masks_are_those_that_are_applied(
+    sampling: Sampling, output: Ids, mask: bytes | None, min_tokens: int, vocab: int
+) -> None:
+    if sampling.allowed_token_ids is not None:
+        sampling = replace(sampling, allowed_token_ids=(0, 6, 9, vocab - 1))
+    request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=replace(sampling, logit_bias=()))
+    stops = frozenset({0, 5, vocab - 1, 99})
+    made = SamplingState(replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5))
+    for token in output:
+        made.observe(token)
+    row = np.zeros(vocab, np.float32)
+    made.apply_masks(row, mask)
+    packed = made.pack_masks(mask, vocab)
+    allowed = np.ones(vocab, np.uint8) if packed is None else np.unpackbits(packed, count=vocab, bitorder="little")
+    assert np.array_equal(allowed.astype(bool), np.isfinite(row))
+
+
+def test_logprobs_may_be_those_of_another_token_and_none_have_none() -> None:
+    logits = rows([float(id) for id in range(VOCAB)], [0.0] * VOCAB, [math.nan] * VOCAB)
+    scored = [state(Sampling(temperature=0), logprobs=count) for count in (1, None, 2)]
+    sampled = NumpySampledRows(logits, scored, [None] * 3)
+    assert sampled.tokens == [VOCAB - 1, 0, NO_TOKEN]
+    own, other = (sampled.compute_logprobs(tokens) for tokens in (sampled.tokens, [3, 4, NO_TOKEN]))
+    assert (own[1:], other[1:]) == ([None, None], [None, None])
+    assert own[0] is not None
+    assert other[0] is not None
+    assert (own[0].rank, other[0].rank) == (1, VOCAB - 3)
+    assert own[0].top == other[0].top == ((VOCAB - 1, own[0].logprob),)
+    assert [sampled.is_finite(row) for row in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

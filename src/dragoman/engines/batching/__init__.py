@@ -10,8 +10,10 @@ from .capabilities import build_capabilities
 from .engine import BatchingEngine, EngineConfig, build_rng, check_request
 from .image_placement import place_images
 from .limits import EngineLimits
-from .model import Model, Runner, StepStates, VisionRunner
+from .model import Model, Runner, SampledRows, StepStates, VisionRunner
 from .offload import BlockFiles, compute_fingerprint
+from .sampler import NumpySampledRows
+from .sampling import SamplingState
 from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
@@ -23,7 +25,10 @@ __all__ = [
     "EngineConfig",
     "EngineLimits",
     "Model",
+    "NumpySampledRows",
     "Runner",
+    "SampledRows",
+    "SamplingState",
     "SchedulerConfig",
     "StepStates",
     "VisionRunner",

@@ -8,11 +8,34 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.engine import TokenLogprob
 from ...core.vision import PromptImage
 from ..arrays.weights import Tensors
+from .sampling import SamplingState
 from .scheduler import Chunk
 
 Floats = NDArray[np.float32]
+
+
+class SampledRows(Protocol):
+    """The tokens of a step's sequences, sampled from one row of logits each.
+
+    tokens: NO_TOKEN where none is possible.
+    """
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+
+    def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
+        """Compute the logprobs that each request asks for, None without any or for NO_TOKEN.
+
+        tokens: those sampled, or others that replace them.
+        """
+        ...
+
+    def is_finite(self, row: int) -> bool:
+        """Whether all logits of a row are finite, before masks and penalties."""
+        ...
 
 
 class StepStates(Protocol):
@@ -20,6 +43,16 @@ class StepStates(Protocol):
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
         """Compute [n, vocab] logits after the last token of each chunk, given by index in the step. A fresh array."""
+        ...
+
+    def sample(
+        self, indices: Sequence[int], states: Sequence[SamplingState], masks: Sequence[bytes | None]
+    ) -> SampledRows:
+        """Sample the token after the last token of each chunk, given by index in the step.
+
+        states: of the chunks' sequences. masks: as `Matcher.mask` returns them.
+        A row's result does not depend on the other rows.
+        """
         ...
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:

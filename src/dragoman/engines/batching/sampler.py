@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.engine import TokenLogprob
+from .logprobs import build_logprob, log_softmax
 from .sampling import SamplingState
 
 Floats = NDArray[np.float32]
@@ -27,6 +29,27 @@ _SMALL = 2048
 """Candidates that are sorted at once."""
 _WORTHWHILE = 0.9
 """A set of candidates is reduced again as long as this leaves a smaller share of it."""
+
+
+class NumpySampledRows:
+    """As `model.SampledRows`: sampled here from [n, vocab] logits, which are not modified."""
+
+    def __init__(self, logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
+        self._logits, self._states = logits, states
+        self.tokens = sample(logits, states, masks)
+
+    def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
+        requests = [state.request for state in self._states]
+        rows = [row for row, token in enumerate(tokens) if token != NO_TOKEN and requests[row].logprobs is not None]
+        scores: list[TokenLogprob | None] = [None] * len(tokens)
+        if rows:
+            for row, logprobs in zip(rows, log_softmax(self._logits[rows]), strict=True):
+                request = requests[row]
+                scores[row] = build_logprob(logprobs, tokens[row], request.logprobs or 0, request.logprob_ids)
+        return scores
+
+    def is_finite(self, row: int) -> bool:
+        return bool(np.isfinite(self._logits[row]).all())
 
 
 def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> list[int]:

@@ -5,9 +5,7 @@ Independent of event loops, threads and clocks, so that tests run whole conversa
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from ...core.control import INITIAL_WEIGHT_VERSION
 from ...core.engine import (
@@ -17,21 +15,18 @@ from ...core.engine import (
     Rejected,
     Sampled,
     Scheduled,
-    TokenLogprob,
     TokenOutput,
     WeightVersionSet,
 )
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool, StateSlots
 from .logprobs import build_logprob, log_softmax
-from .model import Model, Runner, StepStates
+from .model import Model, Runner, SampledRows, StepStates
 from .offload import BlockFiles
 from .safe_matcher import is_allowed
-from .sampler import NO_TOKEN, sample
+from .sampler import NO_TOKEN
 from .scheduler import Chunk, Scheduler, SchedulerConfig
 from .sequence import Sequence
-
-Floats = NDArray[np.float32]
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""
@@ -90,7 +85,7 @@ class Stepper:
             outputs += self._compute_prompt_logprobs(chunk, states, index)
         indices = [index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
         if indices:
-            outputs += self._sample([chunks[index].sequence for index in indices], states.compute_last_logits(indices))
+            outputs += self._sample([chunks[index].sequence for index in indices], states, indices)
         return outputs
 
     @property
@@ -147,24 +142,26 @@ class Stepper:
         sequence.prompt_logprobs = None
         return [SequenceOutput(sequence.key, PromptLogprobs(sequence.request.id, tuple(scores)))]
 
-    def _sample(self, sequences: list[Sequence], logits: Floats) -> list[SequenceOutput]:
+    def _sample(self, sequences: list[Sequence], states: StepStates, indices: list[int]) -> list[SequenceOutput]:
+        """Sample a token for each sequence. indices: of their chunks in the step."""
         masks = [sequence.matcher.mask() if sequence.matcher else None for sequence in sequences]
-        tokens = sample(logits, [sequence.sampling for sequence in sequences], masks)
-        for index, sequence in enumerate(sequences):
+        rows = states.sample(indices, [sequence.sampling for sequence in sequences], masks)
+        tokens = list(rows.tokens)
+        for row, sequence in enumerate(sequences):
             if sequence.reasoning_budget:
-                tokens[index] = _apply_reasoning_budget(sequence, masks[index], tokens[index])
-            if sequence.matcher and tokens[index] != NO_TOKEN:
-                tokens[index] = sequence.matcher.replace(tokens[index])
-        scores = _compute_logprobs(sequences, logits, tokens)
+                tokens[row] = _apply_reasoning_budget(sequence, masks[row], tokens[row])
+            if sequence.matcher and tokens[row] != NO_TOKEN:
+                tokens[row] = sequence.matcher.replace(tokens[row])
+        scores = rows.compute_logprobs(tokens)
         outputs: list[SequenceOutput] = []
         ended: list[Sequence] = []
-        for sequence, token, value, row in zip(sequences, tokens, scores, logits, strict=True):
+        for row, (sequence, token, value) in enumerate(zip(sequences, tokens, scores, strict=True)):
             if token != NO_TOKEN:
                 if sequence.version != self.version:
                     sequence.version = self.version
                     outputs.append(SequenceOutput(sequence.key, WeightVersionSet(sequence.request.id, self.version)))
                 outputs.append(SequenceOutput(sequence.key, Sampled(sequence.request.id, token, value)))
-            end = _end_without_token(sequence, row) if token == NO_TOKEN else sequence.append(token)
+            end = _end_without_token(sequence, rows, row) if token == NO_TOKEN else sequence.append(token)
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
@@ -186,21 +183,10 @@ def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) 
     return token
 
 
-def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[int]) -> list[TokenLogprob | None]:
-    indices = [index for index, sequence in enumerate(sequences) if sequence.request.logprobs is not None]
-    scores: list[TokenLogprob | None] = [None] * len(sequences)
-    if indices:
-        for index, row in zip(indices, log_softmax(logits[indices]), strict=True):
-            if tokens[index] != NO_TOKEN:
-                request = sequences[index].request
-                scores[index] = build_logprob(row, tokens[index], request.logprobs or 0, request.logprob_ids)
-    return scores
-
-
-def _end_without_token(sequence: Sequence, row: Floats) -> Ended | Failed | Rejected:
+def _end_without_token(sequence: Sequence, rows: SampledRows, row: int) -> Ended | Failed | Rejected:
     """End a sequence without a possible token: the masks allow none, or the logits are broken."""
     if sequence.matcher and sequence.matcher.is_broken:
         return sequence.build_grammar_failure()
-    if not np.isfinite(row).all():
+    if not rows.is_finite(row):
         return Failed(sequence.request.id, "The model returned invalid probabilities.")
     return Ended(sequence.request.id, FinishReason.STOP)

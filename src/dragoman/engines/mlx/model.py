@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import EngineError
 from ..arrays.weights import Tensors
-from ..batching import BLOCK_SIZE, Chunk
+from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SamplingState
 from .backend import Array, Network, load_model, mx, tree_flatten
 from .paged_cache import ChunkGroup, PagedCache
 
@@ -144,6 +144,11 @@ class MlxStates:
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
         return _to_numpy(self.last_rows[mx.array(list(indices))])
+
+    def sample(
+        self, indices: Sequence[int], states: Sequence[SamplingState], masks: Sequence[bytes | None]
+    ) -> NumpySampledRows:
+        return NumpySampledRows(self.compute_last_logits(indices), states, masks)
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
         count = self._chunks[index].num_tokens

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.weights import Tensors
-from ..batching import BLOCK_SIZE, Chunk
+from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SamplingState
 from .attention import CHUNK_BLOCKS, SingleQueries, count_chunks
 from .model import Llama, TokenBatch
 
@@ -105,6 +105,11 @@ class LlamaStates:
         return self._model.compute_logits(
             self._rows[[self._starts[index] + self._lengths[index] - 1 for index in indices]]
         )
+
+    def sample(
+        self, indices: Sequence[int], states: Sequence[SamplingState], masks: Sequence[bytes | None]
+    ) -> NumpySampledRows:
+        return NumpySampledRows(self.compute_last_logits(indices), states, masks)
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
         start = self._starts[index]

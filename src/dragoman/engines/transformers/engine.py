@@ -16,6 +16,7 @@ from ..batching.limits import DEFAULT_MAX_NUM_SEQS
 from ..batching.verify import build_trial_prompts, check_paging
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch
+from .device_sampler import can_sample_on_device
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
 from .paged_attention import MASKED_NAME, NAME, register, set_attention
 from .position_limits import reduce_limits
@@ -63,6 +64,7 @@ def load(
         raise EngineError(
             f"{directory} has state beside keys and values, which --kv-offloading-dir does not store: omit the option"
         )
+    model.samples_on_device = can_sample_on_device(options.sampling_device, network.device)
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
     config = _build_config(directory, limits, model, bytes_per_token, _find_kv_bytes(network))
     adapters = AdapterRegistry(model.lora.read)

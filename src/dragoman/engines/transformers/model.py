@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ...core.errors import EngineError, Unsupported
 from ..arrays.weights import Tensors
-from ..batching import BLOCK_SIZE, Chunk
+from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SampledRows, SamplingState
 from .backend import Network, Tensor, library, torch
+from .device_sampler import DeviceSampledRows
 from .long_rope import LongRope
 from .lora import LoraLayers
 from .paged_attention import MASKED_NAME, NAME, KernelContext, KvPool, PagedStep, get_attention, select_kernels
@@ -41,6 +42,7 @@ class TransformersOptions(Struct, frozen=True):
     quantization: quantize weights while loading, see `quantization`.
     attention_backend: see `paged_attention.select_kernels`.
     threads: of a CPU; None is all cores that the process may use.
+    sampling_device: `host`, `model` (its device), or `auto`: the model's device if that is an accelerator.
     """
 
     dtype: str = "auto"
@@ -49,6 +51,7 @@ class TransformersOptions(Struct, frozen=True):
     quantization: str | None = None
     attention_backend: str = "auto"
     threads: int | None = None
+    sampling_device: str = "auto"
 
 
 class TransformersModel:
@@ -58,6 +61,7 @@ class TransformersModel:
     paged_attention: the one that replaces it, NAME or MASKED_NAME.
     vision_runner: set once the vision self-check has passed.
     bytes_per_slot: state of a running sequence beside keys and values; known once the trial has passed.
+    samples_on_device: whether runners that are built from now on sample where the logits are, or on the host.
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
@@ -67,6 +71,7 @@ class TransformersModel:
         self.lora = LoraLayers(network, self.recurrent)
         self.vision_runner: TransformersVisionRunner | None = None
         self.bytes_per_slot = 0
+        self.samples_on_device = False
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
         self._max_positions = _find_max_positions(config, unlimited=self.recurrent.has_state)
@@ -118,7 +123,15 @@ class TransformersModel:
     def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> TransformersRunner:
         pool, states = KvPool(num_blocks, self._network.device), StatePool(num_state_slots)
         rows = RowOptions(self.lora, self.long_rope, self.recurrent)
-        return TransformersRunner(self._network, pool, states, self._kernels, rows, self.vision_runner)
+        return TransformersRunner(
+            self._network,
+            pool,
+            states,
+            self._kernels,
+            rows,
+            self.vision_runner,
+            samples_on_device=self.samples_on_device,
+        )
 
 
 class RowOptions(Struct, frozen=True, eq=False):
@@ -140,9 +153,12 @@ class TransformersRunner:
         kernels: KernelContext,
         options: RowOptions,
         vision_runner: TransformersVisionRunner | None = None,
+        *,
+        samples_on_device: bool = False,
     ) -> None:
         self._network, self.pool, self.states, self._kernels = network, pool, states, kernels
         self._options, self._vision_runner = options, vision_runner
+        self._samples_on_device = samples_on_device
 
     def close(self) -> None:
         self.pool, self.states = KvPool(0, self._network.device), StatePool(0)
@@ -164,7 +180,8 @@ class TransformersRunner:
                     step=step,
                 ).logits[0]
         starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
-        return LogitRows(logits, {row: index for index, row in enumerate(rows)}, starts)
+        row_index = {row: index for index, row in enumerate(rows)}
+        return LogitRows(logits, row_index, starts, samples_on_device=self._samples_on_device)
 
     def save(self, block: int) -> bytes:
         return self.pool.save(block)
@@ -191,19 +208,37 @@ class TransformersRunner:
 class LogitRows:
     """As `batching.StepStates`, for the needed rows only. starts: of each chunk's rows, and the end of the last."""
 
-    def __init__(self, logits: Tensor, row_index: dict[int, int], starts: list[int]) -> None:
+    def __init__(
+        self, logits: Tensor, row_index: dict[int, int], starts: list[int], *, samples_on_device: bool
+    ) -> None:
         self._logits, self._row_index, self._starts = logits, row_index, starts
+        self._samples_on_device = samples_on_device
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
-        return self._read_rows([self._starts[index + 1] - 1 for index in indices])
+        return _copy_to_host(self._select_last(indices))
+
+    def sample(
+        self, indices: Sequence[int], states: Sequence[SamplingState], masks: Sequence[bytes | None]
+    ) -> SampledRows:
+        if self._samples_on_device:
+            return DeviceSampledRows(self._select_last(indices), states, masks)
+        return NumpySampledRows(self.compute_last_logits(indices), states, masks)
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
         start = self._starts[index]
-        return self._read_rows(range(start + begin, start + end))
+        return _copy_to_host(self._select(range(start + begin, start + end)))
 
-    def _read_rows(self, rows: Sequence[int]) -> Floats:
-        selected = self._logits[[self._row_index[row] for row in rows]]
-        return selected.float().cpu().numpy().copy()
+    def _select_last(self, indices: Sequence[int]) -> Tensor:
+        return self._select([self._starts[index + 1] - 1 for index in indices])
+
+    def _select(self, rows: Sequence[int]) -> Tensor:
+        """[rows, vocab]; the step's own tensor if these are all of its rows."""
+        selected = [self._row_index[row] for row in rows]
+        return self._logits if selected == list(range(len(self._logits))) else self._logits[selected]
+
+
+def _copy_to_host(logits: Tensor) -> Floats:
+    return logits.float().cpu().numpy().copy()
 
 
 def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
