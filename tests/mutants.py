@@ -1817,7 +1817,7 @@ MUTANTS = (
     Mutant(
         "a Prometheus gets other names than those of the dashboard",
         "serving/routes/metrics.py",
-        "            encode = partial(encode, escaping=ALLOWUTF8)",
+        '            options["escaping"] = ALLOWUTF8',
         "            pass",
         ("tests/serving/test_metrics.py",),
     ),

@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -418,15 +417,16 @@ def build_metrics_handler(
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
-        if isinstance(encode, partial) and "escaping" in encode.keywords:
+        options: dict[str, object] = {}
+        if "escaping" in getattr(encode, "keywords", ()):
             # All names are valid as they are. The escaping that Prometheus 2 gets by default would turn the colon of
             # `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
-            encode = partial(encode, escaping=ALLOWUTF8)
+            options["escaping"] = ALLOWUTF8
         complete = registry
         if exchange is not None:
             # Without its supervisor a worker shuts down; until then it shows its own metrics.
             with suppress(ConnectionError):
                 complete = build_registry(await exchange.merge())
-        return JsonResponse(encode(complete), content_type=(b"content-type", content_type.encode()))
+        return JsonResponse(encode(complete, **options), content_type=(b"content-type", content_type.encode()))
 
     return handle
