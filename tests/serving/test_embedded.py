@@ -188,9 +188,17 @@ async def test_reasoning_is_apart_from_content(client: httpx2.AsyncClient) -> No
 @pytest.mark.asyncio(loop_scope="module")
 async def test_logprobs_are_those_of_the_content(client: httpx2.AsyncClient) -> None:
     """As at OpenAI: neither reasoning, markers nor the end token have an entry."""
-    for name in ("logprobs", "reasoning", "ids"):
+    for name in ("logprobs", "reasoning"):
         choice = (await whole(client, **CASES[name]))["choices"][0]
         assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_logprobs_beside_token_ids_are_those_of_all_tokens(client: httpx2.AsyncClient) -> None:
+    """As in vLLM: trainers read both and pair them."""
+    choice = (await whole(client, **CASES["ids"]))["choices"][0]
+    assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
+    assert choice["logprobs"]["content"][-1]["token"] == "<|im_end|>"
 
 
 @pytest.mark.asyncio(loop_scope="module")
