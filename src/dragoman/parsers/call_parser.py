@@ -307,7 +307,7 @@ class CallParser(TextParser):
             self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        # The model's own id is kept: some templates repeat it in the next prompt, and must find the one that was
+        # An id of the model's own stays: some templates repeat it in the next prompt, and must find the one that was
         # sampled.
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)

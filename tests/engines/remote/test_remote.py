@@ -26,16 +26,15 @@ from dragoman.core.engine import (
 )
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from dragoman.core.events import FinishReason, PromptTokens, Started
+from dragoman.core.frames import FrameBuffer, read_frame
 from dragoman.core.request import GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
 from dragoman.core.vision import PromptImage
 from dragoman.engines.base import BaseTokenEngine
 from dragoman.engines.remote import EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (
-    LENGTH_BYTES,
     AddRequest,
     AttachFrontEnd,
     EngineState,
-    FrameBuffer,
     OutputBatch,
     SentError,
     decode_engine_message,
@@ -478,8 +477,7 @@ async def _read(reader: asyncio.StreamReader, count: int) -> list[object]:
     """Read so many messages of a front end."""
     found: list[object] = []
     for _ in range(count):
-        size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-        found.append(decode_front_end_message(await reader.readexactly(size)))
+        found.append(decode_front_end_message(await read_frame(reader)))
     return found
 
 
@@ -494,8 +492,7 @@ async def test_a_step_is_one_frame(running: Split) -> None:
     frames: list[OutputBatch] = []
     n_ended = 0
     while n_ended < 8:
-        size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-        message = decode_engine_message(await reader.readexactly(size))
+        message = decode_engine_message(await read_frame(reader))
         if isinstance(message, OutputBatch):
             frames.append(message)
             n_ended += sum(isinstance(output, Ended) for output in message.outputs)

@@ -28,8 +28,8 @@ from ...core.engine import (
     TokenRequest,
 )
 from ...core.errors import EngineError, Overloaded, Unsupported
+from ...core.frames import FrameBuffer, read_frame
 from .messages import (
-    LENGTH_BYTES,
     AbortAllCall,
     AbortRequest,
     AddRequest,
@@ -39,7 +39,6 @@ from .messages import (
     EngineCall,
     EngineDescription,
     EngineState,
-    FrameBuffer,
     LoadAdapterCall,
     OutputBatch,
     PauseCall,
@@ -229,8 +228,7 @@ class EngineClient:
                     raise ConnectionResetError("the engine process has ended")
                 writer.write(encode_frame(call))
                 await writer.drain()
-                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-                message = decode_engine_message(await reader.readexactly(size))
+                message = decode_engine_message(await read_frame(reader))
             finally:
                 self._calls.discard(writer)
                 writer.close()

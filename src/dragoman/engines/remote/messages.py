@@ -1,13 +1,11 @@
-"""The messages between an engine process and its front ends, and their frames.
+"""The messages between an engine process and its front ends, in MessagePack and in frames of `core.frames`.
 
-A frame is the length of its message as eight bytes, little-endian (an upload of weights can exceed 4 GB), and the
-message in MessagePack. A front end has one connection for its sequences. Each control call has a connection of its own,
-so that weights of gigabytes delay no token.
+A front end has one connection for its sequences. Each control call has a connection of its own, so that weights of
+gigabytes delay no token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from numbers import Integral, Real
 
 import msgspec
@@ -37,9 +35,8 @@ from ...core.errors import (
     RequestError,
     Unsupported,
 )
+from ...core.frames import build_frame
 from ...core.request import Sampling
-
-LENGTH_BYTES = 8
 
 
 class EngineDescription(Struct, frozen=True):
@@ -246,31 +243,4 @@ decode_engine_message = msgspec.msgpack.Decoder(EngineMessage).decode
 
 
 def encode_frame(message: FrontEndMessage | EngineMessage) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
-
-
-class FrameBuffer:
-    """Splits received bytes into messages."""
-
-    __slots__ = ("_received",)
-
-    def __init__(self) -> None:
-        self._received = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that are complete now. To be exhausted before the next call."""
-        received = self._received
-        received += data
-        start = 0
-        while len(received) - start >= LENGTH_BYTES:
-            begin = start + LENGTH_BYTES
-            end = begin + int.from_bytes(received[start:begin], "little")
-            if len(received) < end:
-                break
-            with memoryview(received) as view:
-                frame = bytes(view[begin:end])
-            yield frame
-            start = end
-        if start:
-            del received[:start]
+    return build_frame(_encode(message))

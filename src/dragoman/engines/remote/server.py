@@ -32,6 +32,7 @@ from ...core.engine import (
     TokenRequest,
 )
 from ...core.errors import DragomanError, EngineError, NotFound
+from ...core.frames import FrameBuffer
 from .messages import (
     AbortAllCall,
     AbortRequest,
@@ -43,7 +44,6 @@ from .messages import (
     EngineDescription,
     EngineMessage,
     EngineState,
-    FrameBuffer,
     FrontEndMessage,
     LoadAdapterCall,
     OutputBatch,

@@ -28,6 +28,16 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context manager that restricts attention to the selected kernels."""
 
 
+def allocate_slots(num_slots: int, like: Tensor) -> Tensor:
+    """Allocate a pool of zeros, [slots, ...], for entries as those of `like`, [entries, ...]."""
+    shape = (num_slots, *like.shape[1:])
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
+    size = num_slots * like[0].numel() * like.element_size()
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
+
+
 class KvPool:
     """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use, and in
     main memory page by page."""
@@ -41,17 +51,9 @@ class KvPool:
         """Return the layer's keys and values, [slots, heads, width] each, for new ones of [tokens, heads, width]."""
         layer = self._layers.get(index)
         if layer is None:
-            layer = (self._allocate(keys), self._allocate(values))
+            layer = (allocate_slots(self._num_slots, keys), allocate_slots(self._num_slots, values))
             self._layers[index] = layer
         return layer
-
-    def _allocate(self, like: Tensor) -> Tensor:
-        shape = (self._num_slots, *like.shape[1:])
-        if like.device.type != "cpu":
-            return like.new_zeros(shape)
-        # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
-        size = self._num_slots * like[0].numel() * like.element_size()
-        return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
         """Zero reused blocks: masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a

@@ -14,11 +14,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 from msgspec import Struct
 
 from ..batching import Chunk
 from .backend import Network, Tensor, library, torch
+from .paged_attention import allocate_slots
 
 _CACHES: Any = import_module("transformers.cache_utils")
 _UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
@@ -51,18 +51,10 @@ class StatePool:
         """Write states of [sequences, ...] to their slots, unless they are in them already."""
         layer = self._layers.setdefault(index, {})
         if key not in layer:
-            layer[key] = self._allocate(state)
+            layer[key] = allocate_slots(self._num_slots, state)
         if isinstance(slots, slice) and layer[key][slots].data_ptr() == state.data_ptr():
             return
         layer[key][slots] = state
-
-    def _allocate(self, like: Tensor) -> Tensor:
-        shape = (self._num_slots, *like.shape[1:])
-        if like.device.type != "cpu":
-            return like.new_zeros(shape)
-        # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
-        size = self._num_slots * like[0].numel() * like.element_size()
-        return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
 
 class StateGroup(Struct, frozen=True, eq=False):

@@ -1,6 +1,6 @@
 """The messages between the supervisor and its workers, or the engine process, and the supervisor's end of a socket.
 
-A frame is the length of its message as four bytes, little-endian, and the message in MessagePack.
+In MessagePack, and in frames of `core.frames`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from ...core.frames import FrameBuffer, build_frame
 from ...serving.metrics_exchange import MetricFamily
 from ..remote_engine import HostedModel
-
-LENGTH_BYTES = 4
 
 
 class WorkerReport(Struct, frozen=True, tag=True):
@@ -96,8 +95,7 @@ decode_command = msgspec.msgpack.Decoder(AnyCommand).decode
 
 
 def encode_frame(message: WorkerReport | WorkerCommand) -> bytes:
-    body = _encode(message)
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+    return build_frame(_encode(message))
 
 
 class WorkerChannel:
@@ -106,7 +104,7 @@ class WorkerChannel:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.socket = end
-        self._received, self._unsent = bytearray(), bytearray()
+        self._buffer, self._unsent = FrameBuffer(), bytearray()
 
     @property
     def has_unsent(self) -> bool:
@@ -130,21 +128,14 @@ class WorkerChannel:
     def receive(self) -> tuple[list[AnyReport], bool]:
         """Return the messages that have arrived, and whether more may come."""
         is_open = True
+        reports: list[AnyReport] = []
         with suppress(BlockingIOError):
             try:
                 while chunk := self.socket.recv(1 << 16):
-                    self._received += chunk
+                    reports += map(_decode_report, self._buffer.feed(chunk))
                 is_open = False
             except ConnectionError:
                 is_open = False
-        reports: list[AnyReport] = []
-        # A stream socket has no message boundaries: each report is preceded by its length.
-        while len(self._received) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(self._received[:LENGTH_BYTES], "little")
-            if len(self._received) < end:
-                break
-            reports.append(_decode_report(bytes(self._received[LENGTH_BYTES:end])))
-            del self._received[:end]
         return reports, is_open
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import uvicorn
 
 from ...core.errors import DragomanError
+from ...core.frames import read_frame
 from ...pipeline.models import Models
 from ...serving.clock import Clock, SystemClock
 from ...serving.metrics_exchange import MetricFamily
@@ -28,7 +29,6 @@ from ..shutdown import ShutdownConfig
 from ..systemd import ALIVE, Notifier
 from ..tls import build_tls_context
 from .messages import (
-    LENGTH_BYTES,
     Alive,
     AnyCommand,
     CollectMetrics,
@@ -90,8 +90,7 @@ class SupervisorLink(Notifier):
         reader = self._streams[0]
         try:
             while True:
-                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-                match decode_command(await reader.readexactly(size)):
+                match decode_command(await read_frame(reader)):
                     case CollectMetrics():
                         self.report(MetricsReport(tuple(self._read_metrics())))
                     case MergedMetrics(id, families):
