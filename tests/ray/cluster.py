@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.launch.multiprocess.processes import Client
+from tests.loopback import find_free_port
 
 STARTUP = 400.0
 """Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
@@ -123,12 +123,6 @@ def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str]
         assert process.stdout is not None
         process.stdout.close()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def build_environment(folder: Path) -> dict[str, str]:

@@ -10,6 +10,16 @@ from tokenizers.models import BPE
 
 from dragoman.engines.transformers.backend import library, torch
 
+QWEN_VISION = {
+    "hidden_size": 32,
+    "out_hidden_size": 32,
+    "intermediate_size": 48,
+    "depth": 2,
+    "num_heads": 4,
+    "patch_size": 7,
+    "spatial_merge_size": 2,
+}
+QWEN_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 TEXT: dict[str, Any] = {
     "vocab_size": 340,
     "hidden_size": 32,
@@ -107,48 +117,13 @@ def _idefics3(tokenizer: Any) -> tuple[Any, Any]:
 
 def _qwen(tokenizer: Any) -> tuple[Any, Any]:
     """Positions in three dimensions; as many tokens as the image has patches."""
-    token = tokenizer.convert_tokens_to_ids
-    eyes = {
-        "hidden_size": 32,
-        "out_hidden_size": 32,
-        "intermediate_size": 48,
-        "depth": 2,
-        "num_heads": 4,
-        "patch_size": 7,
-        "spatial_merge_size": 2,
-        "window_size": 28,
-        "fullatt_block_indexes": [1],
-        "initializer_range": 0.4,
-    }
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    config = library.Qwen2_5_VLConfig(
-        vision_config=eyes,
-        text_config={**TEXT, "rope_parameters": rope},
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
-    )
-    images = library.Qwen2VLImageProcessorPil(
-        patch_size=7, merge_size=2, size={"shortest_edge": 14 * 14 * 2, "longest_edge": 56 * 56}
-    )
-    return library.Qwen2_5_VLForConditionalGeneration(config), images
+    vision = {**QWEN_VISION, "window_size": 28, "fullatt_block_indexes": [1], "initializer_range": 0.4}
+    return _build_qwen(tokenizer, library.Qwen2_5_VLForConditionalGeneration, vision, {"rope_parameters": QWEN_ROPE})
 
 
 def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
     """The same beside layers with a recurrent state."""
-    token = tokenizer.convert_tokens_to_ids
-    eyes = {
-        "hidden_size": 32,
-        "out_hidden_size": 32,
-        "intermediate_size": 48,
-        "depth": 2,
-        "num_heads": 4,
-        "patch_size": 7,
-        "spatial_merge_size": 2,
-        "num_position_embeddings": 16,
-        "initializer_range": 0.4,
-    }
+    vision = {**QWEN_VISION, "num_position_embeddings": 16, "initializer_range": 0.4}
     linear = {
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
@@ -156,10 +131,16 @@ def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
         "linear_value_head_dim": 8,
         "layer_types": ["linear_attention", "linear_attention", "full_attention"],
     }
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
-    config = library.Qwen3_5Config(
-        vision_config=eyes,
-        text_config={**TEXT, **linear, "rope_parameters": rope},
+    rope = {**QWEN_ROPE, "partial_rotary_factor": 1.0}
+    text = {**linear, "rope_parameters": rope}
+    return _build_qwen(tokenizer, library.Qwen3_5ForConditionalGeneration, vision, text)
+
+
+def _build_qwen(tokenizer: Any, network: Any, vision: dict[str, Any], text: dict[str, Any]) -> tuple[Any, Any]:
+    token = tokenizer.convert_tokens_to_ids
+    config = network.config_class(
+        vision_config=vision,
+        text_config={**TEXT, **text},
         image_token_id=token("<|image_pad|>"),
         video_token_id=token("<|video_pad|>"),
         vision_start_token_id=token("<|vision_start|>"),
@@ -168,7 +149,7 @@ def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
     images = library.Qwen2VLImageProcessorPil(
         patch_size=7, merge_size=2, size={"shortest_edge": 14 * 14 * 2, "longest_edge": 56 * 56}
     )
-    return library.Qwen3_5ForConditionalGeneration(config), images
+    return network(config), images
 
 
 def _gemma3(tokenizer: Any) -> tuple[Any, Any]:

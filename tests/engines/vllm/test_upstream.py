@@ -7,7 +7,6 @@ tests, and then generates only.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
 from tests.engines.upstream.relays import VLLM, direct
+from tests.loopback import find_free_port
 
 from .serving import ARGUMENTS, without_accelerator
 
@@ -41,9 +41,7 @@ TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 @contextmanager
 def serve_vllm(directory: Path, folder: Path, *arguments: str) -> Generator[str]:
     """Its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     command = [
         sys.executable,
         "-m",

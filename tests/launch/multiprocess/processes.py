@@ -25,6 +25,14 @@ LOST = (OSError, HTTPException)
 """What a client sees of a worker that is killed."""
 
 
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Client:
     """Requests to one address, each on a connection of its own and with a deadline for every read."""
 

@@ -26,7 +26,7 @@ from dragoman.settings import Settings, SettingsError, load_settings
 from tests.hub.shapes import ENCODER, SINGLE, build_repositories
 from tests.hub.stub import run_hub
 
-from .processes import EMPTY, LOST, TIMEOUT, Workers, started
+from .processes import EMPTY, LOST, TIMEOUT, Workers, is_running, started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -105,14 +105,6 @@ def read_event(response: HTTPResponse) -> bytes:
         if line.startswith(b"data: "):
             return line[6:].strip()
     return b""
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.launch.test_systemd import activated
 from tests.loopback import served
 from tests.serving.house import tokenizer
 
-from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, serving, started
+from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
@@ -88,14 +88,6 @@ def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator
             yield response
     finally:
         connection.close()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
