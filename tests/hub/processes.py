@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -40,8 +41,18 @@ def find_partial_files(folder: Path) -> dict[str, int]:
     return {file.name.partition(".")[0]: file.stat().st_size for file in folder.rglob("*.dragoman.incomplete")}
 
 
+def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
+    """Those of which a part is there: of an empty file everything is missing, and of a whole one only its name."""
+    sizes = {
+        hashlib.sha256(data).hexdigest(): len(data)
+        for repository in hub.repositories.values()
+        for data in repository.files.values()
+    }
+    return {blob: size for blob, size in find_partial_files(folder).items() if 0 < size < sizes[blob]}
+
+
 def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[str, int]:
-    """Start a command, kill it while a large file stalls halfway, and return what it left.
+    """Start a command, kill it while a large file stalls halfway, and return what has to be continued.
 
     The hub forgets the requests and answers in full from then on.
     """
@@ -52,7 +63,7 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
         assert hub.stalled.wait(60), "no large file was requested"
         # The bytes are on the disk once a partial file has them.
         for _ in range(600):
-            if any(find_partial_files(folder).values()):
+            if find_resumable_files(hub, folder):
                 break
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.05)
@@ -61,7 +72,7 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
     hub.released.set()
     hub.stall_after = None
     hub.requests.clear()
-    return find_partial_files(folder)
+    return find_resumable_files(hub, folder)
 
 
 @contextmanager

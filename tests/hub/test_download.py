@@ -125,12 +125,12 @@ def test_an_adapter_is_downloaded(hub: HubStub):
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
     partial = kill_during_download(hub, cache.parent, "pull", model)
-    assert sum(partial.values()) > 0
+    assert partial
     with start(hub, cache.parent, "pull", model) as process:
         printed, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     ranges = [requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested]
-    assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values() if size)
+    assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values())
     plan = plan_adapter() if model == LORA else prepare(model).plan
     assert plan.commit in printed
     files = hub.repositories[plan.repository].files
