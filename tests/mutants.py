@@ -841,7 +841,7 @@ MUTANTS = (
     # Embeddings, and what passes through.
     Mutant(
         "base64 is ignored: vectors of a quarter of their dimensions (litellm#42426)",
-        "dialects/embeddings/reader.py",
+        "dialects/embeddings.py",
         'body.encoding_format == "base64",',
         "False,",
         ("tests/dialects/embeddings",),
@@ -1133,14 +1133,14 @@ MUTANTS = (
     # The Completions writer.
     Mutant(
         "an echo goes to the choices of the first prompt",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)",
         "choices = range(self._choices_per_prompt)",
         (COMPLETIONS,),
     ),
     Mutant(
         "offsets begin anew in every chunk",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "logprobs = self._render_logprobs(state.offsets, prompt, scored)",
         "logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)",
         (COMPLETIONS,),
