@@ -1,11 +1,11 @@
-"""Renders the response of an `explain` route. Knows no engine."""
+"""The response of the `explain` routes, an extension of this server: how a prompt was rendered and cached."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
 
-from ..json_encoding import replace_surrogates
+from .json_encoding import replace_surrogates
 
 
 class PromptDifference(Struct, frozen=True):

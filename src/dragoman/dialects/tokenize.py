@@ -1,17 +1,43 @@
-"""Parses bodies of /tokenize and /detokenize."""
+"""vLLM's /tokenize and /detokenize: request parsing and response rendering. Contains no tokenizer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from msgspec import Struct
 
-from ...core.errors import RequestError
-from ...core.request import Conversation
-from ..base import ReaderOptions
-from ..body import BodySchema, ParsedBody, missing_parameter
-from ..chat.reader import read_declared_tools, read_prompt_fields
-from ..chat.wire import CHAT_NESTED, ChatPromptFields
-from ..fields import TokenId, resolve_model
-from .parameters import DETOKENIZE, TOKENIZE
+from ..core.errors import RequestError
+from ..core.request import Conversation
+from .base import ReaderOptions
+from .body import BodySchema, ParsedBody, missing_parameter
+from .chat.reader import read_declared_tools, read_prompt_fields
+from .chat.wire import CHAT_NESTED, ChatPromptFields
+from .fields import TokenId, resolve_model
+from .json_encoding import replace_surrogates
+from .parameter_table import ParameterTable, accept, honour, reject
+
+TOKENIZE = ParameterTable(
+    (
+        *honour("tokenize", "model", note="optional if the server has a default model"),
+        *honour("tokenize", "prompt", note="a string; alternative to messages"),
+        *honour("tokenize", "messages", "tools", note="as in chat"),
+        *honour("tokenize", "add_special_tokens", note="true by default for a prompt, false for messages"),
+        *honour("tokenize", "return_token_strs"),
+        *honour("tokenize", "add_generation_prompt", "continue_final_message", note="as in chat"),
+        *honour("tokenize", "chat_template", "chat_template_kwargs", "documents", note="as in chat"),
+        *reject("tokenize", "media_io_kwargs", "media processing is configured by the server", {}),
+        *reject("tokenize", "mm_processor_kwargs", "media processing is configured by the server", {}),
+    )
+)
+DETOKENIZE = ParameterTable(
+    (
+        *honour("detokenize", "model", note="optional if the server has a default model"),
+        *honour("detokenize", "tokens"),
+        *honour("detokenize", "return_token_strs", note="each token's text, and which tokens are control tokens"),
+        *accept("detokenize", "skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
+    )
+)
 
 
 class TokenizeCall(Struct, frozen=True):
@@ -103,3 +129,36 @@ def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     return DetokenizeCall(
         resolve_model(body.model, options), tuple(body.tokens), bool(body.return_token_strs), tuple(warnings), unknown
     )
+
+
+class TokenizeAnswer(Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None
+
+
+class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
+    """A decoded text.
+
+    token_strs, control_tokens: if requested; vLLM has neither.
+    control_tokens: the ids among them, ascending.
+    """
+
+    prompt: str
+    token_strs: Sequence[str] | None = None
+    control_tokens: Sequence[int] | None = None
+
+
+def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
+    """strings: each token's text, if `return_token_strs` requested it."""
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
+
+
+def render_detokenize(
+    prompt: str, strings: Sequence[str] | None = None, control_tokens: Sequence[int] | None = None
+) -> bytes:
+    """strings, control_tokens: if `return_token_strs` requested them."""
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))

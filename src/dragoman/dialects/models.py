@@ -1,4 +1,7 @@
-"""Renders a model for /v1/models. Knows no engine."""
+"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's.
+
+Knows no engine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from ..base import Profile
+from .base import Profile
 
 
 class ModelCard(Struct, frozen=True):

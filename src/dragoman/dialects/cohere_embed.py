@@ -9,19 +9,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ...core.embeddings import Embeddings, TextInputs
-from ...core.errors import Unsupported
-from ..base import Header, ReaderOptions
-from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
-from ..fields import AtLeastOne, resolve_model
-from ..json_encoding import replace_surrogates
-from ..parameter_table import ParameterTable, accept, honour, reject
+from ..core.embeddings import Embeddings, TextInputs
+from ..core.errors import Unsupported
+from .base import Header, ReaderOptions
+from .body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
+from .fields import AtLeastOne, resolve_model
+from .json_encoding import replace_surrogates
+from .parameter_table import ParameterTable, accept, honour, reject
 
 DIALECT = "cohere_embed"
 MAX_TEXTS = 2048
 """As of `/v1/embeddings`; Cohere's own limit is 96."""
 EMBEDDING_TYPES = ("float", "binary", "ubinary", "base64")
-_HONOURED = (
+_COHERE_HONOURED = (
     ("model", "optional if the server has a default model"),
     ("texts", "1 to 2048 strings, or inputs"),
     ("inputs", "objects with content of text parts, instead of texts"),
@@ -36,7 +36,7 @@ _HONOURED = (
 
 COHERE_EMBED = ParameterTable(
     (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *(row for name, note in _COHERE_HONOURED for row in honour(DIALECT, name, note=note)),
         *accept(DIALECT, "input_type", note="no prefix is added: put one into the texts if the model needs it"),
         *accept(DIALECT, "priority", note="requests are processed in turn, input by input"),
         *reject(DIALECT, "images", "only text input is supported", []),
@@ -74,14 +74,14 @@ class CohereEmbedCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-_BODY = BodySchema(CohereEmbedBody)
+_COHERE_BODY = BodySchema(CohereEmbedBody)
 
 
 def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
     """Parse a body. Raises RequestError."""
     parsed = ParsedBody(data)
-    warnings, unknown = COHERE_EMBED.classify_body(parsed, _BODY)
-    body = parsed.decode(_BODY)
+    warnings, unknown = COHERE_EMBED.classify_body(parsed, _COHERE_BODY)
+    body = parsed.decode(_COHERE_BODY)
     if body.texts is not None and body.inputs is not None:
         raise invalid_value("inputs", "it cannot be combined with 'texts'")
     texts = tuple(body.texts or _read_inputs(body.inputs or []))
