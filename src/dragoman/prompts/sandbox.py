@@ -66,6 +66,10 @@ class Budget:
 
     def spend_value(self, value: object) -> None:
         """Charge a value at its printed size, counting shared parts each time."""
+        # Nearly every value is a string.
+        if type(value) is str:
+            self.spend_chars(len(value))
+            return
         pending: list[Value] = [value]
         while pending:
             item = pending.pop()
@@ -118,9 +122,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """A template with an environment of its own, for one rendering at a time."""
         # An overlay shares filters and globals but has a budget of its own, so that renderings can run in parallel.
         environment = self.overlay()
-        return SandboxedTemplate(
-            environment, jinja2.Template.from_code(environment, code, environment.make_globals(None))
-        )
+        # A plain dictionary: Jinja copies the globals for every rendering, and its chain of mappings is slow to copy.
+        return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
 
     def step(self) -> str:
         self.budget.count_step()

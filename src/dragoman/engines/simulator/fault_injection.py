@@ -34,7 +34,7 @@ class FaultInjector:
         """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
         name."""
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
-            header = dict(request.extras).get("fault")
+            header = dict(request.extras).get("fault") if request.extras else None
             self._last_lookup = (
                 request.origin,
                 self._plan.next_fault() if header is None else _parse_request_fault(header),

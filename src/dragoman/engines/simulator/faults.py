@@ -80,6 +80,8 @@ class FaultPlan:
     def next_fault(self) -> Fault | None:
         """Count a request and return the first fault that applies to it."""
         self._requests += 1
+        if not self._faults:
+            return None
         number = self._requests
         hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
         return next(hits, None)

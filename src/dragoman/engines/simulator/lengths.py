@@ -10,6 +10,9 @@ from msgspec import Struct
 from .keyed_rng import KeyedRandom
 
 
+_STANDARD_NORMAL = NormalDist()
+
+
 class LengthDistribution(Struct, frozen=True):
     """A distribution of counts of tokens. low, high: of `uniform`, both included; the same number is a fixed length.
 
@@ -26,7 +29,7 @@ class LengthDistribution(Struct, frozen=True):
         if self.median:
             # Away from 0 and 1, where the inverse is infinite.
             quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
-            return max(self.low, round(self.median * math.exp(self.sigma * NormalDist().inv_cdf(quantile))))
+            return max(self.low, round(self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(quantile))))
         return self.low + rng.randbelow(self.high - self.low + 1)
 
 

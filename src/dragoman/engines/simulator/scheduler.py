@@ -177,6 +177,7 @@ class SimulatedScheduler:
         self._resident_loras: OrderedDict[str, None] = OrderedDict()
         """Adapters on the device, the one that was used last at the end."""
         self._max_length = config.max_model_len or config.kv_tokens
+        self._max_context = config.max_context
         self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
         self._unconfirmed: list[SimulatedSequence] = []
         """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
@@ -240,7 +241,7 @@ class SimulatedScheduler:
             raise RequestError("The prompt is empty.", param="prompt")
         if sequence.max_tokens < 1:
             raise RequestError("max_tokens must be at least 1.", param="max_tokens")
-        limit = self.config.max_context
+        limit = self._max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
         if sequence.num_tokens_at_end > limit:
