@@ -195,7 +195,8 @@ class RequestQueue:
             if self._capacity is not None:
                 self._capacity = max(self._capacity, self._n_running)
             self._fast_rejections = 0
-            self._dispatch()
+            if self._n_waiting:
+                self._dispatch()
 
     def leave(self, request: QueuedRequest, completion_tokens: int) -> None:
         owner = request.owner
@@ -219,7 +220,8 @@ class RequestQueue:
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
         self._n_present -= 1
-        self._dispatch()
+        if self._n_waiting:
+            self._dispatch()
         if not self._n_present:
             # Nobody competes: service that was received before does not count.
             self._owners.clear()
@@ -255,7 +257,8 @@ class RequestQueue:
         ):
             # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
             # `served`.
-            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
+            owners = [owner for owner in self._owners.values() if owner.waiting]
+            owner = owners[0] if len(owners) == 1 else min(owners, key=_get_turn)
             if owner.name and self._n_dispatched >= self._compute_window():
                 return
             request = owner.waiting.pop(0)

@@ -371,8 +371,9 @@ class SimulatorEngine:
         self._tick_time = None
 
     def _on_finished(self, live: LiveRequest) -> None:
-        if self._live.get(live.id) is live:
-            del self._live[live.id], self._rank_of[live.id]
+        id = live.id
+        if self._live.get(id) is live:
+            del self._live[id], self._rank_of[id]
 
     def _fail_all(self, message: str, reason: str | None) -> None:
         """Fail all requests, also those with finished but undelivered output."""

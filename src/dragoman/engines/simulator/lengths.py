@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from .keyed_rng import KeyedRandom
 
-
 _STANDARD_NORMAL = NormalDist()
 
 

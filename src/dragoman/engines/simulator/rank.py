@@ -476,7 +476,7 @@ class DataParallelRank:
                 self.stats.queue.observe(at - live.queued_at)
                 live.emit(
                     Scheduled(
-                        live.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
+                        sequence.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
                     )
                 )
         if self.transfers is not None:

@@ -108,10 +108,11 @@ class SchedulerOutput:
     @property
     def load(self) -> StepLoad:
         """The load, valid right after `schedule`."""
+        decodes, chunks = self.decodes, self.chunks
         return StepLoad(
             tokens=self.num_tokens,
-            context=sum([sequence.num_computed_tokens for sequence in self.decodes]),
-            prefill_pairs=sum([chunk.pairs for chunk in self.chunks]),
+            context=sum([sequence.num_computed_tokens for sequence in decodes]) if decodes else 0,
+            prefill_pairs=sum([chunk.pairs for chunk in chunks]) if chunks else 0,
             sequences=len(self.decodes) + len(self.chunks),
             drafts=self.num_draft_tokens,
             lora_tokens=self._count_lora_tokens() if self.has_loras else 0,
@@ -648,7 +649,7 @@ class SimulatedScheduler:
 
         can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
         """
-        if not self._waiting and not self._ready_to_resume and not self._loading:
+        if not (self._waiting or self._ready_to_resume or self._loading):
             return
         config, skipped = self.config, list[SimulatedSequence]()
         has_running = bool(step.counts)
@@ -681,9 +682,10 @@ class SimulatedScheduler:
             if sequence.lora:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
-        # At their old places: who was passed over is first again in the next step.
-        self._waiting.restore(skipped)
-        self._skipped.update(skipped)
+        if skipped:
+            # At their old places: who was passed over is first again in the next step.
+            self._waiting.restore(skipped)
+            self._skipped.update(skipped)
 
     def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
         """Find the cached blocks of the head of the queue, and how many tokens after them the host's memory has.
