@@ -26,9 +26,9 @@ from urllib.request import urlopen
 import numpy as np
 from installed import environment
 from overhead import OPTIONS, SERVE, Load, run_server, send_all
+from tests.engines.llamacpp.files import CONTROL, add_byte_level
 
 from dragoman.engines import tiny
-from tests.engines.llamacpp.files import CONTROL, add_byte_level
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, VOCAB = 12, 768, 12, 4, 2048, 32_768
 CONTEXT, PROMPT = 512, 64

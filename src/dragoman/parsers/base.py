@@ -229,6 +229,11 @@ class PrefixMatcher:
         self.matched: int = 0
         """Characters of markers that have been read."""
 
+    def can_match(self, text: str) -> bool:
+        """Whether a marker may begin in this text, or behind it; only before anything has been read."""
+        stripped = text.lstrip(" \t\r\n")
+        return not stripped or any([marker.startswith(stripped[0]) for marker in self._candidates])
+
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
         """The position after the marker, or of the first character that belongs to none.
 
@@ -280,7 +285,8 @@ class TextParser(ABC):
             case ChoiceFinished(choice, reason, _, tokens):
                 self._choice = choice
                 self._finish(reason)
-                self._events.append(msgspec.structs.replace(event, tokens=(*self._take_pending_tokens(), *tokens)))
+                owed = self._take_pending_tokens()
+                self._events.append(msgspec.structs.replace(event, tokens=(*owed, *tokens)) if owed else event)
             case _:
                 self._events.append(event)
         return self._take_events()
@@ -354,6 +360,8 @@ class TextParser(ABC):
         it.
         """
         # Tokens of delimiters are control text to the client (logprobs list them), but inside a call they are the call.
+        if not self._pending_tokens and self._buffer.is_empty:
+            return ()
         owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
         tokens = (*owed, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -132,7 +131,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
         ClientGone: the client has disconnected.
     """
     work = _prepare_and_observe(context, call, header)
-    if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
+    if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
         # Compiling a schema can take seconds, which a client that has left must not cost.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
@@ -159,18 +158,20 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
         return _add_timings(context, await prepare_call(context, call, header))
-    with ExitStack() as stack:
-        stack.enter_context(observer)
+    try:
         admitted = await prepare_call(context, call, header)
         observer.record_warnings(admitted.warnings)
-        try:
-            await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
-        except RequestError:
-            # The engine has not begun, but the queue in front of it already has this request.
-            await admitted.run.batches.aclose()
-            raise
-        # From here on the batches hold the observer.
-        stack.pop_all()
+        if observer.account is not None:
+            try:
+                await observer.account.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
+            except RequestError:
+                # The engine has not begun, but the queue in front of it already has this request.
+                await admitted.run.batches.aclose()
+                raise
+    except BaseException as error:
+        observer.__exit__(type(error), error, error.__traceback__)
+        raise
+    # From here on the batches hold the observer.
     run = admitted.run
     if run.direct is not None:
         run.direct.add_observer(observer.record)
@@ -199,7 +200,8 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
-    model.queue.check_capacity(find_queue_share(context))
+    terms = build_terms(context, header.id, call.tool_prefix)
+    model.queue.check_capacity(terms.queue_share)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -208,7 +210,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
-    run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
+    run = await admit(model, requests, terms, meters)
     names = call.field_names
     return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
 
@@ -320,7 +322,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         max_logprobs=service.options.max_logprobs,
         close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
-        wait_for_start=service.generation.start_limiter.acquire,
+        begin_start=service.generation.start_limiter.acquire,
         arrival_time=context.record.arrival_time,
     )
 
@@ -349,8 +351,12 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
     `x-data-parallel-rank`, by which a router selects an engine core.
     """
-    directives = {name: _read_json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
-    directives["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
+    rank = headers.get("x-data-parallel-rank")
+    directives = {
+        "reply": _read_json_header("x-dragoman-reply", headers.get("x-dragoman-reply")),
+        "fault": _read_json_header("x-dragoman-fault", headers.get("x-dragoman-fault")),
+        "data_parallel_rank": rank,
+    }
     # Checked here: engines take it as an index.
     if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
@@ -359,8 +365,7 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     return replace(request, extras=replace(request.extras, **directives))
 
 
-def _read_json_header(headers: Headers, name: str) -> str | None:
-    value = headers.get(name)
+def _read_json_header(name: str, value: str | None) -> str | None:
     if value is None:
         return None
     try:

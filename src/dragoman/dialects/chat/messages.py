@@ -36,6 +36,7 @@ from .wire import (
 T = TypeVar("T")
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+_ROLE_OF = {role.value: role for role in Role}
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
@@ -44,7 +45,7 @@ PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_
 def read_messages(messages: Sequence[ChatWireMessage], warnings: list[str]) -> tuple[Message, ...]:
     """Parse messages. Raises RequestError with the path of the offending field."""
     reader = _MessageReader(warnings)
-    return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
+    return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
 
 
 class _MessageReader:
@@ -64,7 +65,7 @@ class _MessageReader:
             case "function":
                 return self._read_function_result(message, path)
             case role:
-                return Message(Role(role), _read_required_content(message, path), message.name)
+                return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
         reasoning = message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
@@ -125,6 +126,8 @@ def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, .
             param=f"{path}.content",
             code="invalid_type",
         )
+    if isinstance(message.content, str):
+        return (Text(message.content),) if message.content else ()
     return tuple(_read_content(message.content, f"{path}.content"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -156,10 +156,10 @@ class TokenRestrictions:
         self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
         self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
 
-    def allow_all(self, tokens: frozenset[int]) -> bool:
+    def allow_all(self, *tokens: Collection[int]) -> bool:
         """Whether none of these tokens is restricted in any context."""
-        last = {word[-1] for word in self.bad_words}
-        return self.allowed is None and tokens.isdisjoint(self.banned) and tokens.isdisjoint(last)
+        restricted = self.banned | {word[-1] for word in self.bad_words}
+        return self.allowed is None and all([restricted.isdisjoint(group) for group in tokens])
 
     def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
         """Clear the restricted tokens in `allowed`."""
