@@ -240,7 +240,9 @@ class ResponsesWriter:
         for i, part in enumerate(choice.parts):
             is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
             if not is_hidden and (isinstance(part, ToolCall) or part.text or _has_seal(part)):
-                status = _map_status(choice.reason) if i == len(choice.parts) - 1 else COMPLETED
+                # Reasoning with a seal is whole, whatever ended the answer.
+                is_cut = i == len(choice.parts) - 1 and not _has_seal(part)
+                status = _map_status(choice.reason) if is_cut else COMPLETED
                 items.append(self._item_writers.create_complete(len(items), part).render(status))
         return items
 
