@@ -22,6 +22,7 @@ from ..core.message import (
     Image,
     Message,
     Part,
+    Reasoning,
     Refusal,
     Text,
     ToolCall,
