@@ -195,8 +195,9 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 def _find_parameters(request: GenerateRequest) -> Iterator[str]:
     """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     yield from request.sampling.list_set_fields()
-    # Ids of the prompt alone are the pipeline's to use.
-    yield from (name for name, value in request.extras.list_items() if not _ONLY_PROMPT_IDS.fullmatch(value))
+    # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
+    extras = request.extras.list_items()
+    yield from (name for name, value in extras if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value))
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
     yield from (name for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True) if value != default)
     if isinstance(request.prompt, Conversation) and any(_is_detailed(m) for m in request.prompt.messages):
