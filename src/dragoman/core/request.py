@@ -210,6 +210,7 @@ class Extras(Struct, frozen=True):
 
     reply, fault: the scripted reply or injected fault of a Scriptable engine.
     data_parallel_rank: index of the engine replica that must run the request.
+    session_id: requests of one session, which a scheduler may treat alike. Only a hint: ignored without a warning.
     """
 
     kv_transfer_params: str | None = None
@@ -218,6 +219,7 @@ class Extras(Struct, frozen=True):
     reply: str | None = None
     fault: str | None = None
     data_parallel_rank: str | None = None
+    session_id: str | None = None
 
     def list_items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""

@@ -234,9 +234,9 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> Iterator[str]:
     """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     yield from request.sampling.list_set_fields()
-    # Ids of the prompt alone are the pipeline's to use.
+    # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
     for name, value in request.extras.list_items():
-        if not _ONLY_PROMPT_IDS.fullmatch(value):
+        if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value):
             yield name
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from ..core.engine import PromptCounter
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
+from ..core.trace_context import CURRENT_SPAN, parse_trace_context
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..dialects.field_names import CORE_NAMES, FieldNames
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 TIMEOUT_HEADER = "x-dragoman-timeout"
 _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
+_MAX_SESSION_ID = 1024
 
 LARGE_BODY = 256 * 1024
 """Bytes above which a body is parsed in a thread, so that it does not block the event loop."""
@@ -216,6 +218,9 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
+    if context.service.telemetry is None and (traceparent := context.headers.get("traceparent")):
+        # Without spans of its own the server passes the client's on, to engines that have some.
+        CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
     run = await admit(model, requests, terms, meters)
     names = call.field_names
     return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
@@ -355,7 +360,7 @@ def request_timeout(context: RequestContext) -> float | None:
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
     """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
-    `x-data-parallel-rank`, by which a router selects an engine core.
+    `x-data-parallel-rank`, by which a router selects an engine core, and `x-session-id`.
     """
     rank = headers.get("x-data-parallel-rank")
     directives = {
@@ -366,7 +371,11 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     # Checked here: engines take it as an index.
     if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-    if not any(directives.values()):
+    # As in vLLM, the body takes precedence.
+    if request.extras.session_id is None and (session := headers.get("x-session-id")):
+        directives["session_id"] = msgspec.json.encode(session[:_MAX_SESSION_ID]).decode()
+    directives = {name: value for name, value in directives.items() if value is not None}
+    if not directives:
         return request
     return replace(request, extras=replace(request.extras, **directives))
 
