@@ -351,23 +351,22 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
     `x-data-parallel-rank`, by which a router selects an engine core.
     """
+    reply, fault = headers.get("x-dragoman-reply"), headers.get("x-dragoman-fault")
     rank = headers.get("x-data-parallel-rank")
+    if rank is None and reply is None and fault is None:
+        return request
     directives = {
-        "reply": _read_json_header("x-dragoman-reply", headers.get("x-dragoman-reply")),
-        "fault": _read_json_header("x-dragoman-fault", headers.get("x-dragoman-fault")),
-        "data_parallel_rank": rank,
+        name: None if value is None else _read_json_header(f"x-dragoman-{name}", value)
+        for name, value in (("reply", reply), ("fault", fault))
     }
+    directives["data_parallel_rank"] = rank
     # Checked here: engines take it as an index.
     if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-    if not any(directives.values()):
-        return request
     return replace(request, extras=replace(request.extras, **directives))
 
 
-def _read_json_header(name: str, value: str | None) -> str | None:
-    if value is None:
-        return None
+def _read_json_header(name: str, value: str) -> str:
     try:
         # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
         text = value.encode("latin-1").decode()
