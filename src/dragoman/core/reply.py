@@ -97,13 +97,14 @@ class _OpenPart:
         self.kind, self.id, self.name, self.custom = kind, id, name, custom
         self.pieces: list[str] = []
         self.tokens: list[Token] = []
+        self.seal = ""
 
     def build(self) -> ReplyPart:
         text, tokens = "".join(self.pieces), tuple(self.tokens)
         if self.kind is ToolCall:
             return ToolCall(self.id, self.name, text, tokens, self.custom)
         if self.kind is Reasoning:
-            return Reasoning(text, tokens)
+            return Reasoning(text, tokens, self.seal)
         return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
 
 
@@ -122,8 +123,9 @@ class ReplyBuilder:
         match event:
             case TextDelta(choice, text, tokens):
                 self._append(choice, Text, text, tokens)
-            case ReasoningDelta(choice, text, tokens):
+            case ReasoningDelta(choice, text, tokens, seal):
                 self._append(choice, Reasoning, text, tokens)
+                self._parts[choice][-1].seal = seal
             case ToolCallDelta(choice, arguments, tokens):
                 self._append(choice, ToolCall, arguments, tokens)
             case RefusalDelta(choice, text, tokens):
@@ -154,7 +156,7 @@ class ReplyBuilder:
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
-        if not parts or parts[-1].kind is not kind:
+        if not parts or parts[-1].kind is not kind or parts[-1].seal:
             parts.append(_OpenPart(kind))
         parts[-1].pieces.append(text)
         parts[-1].tokens.extend(tokens)

@@ -375,8 +375,8 @@ class TextParser(ABC):
             # Tokens that spelled markers are reported with the next event that can carry them, so that none is lost.
             case _ if not tokens:
                 return event
-            case ReasoningDelta(choice, text, event_tokens):
-                return ReasoningDelta(choice, text, (*tokens, *event_tokens))
+            case ReasoningDelta(choice, text, event_tokens, seal):
+                return ReasoningDelta(choice, text, (*tokens, *event_tokens), seal)
             case RefusalDelta(choice, text, event_tokens):
                 return RefusalDelta(choice, text, (*tokens, *event_tokens))
             case ToolCallDelta(choice, arguments, event_tokens):

@@ -22,6 +22,7 @@ from ..core.message import (
     Image,
     Message,
     Part,
+    Reasoning,
     Refusal,
     Text,
     ToolCall,
@@ -136,6 +137,28 @@ def check_request(
 def _collect_part_types(messages: tuple[Message, ...]) -> frozenset[type[Part]]:
     """The types of all parts. Nearly every conversation has texts only: then no part needs to be looked at again."""
     return frozenset([type(part) for message in messages for part in message.parts])
+
+
+def drop_foreign_reasoning(
+    conversation: Conversation, capabilities: Capabilities
+) -> tuple[Conversation, tuple[str, ...]]:
+    """Drop reasoning with a seal that this engine cannot verify: it may not be a model's. Returns warnings too."""
+    if capabilities.seals_reasoning or not any(map(_has_sealed_reasoning, conversation.messages)):
+        return conversation, ()
+    messages: list[Message] = []
+    for message in conversation.messages:
+        if _has_sealed_reasoning(message):
+            parts = tuple(part for part in message.parts if not isinstance(part, Reasoning) or not part.seal)
+            if not parts:
+                continue
+            message = msgspec.structs.replace(message, parts=parts)  # noqa: PLW2901 - the same message, without them
+        messages.append(message)
+    warning = "messages: reasoning that another model's server has sealed cannot be read here; it was left out"
+    return msgspec.structs.replace(conversation, messages=tuple(messages)), (warning,)
+
+
+def _has_sealed_reasoning(message: Message) -> bool:
+    return any(isinstance(part, Reasoning) and part.seal for part in message.parts)
 
 
 def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:

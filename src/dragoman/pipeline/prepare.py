@@ -16,7 +16,14 @@ from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
 from ..core.vision import PromptImage
 from ..parsers import registry
-from .admission import CallTerms, check_request, check_text_length, estimate_prompt_tokens, find_prompt_param
+from .admission import (
+    CallTerms,
+    check_request,
+    check_text_length,
+    drop_foreign_reasoning,
+    estimate_prompt_tokens,
+    find_prompt_param,
+)
 from .choice import ChoicePipeline
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
@@ -91,6 +98,10 @@ async def prepare_job(
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
+    if isinstance(request.prompt, Conversation):
+        conversation, foreign = drop_foreign_reasoning(request.prompt, model.capabilities)
+        request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
+        warnings += foreign
     if isinstance(backend, TokenBackend):
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
     if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:

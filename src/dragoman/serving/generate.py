@@ -105,8 +105,14 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
+    models = context.service.models
     # The models, and those that the caller may use, can change.
-    return replace(generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default)
+    return replace(
+        generation.reader_options,
+        sealing_key=sealing_key,
+        default_model=models.default,
+        passes_seals=any(model.capabilities.seals_reasoning for model in models),
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:

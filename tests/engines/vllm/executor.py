@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from dragoman.core.engine import ReasoningBudget, TokenLogprob, TokenRequest
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BLOCK_SIZE, Chunk, build_rng
-from dragoman.engines.batching.logprobs import build_logprob, log_softmax
-from dragoman.engines.batching.reasoning_budget import ReasoningBudgetState
-from dragoman.engines.batching.sampler import sample
-from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.sampler import build_logprob, log_softmax, sample
+from dragoman.engines.batching.sequence import ReasoningBudgetState, Sequence
+from dragoman.engines.tiny.engine import LlamaRunner, PagedLlama
 from dragoman.engines.tiny.model import read_model
-from dragoman.engines.tiny.runner import LlamaRunner, PagedLlama
 
 from .serving import DIES_OF
 

@@ -23,8 +23,7 @@ from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
 from .disaggregation import KvAddress, TransferCost
 from .engine_core import EngineCore
-from .fault_injection import FaultInjector, build_fault_error
-from .faults import Fault
+from .faults import Fault, FaultInjector, build_fault_error
 from .hashing import TokenContents, hash_root
 from .keyed_rng import KeyedRandom
 from .kv_events import KvEvent

@@ -21,8 +21,7 @@ from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .latency import StepLoad
 from .offloading import KvOffloading, OffloadingConfig, StepTransfers
-from .sequence import SequenceStatus, SimulatedSequence
-from .waiting_queue import WaitingQueue
+from .sequence import SequenceStatus, SimulatedSequence, WaitingQueue
 
 
 class PrefillChunk(Struct, frozen=True, gc=False):
