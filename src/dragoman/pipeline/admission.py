@@ -245,8 +245,8 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
         if value != default:
             names.append(name)
-    has_media = isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS)
-    if has_media and any(_is_detailed(message) for message in request.prompt.messages):
+    prompt, has_media = request.prompt, not part_types.isdisjoint(_MEDIA_HOLDERS)
+    if has_media and isinstance(prompt, Conversation) and any(_is_detailed(message) for message in prompt.messages):
         names.append("detail")
     return names
 
