@@ -231,8 +231,8 @@ def test_a_turn_without_signed_thinking_goes_on_without_a_budget() -> None:
     unsigned = Message(Role.ASSISTANT, (Reasoning("hm"), ToolCall("c", "add", "{}")))
     messages = (LOOP.messages[0], unsigned, Message(Role.TOOL, (ToolResult("c", (Text("1"),)),)))
     for conversation, has_thinking in ((LOOP, True), (msgspec.structs.replace(LOOP, messages=messages), False)):
-        conversation = msgspec.structs.replace(conversation, reasoning=ReasoningOptions(budget=2048))
-        encoded = encode_messages_request(GenerateRequest("m", conversation), KIND, "there", UpstreamDefaults())
+        thinking = msgspec.structs.replace(conversation, reasoning=ReasoningOptions(budget=2048))
+        encoded = encode_messages_request(GenerateRequest("m", thinking), KIND, "there", UpstreamDefaults())
         assert ("thinking" in json.loads(encoded.body)) is has_thinking
         assert any("thinking_token_budget is ignored" in warning for warning in encoded.warnings) is not has_thinking
         assert any("reasoning without a signature" in warning for warning in encoded.warnings) is not has_thinking
