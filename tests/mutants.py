@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "the last token of a thought is one of the answer (ours: reasoning_tokens one short)",
         "parsers/base.py",
-        "        released = -1 if drop or not size else self._released\n",
+        "        released = -1 if drop or not size else self.released\n",
         "        released = -1\n",
         ("tests/parsers/test_think.py",),
     ),
@@ -245,14 +245,14 @@ MUTANTS = (
     Mutant(
         "a body without a type is JSON: a browser sends a Blob without asking first",
         "serving/endpoint.py",
-        'self.headers.get("content-type", "").partition',
-        'self.headers.get("content-type", "application/json").partition',
+        'media_type = self.headers.get("content-type", "")\n',
+        'media_type = self.headers.get("content-type", "application/json")\n',
         ("tests/hardening/test_browsers.py",),
     ),
     Mutant(
         "an image's address on another site flushes the cache: browsers send no Origin then",
         "serving/cors.py",
-        "        if origins or all(site in _OWN_SITES",
+        "        if origins or not sites or all(site in _OWN_SITES",
         "        if True or all(site in _OWN_SITES",
         ("tests/hardening/test_browsers.py",),
     ),
@@ -546,8 +546,8 @@ MUTANTS = (
     Mutant(
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
-        "    model.queue.check_capacity(find_queue_share(context))\n",
-        "    await context.service.start_limiter.acquire()\n",
+        "    model.queue.check_capacity(terms.queue_share)\n",
+        "    if (turn := context.service.generation.start_limiter.acquire()) is not None:\n        await turn\n",
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(
@@ -651,8 +651,8 @@ MUTANTS = (
     Mutant(
         "an upstream begins a trace of its own",
         "serving/call_observer.py",
-        "        CURRENT_SPAN.set(span_context)\n",
-        "        pass\n",
+        "            CURRENT_SPAN.set(self._span_context)\n",
+        "            pass\n",
         ("tests/telemetry/test_traces.py",),
     ),
     Mutant(
@@ -870,8 +870,8 @@ MUTANTS = (
     Mutant(
         "kv_transfer_params are lost behind a parser",
         "parsers/base.py",
-        "msgspec.structs.replace(event, tokens=(*self._take_pending_tokens(), *tokens))",
-        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*self._take_pending_tokens(), *tokens))",
+        "msgspec.structs.replace(event, tokens=(*owed, *tokens)) if owed else event",
+        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*owed, *tokens))",
         ("tests/serving/test_kv_transfer.py",),
     ),
     # The simulator offline, and recordings.
