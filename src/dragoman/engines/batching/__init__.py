@@ -12,12 +12,14 @@ from .image_placement import place_images
 from .limits import EngineLimits
 from .model import Model, Runner, SampledRows, StepStates, VisionRunner
 from .offload import BlockFiles, compute_fingerprint
+from .reasoning_budget import ReasoningBudgetState
 from .sampler import NumpySampledRows
-from .sampling import SamplingState
+from .sampling import GREEDY_BELOW, SamplingState
 from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
     "BLOCK_SIZE",
+    "GREEDY_BELOW",
     "AdapterRegistry",
     "BatchingEngine",
     "BlockFiles",
@@ -26,6 +28,7 @@ __all__ = [
     "EngineLimits",
     "Model",
     "NumpySampledRows",
+    "ReasoningBudgetState",
     "Runner",
     "SampledRows",
     "SamplingState",
