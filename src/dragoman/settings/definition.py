@@ -88,6 +88,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=100000,
         ),
     ] = -1
+    deterministic: Annotated[
+        bool,
+        Option(
+            "Model",
+            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests change logits only in the "
+            "last digits.",
+        ),
+    ] = False
     mmproj: Annotated[
         str | None,
         Option(
