@@ -121,12 +121,15 @@ def check_request(
     alternatives = capabilities.max_alternatives
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
-    requested = {*_find_parameters(request, part_types)}
+    requested = set(_find_parameters(request, part_types))
     if not renders_prompt:
         requested.update(_find_prompt_parameters(request, terms))
     # Those of the pipeline never reach the engine, so it need not support them.
-    ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
-    if ignored and terms.is_strict:
+    ignored_names = requested - capabilities.parameters - _PIPELINE_PARAMETERS
+    if not ignored_names:
+        return warnings
+    ignored = sorted(_SENT_NAMES.get(name, name) for name in ignored_names)
+    if terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return warnings + [f"{name} is ignored: this model's engine does not support it" for name in ignored]
 
@@ -231,20 +234,21 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
             raise RequestError(f"`{param}` is {requested}; the maximum is {limit}.", param=param)
 
 
-def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> Iterator[str]:
-    """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
-    yield from request.sampling.list_set_fields()
+def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
+    """Find the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
+    names = [*request.sampling.list_set_fields()]
     # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
     for name, value in request.extras.list_items():
         if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value):
-            yield name
+            names.append(name)
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
         if value != default:
-            yield name
-    has_media = isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS)
-    if has_media and any(_is_detailed(message) for message in request.prompt.messages):
-        yield "detail"
+            names.append(name)
+    prompt, has_media = request.prompt, not part_types.isdisjoint(_MEDIA_HOLDERS)
+    if has_media and isinstance(prompt, Conversation) and any(_is_detailed(message) for message in prompt.messages):
+        names.append("detail")
+    return names
 
 
 def _is_detailed(message: Message) -> bool:

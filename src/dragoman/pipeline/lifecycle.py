@@ -310,7 +310,8 @@ class ModelSlot:
 
     def acquire_model(self) -> ServedModel:
         """Return the model for a new request. Raises Overloaded while it has failed or is not loaded."""
-        if self.state is ModelState.FAILED:
+        state = self.state
+        if state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
             if self._was_never_loaded:
                 raise Overloaded(
@@ -318,7 +319,7 @@ class ModelSlot:
                     retry_after=retry_after,
                 )
             raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
-        if self.model is None or self.state is not ModelState.LOADED:
+        if self.model is None or state is not ModelState.LOADED:
             raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model

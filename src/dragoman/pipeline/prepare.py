@@ -292,6 +292,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             images=self._place_images(encoded),
             arrival_time=self.terms.arrival_time,
         )
+        if candidates == 1:
+            return (first,)
         return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
 
     def _choose_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Callable[[], Matcher | None]:

@@ -338,7 +338,9 @@ class RequestQueue:
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        excess_requests = self._n_pending + 1 - self._max_requests
+        if excess_requests > 0:
+            excess_requests = self._n_pending + 1 - self._compute_max_pending()
         # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []

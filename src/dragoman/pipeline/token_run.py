@@ -198,7 +198,8 @@ class TokenRun:
 
     def _handle_output(self, output: TokenOutput) -> list[Event]:
         if type(output) is Sampled and self._pending_outputs is None:  # The common case.
-            return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
+            choice = self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
+            return self._handle_token(choice, output.token, output.logprobs)
         match output:
             case Scheduled():
                 return self._handle_scheduled(output)

@@ -362,27 +362,27 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
     `x-data-parallel-rank`, by which a router selects an engine core, and `x-session-id`.
     """
-    rank = headers.get("x-data-parallel-rank")
+    reply, fault = headers.get("x-dragoman-reply"), headers.get("x-dragoman-fault")
+    rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
+    if reply is None and fault is None and rank is None and session is None:
+        return request
     directives = {
-        "reply": _read_json_header("x-dragoman-reply", headers.get("x-dragoman-reply")),
-        "fault": _read_json_header("x-dragoman-fault", headers.get("x-dragoman-fault")),
-        "data_parallel_rank": rank,
+        name: _read_json_header(f"x-dragoman-{name}", value)
+        for name, value in (("reply", reply), ("fault", fault))
+        if value is not None
     }
     # Checked here: engines take it as an index.
-    if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
-        raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
+    if rank is not None:
+        if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+            raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
+        directives["data_parallel_rank"] = rank
     # As in vLLM, the body takes precedence.
-    if request.extras.session_id is None and (session := headers.get("x-session-id")):
+    if session and request.extras.session_id is None:
         directives["session_id"] = msgspec.json.encode(session[:_MAX_SESSION_ID]).decode()
-    directives = {name: value for name, value in directives.items() if value is not None}
-    if not directives:
-        return request
     return replace(request, extras=replace(request.extras, **directives))
 
 
-def _read_json_header(name: str, value: str | None) -> str | None:
-    if value is None:
-        return None
+def _read_json_header(name: str, value: str) -> str:
     try:
         # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
         text = value.encode("latin-1").decode()

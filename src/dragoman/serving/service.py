@@ -94,15 +94,15 @@ class StartLimiter:
 
     def acquire(self) -> asyncio.Future[None] | None:
         """None if this iteration has capacity; otherwise what is to be awaited until one has."""
-        loop = asyncio.get_running_loop()
         if not self._is_scheduled:
             self._is_scheduled = True
+            loop = asyncio.get_running_loop()
             loop.call_soon(self._on_loop_turn, loop)
         # Those that wait already go first.
         if self._available and not self._waiters:
             self._available -= 1
             return None
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
 

@@ -90,9 +90,9 @@ class EngineCore:
 
         While a step runs, ends of transfers are seen when it ends, as in vLLM; then their own due times are void.
         """
-        if self._in_flight or self.host_link is None:
-            return self.next_step_end
-        return self.host_link.next_end
+        if self._in_flight:
+            return self._in_flight[0].ends
+        return None if self.host_link is None else self.host_link.next_end
 
     @property
     def can_launch(self) -> bool:

@@ -486,7 +486,8 @@ class DataParallelRank:
         if due is not None and due != self._tick_at:
             self._tick_at = due
             self._call_at(due, self.tick)
-        self.publish_cache_events()
+        if self._publish is not None:
+            self.publish_cache_events()
 
     def publish_cache_events(self) -> None:
         """Publish changes of the prefix cache."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from statistics import NormalDist
 from typing import Any, Literal, cast
@@ -19,7 +20,7 @@ from ...core.engine import TokenRequest
 from ...core.errors import RequestError
 from ...core.events import FinishReason
 from ...core.message import FunctionTool, Tool
-from ...core.request import Conversation, GenerateRequest
+from ...core.request import Conversation, GenerateRequest, Sampling
 from ...core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
 from ..script import (
     CallTool,
@@ -158,7 +159,19 @@ class ReplyGenerator:
         self._script_state = ScriptState(script) if script else None
         self._replies = replies or {}
         self._queued_replies: list[ScriptEntry] = []
-        self._text_tokens = frozenset(lexicon.text)
+        text_tokens = frozenset(lexicon.text)
+
+        # Nearly all requests have one of few restrictions, such as no opener of a tool call.
+        @lru_cache(maxsize=64)
+        def allows_text(
+            logit_bias: tuple[tuple[int, float], ...],
+            allowed_token_ids: tuple[int, ...] | None,
+            bad_words: tuple[tuple[int, ...], ...],
+        ) -> bool:
+            sampling = Sampling(logit_bias=logit_bias, allowed_token_ids=allowed_token_ids, bad_words=bad_words)
+            return TokenRestrictions(sampling).allow_all(text_tokens)
+
+        self._allows_text = allows_text
         self._last_lookup: tuple[GenerateRequest, ScriptEntry | None] | None = None
 
     def enqueue_reply(self, entry: ScriptEntry) -> None:
@@ -282,9 +295,9 @@ class ReplyGenerator:
     def _allows(self, request: TokenRequest, plan: list[int]) -> bool:
         """Whether the request's sampling restricts neither running text nor the plan."""
         sampling = request.sampling
-        if not sampling.logit_bias and sampling.allowed_token_ids is None and not sampling.bad_words:
-            return True
-        return TokenRestrictions(request).allow_all(self._text_tokens, plan)
+        if not self._allows_text(sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words):
+            return False
+        return not plan or TokenRestrictions(sampling).allow_all(plan)
 
     def _has_free_text(self, request: TokenRequest) -> bool:
         """Whether running text is possible although tools are callable: running text never parses as a call."""

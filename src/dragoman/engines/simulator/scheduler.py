@@ -224,6 +224,8 @@ class SimulatedScheduler:
             return []
         # Its logits give the first output token, and the cache has keys and values only.
         num_full = (sequence.num_tokens - 1) // self.config.block_size
+        if not num_full:
+            return []
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
     def count_written_tokens(self, sequence: SimulatedSequence) -> int:
@@ -821,7 +823,9 @@ class SimulatedScheduler:
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
         # A hit that no sequence uses is among the free blocks, and acquiring it takes one of them.
-        missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.count_free(hits)
+        missing = -(-reserved // self.config.block_size)
+        if hits:
+            missing += self.pool.count_free(hits) - len(hits)
         return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
     def _start(
@@ -858,7 +862,8 @@ class SimulatedScheduler:
 
     def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
         """Acquire the cached prefix."""
-        self.pool.acquire(hits)
+        if hits:
+            self.pool.acquire(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size

@@ -84,7 +84,7 @@ def require_conversation(request: GenerateRequest) -> Conversation:
     """
     prompt = request.prompt
     if not isinstance(prompt, Conversation):
-        raise Unsupported("The upstream takes conversations only, not texts to complete.", param="prompt")
+        raise Unsupported("The upstream does not support texts to complete, only conversations.", param="prompt")
     if request.choices > 1:
         raise Unsupported("The upstream returns one answer for each request.", param="n")
     if request.return_prompt:
