@@ -62,7 +62,7 @@ def encode_messages_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
     """Encode a request. Raises Unsupported for what Messages lacks, RequestError for what it cannot represent."""
-    conversation = require_conversation(request)
+    conversation = require_conversation(request, kind)
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings)
@@ -78,9 +78,9 @@ def encode_messages_request(
     return UpstreamRequest("/messages", encode_body(body), warnings=tuple(warnings))
 
 
-def encode_count_request(request: GenerateRequest, model: str) -> UpstreamRequest:
+def encode_count_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
     """Encode a request for the number of tokens of a prompt. Raises as `encode_messages_request`."""
-    body = _encode_prompt(request, require_conversation(request), model, [])
+    body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/messages/count_tokens", encode_body(body))
 
 
