@@ -323,8 +323,8 @@ STARTED = Started(39, 30, written_tokens=4)
 
 
 def test_a_text() -> None:
-    details = {"output_tokens_details": {"thinking_tokens": 3}}
-    assert read(START, PING, *TEXT, finish(**details), PING, STOP) == [
+    end_event = finish("end_turn", output_tokens_details={"thinking_tokens": 3})
+    assert read(START, PING, *TEXT, end_event, PING, STOP) == [
         STARTED,
         TextDelta(0, "Hello"),
         ChoiceFinished(0, FinishReason.STOP),

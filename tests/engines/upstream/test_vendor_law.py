@@ -195,7 +195,7 @@ async def test_thinking_comes_back_to_the_vendor_as_it_was(
     parts = [part for message in prompt.messages[-2:] for part in message.parts]
     assert parts[0] == Reasoning("I have to add.")
     assert isinstance(parts[1], ToolCall)
-    assert json.loads(parts[1].arguments) == json.loads(CALL.arguments)
+    assert json.loads(parts[1].arguments) == {"a": 1, "b": [2, {}]}
     assert isinstance(parts[2], ToolResult)
     assert parts[2].call_id == parts[1].id
 

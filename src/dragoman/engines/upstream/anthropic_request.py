@@ -92,7 +92,8 @@ def _encode_prompt(
     if conversation.tools or any(message["role"] == "assistant" for message in messages):
         # A longer conversation will be sent again: caching is automatic, as it is with other engines.
         _mark_for_cache(system)
-        _mark_for_cache(next((m["content"] for m in reversed(messages) if m["role"] == "user"), []))
+        for turn in [turn for turn in messages if turn["role"] == "user"][-1:]:
+            _mark_for_cache(turn["content"])
     body: dict[str, Any] = {"model": model, "messages": messages}
     if system:
         body["system"] = system
