@@ -110,7 +110,7 @@ class UpstreamEngine:
             kind.max_logprobs,
             config.native_tools,
             config.native_reasoning,
-            seals_reasoning=kind.wire is not Wire.CHAT,
+            verifies_reasoning=kind.wire is not Wire.CHAT,
         )
 
     @property
