@@ -43,12 +43,18 @@ class Choice(Struct, frozen=True):
 
     @property
     def has_tool_calls(self) -> bool:
-        return any(isinstance(part, ToolCall) for part in self.parts)
+        return any([isinstance(part, ToolCall) for part in self.parts])
 
     @property
     def tokens(self) -> tuple[Token, ...]:
         """All tokens of this choice in sampling order."""
         return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
+
+    def split_parts(self) -> tuple[str, str, str, tuple[ToolCall, ...]]:
+        """The text, the reasoning, the refusal and the calls: as `join_text` and the others return them."""
+        if len(self.parts) == 1 and type(self.parts[0]) is Text:  # Nearly every answer.
+            return self.parts[0].text, "", "", ()
+        return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
 
     def join_text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
@@ -143,7 +149,10 @@ class ReplyBuilder:
 
     def feed_all(self, batch: list[Event]) -> None:
         for event in batch:
-            self.feed(event)
+            if type(event) is TextDelta:  # The common case.
+                self._append(event.choice, Text, event.text, event.tokens)
+            else:
+                self.feed(event)
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
@@ -159,13 +168,13 @@ class ReplyBuilder:
     def build(self) -> Reply:
         """The answer so far. An unfinished choice has reason ABORT."""
         choices = tuple(
-            self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)
+            [self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)]
         )
         return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits, self._timings)
 
     @staticmethod
     def _build_choice(parts: list[_OpenPart], finish: ChoiceFinished | None) -> Choice:
-        built_parts = tuple(part.build() for part in parts)
+        built_parts = tuple([part.build() for part in parts])
         if finish is None:
             return Choice(built_parts, FinishReason.ABORT)
         return Choice(built_parts, finish.reason, finish.stop, finish.tokens, finish.kv_transfer_params, finish.weights)

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..core.events import WeightSpan
 from .envelope import VllmRequestMetrics
-from .generate.writer import GenerateTokenLogprob
+from .generate import GenerateTokenLogprob
 from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
 
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter", "abort"]

@@ -52,12 +52,7 @@ def render_legacy_arguments(text: str) -> bytes:
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
     """The full message. Its content is null if it has only reasoning, a refusal or calls."""
-    text, reasoning, refusal, calls = (
-        choice.join_text(),
-        choice.join_reasoning(),
-        choice.join_refusal(),
-        choice.list_calls(),
-    )
+    text, reasoning, refusal, calls = choice.split_parts()
     sealed = [part for part in choice.parts if names and isinstance(part, Reasoning) and part.seal]
     # An answer that is empty altogether has the text "", so that clients which expect a string get one.
     is_empty = not text and (reasoning or sealed or refusal or calls)

@@ -38,6 +38,7 @@ from .wire import (
 T = TypeVar("T")
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+_ROLE_OF = {role.value: role for role in Role}
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
@@ -48,7 +49,7 @@ def read_messages(
 ) -> tuple[Message, ...]:
     """Parse messages. keeps_seal: as in ReaderOptions. Raises RequestError with the path of the offending field."""
     reader = _MessageReader(warnings, keeps_seal)
-    return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
+    return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
 
 
 class _MessageReader:
@@ -68,7 +69,7 @@ class _MessageReader:
             case "function":
                 return self._read_function_result(message, path)
             case role:
-                return Message(Role(role), _read_required_content(message, path), message.name)
+                return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
         if self._keeps_seal and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
@@ -142,6 +143,8 @@ def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, .
             param=f"{path}.content",
             code="invalid_type",
         )
+    if isinstance(message.content, str):
+        return (Text(message.content),) if message.content else ()
     return tuple(_read_content(message.content, f"{path}.content"))
 
 

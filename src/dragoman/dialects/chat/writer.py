@@ -206,6 +206,7 @@ class ChatWriter(ChunkWriter):
         return b",".join(fields)
 
     def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
         self._choice_count = event.choices
         self._has_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
@@ -313,7 +314,7 @@ class ChatWriter(ChunkWriter):
             b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
         )
         reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens) + self._render_weights(choice)
+        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:
