@@ -11,7 +11,8 @@ Dragoman's engines of another source tree too, in the same run.
 
 All engines answer the same prompts greedily, in turns: each round measures each number of streams in every engine. CPU
 is user and system time of the engine's process and its children, from /proc, so for Linux only; the best of the rounds
-counts, since other programs can only slow an engine down. Memory is the sum of their largest resident sizes.
+counts, since other programs can only slow an engine down. Memory is the sum of their resident sizes: the largest, and
+the last.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ Decode = Callable[[list[list[int]], int], None]
 
 @dataclass
 class Row:
-    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. memory: bytes, most at any time."""
+    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. peak, memory: bytes."""
 
     model: str
     engine: str
     versions: str
     rates: list[float] = field(default_factory=lambda: [0.0] * len(COUNTS))
+    peak: int = 0
     memory: int = 0
 
 
@@ -104,8 +106,8 @@ class Engine:
         self._wait()
         return count * tokens / (sum(map(read_cpu, list_processes(self._process.pid))) - begun)
 
-    def read_peak_memory(self) -> int:
-        return sum(map(read_peak_memory, list_processes(self._process.pid)))
+    def read_memory(self, name: str) -> int:
+        return sum(read_memory(process, name) for process in list_processes(self._process.pid))
 
     def close(self) -> None:
         self._process.communicate()
@@ -126,10 +128,10 @@ def read_cpu(process: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def read_peak_memory(process: int) -> int:
-    """Bytes of the largest resident size."""
+def read_memory(process: int, name: str) -> int:
+    """Bytes of the resident size. name: VmHWM for the largest, VmRSS for the present one."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
@@ -184,19 +186,20 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
                     row.rates[place] = max(row.rates[place], rate)
                     print(f"{model} {row.engine}: {count} streams, {rate:.1f}", file=sys.stderr, flush=True)
         for row, engine in engines:
-            row.memory = engine.read_peak_memory()
+            row.peak, row.memory = engine.read_memory("VmHWM"), engine.read_memory("VmRSS")
     return [row for row, _ in engines]
 
 
 def build_table(rows: Sequence[Row]) -> str:
     """A table in Markdown. In brackets: relative to vLLM with this model, or to `tiny`."""
-    lines = ["| model | engine | 1 stream | 8 | 32 | peak MB |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| model | engine | 1 stream | 8 | 32 | MB | peak MB |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         others = {other.engine: other for other in rows if other.model == row.model}
         base = others.get("vllm") or others.get("tiny")
         ratios = [f" ({rate / b:.2f})" for rate, b in zip(row.rates, base.rates, strict=True)] if base else [""] * 3
         cells = [f"{rate:.1f}{ratio}" for rate, ratio in zip(row.rates, ratios, strict=True)]
-        lines.append(f"| {row.model} | {row.engine}: {row.versions} | {' | '.join(cells)} | {row.memory / 1e6:.0f} |")
+        cells += [f"{size / 1e6:.0f}" for size in (row.memory, row.peak)]
+        lines.append(f"| {row.model} | {row.engine}: {row.versions} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -64,12 +64,12 @@ def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
 
 
 def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None:
-    def compute(mlp: Any, states: Any) -> Any:
+    def compute(states: Any) -> Any:
         return torch.nn.functional.linear(mlp.act_fn(mlp.gate_proj(states)) * mlp.up_proj(states), mlp.down_proj.weight)
 
     made = network("llama")
     mlp = made.model.layers[2].mlp
-    mlp.forward = lambda states: compute(mlp, states)
+    mlp.forward = compute
     model, _ = build_paged_model(made)
     assert "forward" not in vars(mlp.down_proj)
     assert all(parameter.numel() for parameter in made.parameters())

@@ -65,7 +65,7 @@ class PackedLinears:
         """Copy the other tensors, unless they are the most of the model: each of them is a view of the mapped file, and
         would keep all of it in memory."""
         others = [*self._network.parameters(), *self._network.buffers()]
-        num_packed = sum(weight.packed.numel() for weight in self._weights.values())
+        num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
         if sum(tensor.numel() for tensor in others) < num_packed:
             for tensor in others:
                 tensor.data = tensor.data.clone()
