@@ -841,7 +841,7 @@ MUTANTS = (
     # Embeddings, and what passes through.
     Mutant(
         "base64 is ignored: vectors of a quarter of their dimensions (litellm#42426)",
-        "dialects/embeddings/reader.py",
+        "dialects/embeddings.py",
         'body.encoding_format == "base64",',
         "False,",
         ("tests/dialects/embeddings",),
@@ -1133,14 +1133,14 @@ MUTANTS = (
     # The Completions writer.
     Mutant(
         "an echo goes to the choices of the first prompt",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)",
         "choices = range(self._choices_per_prompt)",
         (COMPLETIONS,),
     ),
     Mutant(
         "offsets begin anew in every chunk",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "logprobs = self._render_logprobs(state.offsets, prompt, scored)",
         "logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)",
         (COMPLETIONS,),
@@ -1654,7 +1654,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bad word is sampled where masks are packed for a device",
-        "engines/batching/sampling.py",
+        "engines/batching/sampler.py",
         "        np.bitwise_and.at(packed, forbidden >> 3, ~(1 << (forbidden & 7)).astype(np.uint8))\n",
         "",
         ("tests/engines/batching/test_sampler.py",),
@@ -1717,14 +1717,14 @@ MUTANTS = (
     ),
     Mutant(
         "an executor tokenises a prompt again, and is believed",
-        "engines/rollout/executor_calls.py",
+        "engines/rollout/executor.py",
         "    if candidate.prompt_token_ids not in (None, call.prompt):\n",
         "    if False:\n",
         ("tests/engines/rollout",),
     ),
     Mutant(
         "weights are replaced under a call that runs, and its tokens are of neither policy",
-        "engines/rollout/control.py",
+        "engines/rollout/engine.py",
         "            if self._control is None or not self._control.is_paused:\n",
         "            if False:\n",
         ("tests/engines/rollout",),

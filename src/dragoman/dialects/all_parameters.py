@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .anthropic.parameters import COUNT_TOKENS, MESSAGES
 from .chat.parameters import CHAT
-from .completions.parameters import COMPLETIONS
-from .embeddings.cohere import COHERE_EMBED
-from .embeddings.parameters import EMBEDDINGS
-from .generate.parameters import GENERATE, SAMPLING_PARAMS
-from .ollama.parameters import (
+from .cohere_embed import COHERE_EMBED
+from .completions import COMPLETIONS
+from .embeddings import EMBEDDINGS
+from .generate import GENERATE, SAMPLING_PARAMS
+from .ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
@@ -18,10 +18,10 @@ from .ollama.parameters import (
 )
 from .parameter_table import ParameterSupport
 from .responses.parameters import RESPONSES
-from .scoring.parameters import RERANK, SCORE
-from .sglang.parameters import SGLANG, SGLANG_PARAMS
-from .tgi.parameters import TGI, TGI_PARAMS
-from .tokenize.parameters import DETOKENIZE, TOKENIZE
+from .scoring import RERANK, SCORE
+from .sglang.reader import SGLANG, SGLANG_PARAMS
+from .tgi.wire import TGI, TGI_PARAMS
+from .tokenize import DETOKENIZE, TOKENIZE
 
 ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
     *CHAT.rows,

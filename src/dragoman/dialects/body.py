@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -49,7 +49,11 @@ class ParsedBody:
 
     def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
-        return {name: raw for name, raw in self.fields.items() if not any(name in known_names for known_names in names)}
+        others = self.fields.keys()
+        for known_names in names:
+            others = others - known_names
+        # In the order of the body.
+        return {name: raw for name, raw in self.fields.items() if name in others} if others else {}
 
     def decode(self, schema: BodySchema[T]) -> T:
         try:
@@ -97,7 +101,9 @@ def read_json_value(raw: Raw, param: str) -> object:
 
 
 def _strip_null(raw: Raw) -> str | None:
-    text = bytes(raw).decode().strip()
+    data = bytes(raw)
+    # Nearly every free-form field is absent.
+    text = data.decode().strip() if data else ""
     return None if text in ("", "null") else text
 
 
@@ -106,9 +112,8 @@ def abbreviate(value: str) -> str:
     return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
 
 
-def check_one_of(value: str, allowed: Iterable[str], param: str) -> str:
+def check_one_of(value: str, allowed: Collection[str], param: str) -> str:
     """`value`, if it is one of the allowed ones."""
-    allowed = tuple(allowed)
     if value not in allowed:
         supported = ", ".join(repr(word) for word in allowed)
         raise RequestError(

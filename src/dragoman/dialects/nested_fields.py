@@ -55,6 +55,8 @@ class NestedFields:
 
     def find_unknown(self, fields: Mapping[str, Raw]) -> list[str]:
         """The paths of unknown fields that are not null, each once however many objects have it."""
+        if self._nested.keys().isdisjoint(fields):
+            return []
         found: dict[str, str] = {}
         for name, node in self._nested.items():
             raw = fields.get(name)

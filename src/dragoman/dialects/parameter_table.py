@@ -54,7 +54,7 @@ class ParameterTable:
 
         schemas: what the body has been decoded to.
         """
-        warnings, unknown = self.classify(parsed.find_other_fields(*(schema.names for schema in schemas)))
+        warnings, unknown = self.classify(parsed.find_other_fields(*[schema.names for schema in schemas]))
         nested = [name for schema in schemas for name in schema.nested.find_unknown(parsed.fields)]
         return warnings, (*unknown, *nested)[:MAX_UNKNOWN]
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
+from ..core.message import Reasoning
+
 
 class VerificationMode(StrEnum):
     """How to handle reasoning from a client that fails verification.
@@ -43,3 +47,22 @@ class SealingKey(Protocol):
     def sign(self, thought: str) -> str: ...
 
     def verify_signature(self, thought: str, signature: str) -> bool: ...
+
+
+def pack_reasoning(text: str, seal: str) -> str:
+    """Pack reasoning and its seal into one text to be sealed; without a seal that is the text itself."""
+    if not seal and not text.startswith("\0"):
+        return text
+    return "\0" + msgspec.json.encode((text, seal)).decode()
+
+
+def unpack_reasoning(packed: str) -> Reasoning:
+    """Unpack the text of `pack_reasoning`."""
+    if not packed.startswith("\0"):
+        return Reasoning(packed)
+    try:
+        text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
+    except msgspec.MsgspecError:
+        # A text that was sealed before there were packed ones.
+        return Reasoning(packed)
+    return Reasoning(text, seal=seal)

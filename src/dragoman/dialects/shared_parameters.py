@@ -57,6 +57,7 @@ SHARED_HONOURED = (
         "for engines that support it; prompt_token_ids are used as the ids of a conversation",
     ),
     ("vllm_xargs", "for engines that support it"),
+    ("session_id", "a hint for routers and for vLLM, also as the header x-session-id"),
 )
 
 
@@ -64,7 +65,6 @@ def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
     """Fields of both endpoints that are not in the struct."""
     return (
         *accept(dialect, "user", "safety_identifier", note="identifies the end user; has no effect"),
-        *accept(dialect, "session_id", note="a hint for routers"),
         *accept(dialect, "guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
         *warn(dialect, "stream_interval", "every token is sent immediately", 1),
         *reject(dialect, "use_beam_search", "beam search is not supported", False),

@@ -15,7 +15,9 @@ THINKING_KWARGS = ("enable_thinking", "thinking")
 def read_thinking_switch(kwargs: Raw) -> bool | None:
     """The value of the switch in `chat_template_kwargs`; None if not set."""
     value = read_json_value(kwargs, "chat_template_kwargs")
-    values = cast(dict[str, object], value) if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return None
+    values = cast(dict[str, object], value)
     for name in THINKING_KWARGS:
         if isinstance(switch := values.get(name), bool):
             return switch

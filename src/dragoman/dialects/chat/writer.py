@@ -112,6 +112,7 @@ class ChatWriter(ChunkWriter):
         "_is_vllm",
         "_lists_all_tokens",
         "_options",
+        "_reasoning",
         "_wants_prompt",
         "_wants_tokens",
     )
@@ -130,6 +131,8 @@ class ChatWriter(ChunkWriter):
         self._choice_count = 0
         self._has_delta = bytearray()  # per choice: whether a delta has been sent
         self._choices: dict[int, _ChoiceState] = {}
+        # Per choice: the text of the part of reasoning that has not ended, and the number of sealed parts before it.
+        self._reasoning: dict[int, tuple[list[str], int]] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
         self._counter = UsageCounter() if options.continuous_usage else None
@@ -168,8 +171,7 @@ class ChatWriter(ChunkWriter):
                 self._score(choice, None, tokens)
                 if text:
                     self._has_delta[choice] = 1  # also if it is hidden
-                fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
-                return self._render_delta(choice, fields, tokens)
+                return self._render_delta(choice, self._render_reasoning(event), tokens)
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
                 return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
@@ -188,7 +190,23 @@ class ChatWriter(ChunkWriter):
             case Finished():
                 return self._envelope.render_usage_chunk(event)
 
+    def _render_reasoning(self, event: ReasoningDelta) -> bytes:
+        """The fields of a delta. The one with a seal repeats the whole part, which the client has to send back."""
+        names, text = self._options.reasoning_fields, event.text
+        if not names:
+            return b""
+        fields = [message_fields.render_reasoning(names, encode_string(text))] if text else []
+        open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
+        open_texts.append(text)
+        if event.seal:
+            detail = message_fields.render_reasoning_detail("".join(open_texts), event.seal, count)
+            fields.append(b'"reasoning_details":[%s]' % detail)
+            self._reasoning[event.choice] = ([], count + 1)
+            self._has_delta[event.choice] = 1
+        return b",".join(fields)
+
     def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
         self._choice_count = event.choices
         self._has_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
@@ -296,7 +314,7 @@ class ChatWriter(ChunkWriter):
             b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
         )
         reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens) + self._render_weights(choice)
+        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:

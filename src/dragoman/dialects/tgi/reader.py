@@ -23,8 +23,7 @@ from ..field_names import FieldNames
 from ..fields import read_stop_strings, resolve_model
 from ..parameter_table import read_part
 from .errors import TGI_NAMES
-from .parameters import TGI, TGI_PARAMS
-from .wire import TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .wire import TGI, TGI_PARAMS, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")

@@ -14,15 +14,13 @@ from ....dialects.ollama.answers import (
     VersionObject,
 )
 from ....dialects.ollama.models import OllamaShow
-from ....dialects.ollama.parameters import (
+from ....dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
     OLLAMA_GENERATE,
     OLLAMA_MODEL,
     OLLAMA_OPTIONS,
-)
-from ....dialects.ollama.wire import (
     OllamaChatBody,
     OllamaEmbedBody,
     OllamaEmbeddingsBody,
