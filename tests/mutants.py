@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stop string's token is listed whole although its end was cut",
-        "dialects/content_tokens.py",
+        "dialects/logprobs.py",
         "        if own.startswith(text):\n",
         "        if False:\n",
         ("tests/dialects/test_content_tokens.py",),
@@ -386,7 +386,7 @@ MUTANTS = (
     ),
     Mutant(
         "objects that have to fit two schemas can fit neither, because each is closed",
-        "constraints/strict_schema.py",
+        "constraints/lark.py",
         '"oneOf" in part or combines_schemas(part)',
         '"oneOf" in part',
         ("tests/constraints/test_strict_schema.py",),
@@ -407,7 +407,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a schema merges is taken for cheap, because each of its keywords is",
-        "constraints/work.py",
+        "constraints/schema.py",
         "    if combines_schemas(part):\n",
         "    if False:\n",
         ("tests/constraints/test_bounded.py",),
@@ -713,14 +713,14 @@ MUTANTS = (
     ),
     Mutant(
         "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",
-        "launch/port_faults/port.py",
+        "launch/port_faults.py",
         "            listener.close()\n            return\n",
         "            self._listener = listener\n            return\n",
         ("tests/launch/test_doors.py",),
     ),
     Mutant(
         "closing one port of a process cuts the streams of all of them",
-        "launch/port_faults/port.py",
+        "launch/port_faults.py",
         'if transport.get_extra_info("sockname")[1] != self.port:',
         "if connection is None:",
         ("tests/launch/test_doors.py",),
@@ -848,14 +848,14 @@ MUTANTS = (
     ),
     Mutant(
         "a shortened vector is not normalised again",
-        "engines/arrays/vectors.py",
+        "engines/arrays/embeddings.py",
         "_normalize(vector[:dimensions], normalize)",
         "_normalize(vector, normalize)[:dimensions]",
         ("tests/engines/encoder",),
     ),
     Mutant(
         "a call with a thousand texts keeps one with a single text waiting",
-        "engines/arrays/batcher.py",
+        "engines/arrays/embeddings.py",
         "                self._calls.append(call)",
         "                self._calls.appendleft(call)",
         ("tests/engines/arrays",),
@@ -1338,7 +1338,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ids that Kimi gives its calls are replaced, and its next turn does not know them",
-        "parsers/name_prefixed.py",
+        "parsers/json_calls.py",
         'name, id = prefix.removeprefix("functions."), raw',
         'name, id = prefix.removeprefix("functions."), None',
         (PARSERS,),
@@ -1555,14 +1555,14 @@ MUTANTS = (
     # The store.
     Mutant(
         "a failed commit leaves the changes made before it",
-        "store/writer.py",
+        "store/sqlite.py",
         'connection.execute("ROLLBACK TO job")',
         "pass",
         ("tests/store/test_kit.py",),
     ),
     Mutant(
         "acknowledged although the disk was full",
-        "store/writer.py",
+        "store/sqlite.py",
         "job.error = StoreUnavailable(failure.message)",
         "pass",
         ("tests/store/test_sqlite.py",),
@@ -1682,7 +1682,7 @@ MUTANTS = (
     ),
     Mutant(
         "of TGI's tokens that come at once each says the text of all of them",
-        "dialects/content_tokens.py",
+        "dialects/logprobs.py",
         "        self._text = self._text[len(data) :]\n",
         "",
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),

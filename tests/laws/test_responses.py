@@ -18,8 +18,8 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.base import Header
-from dragoman.dialects.content_tokens import content_tokens
 from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
+from dragoman.dialects.logprobs import content_tokens
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, event_log
 from dragoman.dialects.responses.stored import StoredResponse, finalize
 from dragoman.dialects.responses.tools import ToolName

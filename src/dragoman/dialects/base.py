@@ -1,4 +1,7 @@
-"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure."""
+"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure.
+
+`SealingKey` is the interface for data that only this server can decrypt or sign. Knows no key and no cipher.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,45 @@ from ..core.events import Event
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
 from .field_names import CORE_NAMES, FieldNames
-from .sealing import SealingKey
+
+
+class VerificationMode(StrEnum):
+    """How to handle reasoning from a client that fails verification.
+
+    STRICT: the request is rejected.
+    LENIENT: the reasoning is left out, or replaced by its summary, with a warning; unsigned reasoning is accepted.
+    OFF: signatures are not verified.
+    """
+
+    STRICT = "strict"
+    LENIENT = "lenient"
+    OFF = "off"
+
+
+class Purpose(StrEnum):
+    """The purpose that a sealed text is bound to: it cannot be opened for another."""
+
+    REASONING = "reasoning"
+    COMPACTION = "compaction"
+
+
+class SealingKey(Protocol):
+    """The server's key bound to one caller: another caller's data is rejected like another server's."""
+
+    @property
+    def check(self) -> VerificationMode: ...
+
+    def seal(self, purpose: Purpose, text: str) -> str:
+        """Encrypt and authenticate a text, as ASCII. The result differs each time."""
+        ...
+
+    def unseal(self, purpose: Purpose, sealed: str) -> str | None:
+        """Decrypt; None if damaged, or sealed by another server or for another caller or purpose."""
+        ...
+
+    def sign(self, thought: str) -> str: ...
+
+    def verify_signature(self, thought: str, signature: str) -> bool: ...
 
 
 class Profile(StrEnum):

@@ -46,8 +46,7 @@ from .fields import (
 )
 from .json_encoding import clamp_logprob, encode_field, encode_string
 from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
-from .parameter_table import ParameterTable, accept, honour, read_part, reject
-from .shared_parameters import SHARED_HONOURED
+from .parameter_table import SHARED_HONOURED, ParameterTable, accept, honour, read_part, reject
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):

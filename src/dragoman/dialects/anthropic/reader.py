@@ -9,12 +9,11 @@ from msgspec import Struct
 from ...core.errors import RequestError
 from ...core.message import Role
 from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey
 from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
 from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
 from ..fields import read_stop_strings, resolve_model
-from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
 from .context_management import read_edits
 from .errors import MESSAGES_NAMES, ThreadUnsupported

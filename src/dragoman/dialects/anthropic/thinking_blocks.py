@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...core.errors import RequestError
 from ...core.message import Reasoning
-from ..sealing import Purpose, SealingKey, VerificationMode
+from ..base import Purpose, SealingKey, VerificationMode
 from .wire import WireContentBlock
 
 

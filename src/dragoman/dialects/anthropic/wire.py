@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
+from ..body import NestedRules
 from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
-from ..nested_fields import NestedRules
 
 
 class BlockSource(Struct, frozen=True):

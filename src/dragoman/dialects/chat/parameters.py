@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..parameter_table import ParameterTable, accept, honour, reject, warn
-from ..shared_parameters import SHARED_HONOURED, build_shared_rows
+from ..parameter_table import SHARED_HONOURED, ParameterTable, accept, build_shared_rows, honour, reject, warn
 
 DIALECT = "chat"
 

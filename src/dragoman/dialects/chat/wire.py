@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from ..body import NestedRules
 from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs, StructuredOutputs
-from ..nested_fields import NestedRules
 
 
 class ChatImageUrl(Struct, frozen=True):

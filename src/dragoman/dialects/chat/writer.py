@@ -27,7 +27,6 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..content_tokens import ContentTokens, content_tokens
 from ..envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -40,7 +39,14 @@ from ..envelope import (
     render_weight_versions,
 )
 from ..json_encoding import encode_field, encode_string
-from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs, render_token_ids
+from ..logprobs import (
+    ContentTokens,
+    TokenNaming,
+    content_tokens,
+    render_chat_logprobs,
+    render_prompt_logprobs,
+    render_token_ids,
+)
 from . import message_fields
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")

@@ -14,8 +14,8 @@ import msgspec
 from ...core.events import Token
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import ReplyPart
-from ..content_tokens import ContentTokens
 from ..json_encoding import encode_string
+from ..logprobs import ContentTokens
 from . import item_fields
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES

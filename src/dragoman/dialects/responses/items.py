@@ -23,9 +23,9 @@ from ...core.message import (
     ToolResult,
     UploadedMedia,
 )
+from ..base import Purpose, SealingKey, VerificationMode
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
-from ..sealing import Purpose, SealingKey, VerificationMode
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
 from .summary_prompt import apply_summary
 from .tools import ResponsesToolRegistry

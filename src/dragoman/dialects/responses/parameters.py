@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from ..fields import DecodingFields
-from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
-from ..shared_parameters import SHARED_HONOURED, build_shared_rows
+from ..parameter_table import (
+    SHARED_HONOURED,
+    ParameterSupport,
+    ParameterTable,
+    accept,
+    build_shared_rows,
+    honour,
+    reject,
+    warn,
+)
 
 DIALECT = "responses"
 

@@ -19,7 +19,7 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import GenerationCall, ReaderOptions
+from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey
 from ..body import (
     BodySchema,
     ParsedBody,
@@ -34,7 +34,6 @@ from ..constraints import read_schema, read_structured_outputs, require_at_most_
 from ..envelope import ResponseId
 from ..fields import check_metadata, check_service_tier, read_stop_strings, resolve_model
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
-from ..sealing import Purpose, SealingKey
 from ..thinking import read_thinking_switch
 from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .echo import Echo, encode_bool

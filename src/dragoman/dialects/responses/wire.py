@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from ..body import NestedRules
 from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
-from ..nested_fields import NestedRules
 
 MAX_INPUT_ITEMS = 100_000
 """Maximum items of one input."""

@@ -16,8 +16,7 @@ from ...endpoint import HttpRequest, JsonResponse, Route
 from ...envelopes import RESPONSES
 from ...generate import build_responder, build_stream_headers, read_call
 from ...streaming import ReplayResponder, Responder
-from .background import BackgroundRuns
-from .background_run import start_run
+from .background import BackgroundRuns, start_run
 from .history import RESPONSE_KIND
 from .turn import ConversationLocks, open_turn
 
