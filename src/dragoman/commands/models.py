@@ -82,7 +82,7 @@ def _find_engine(model: LocalModel) -> str:
         return "llamacpp"
     if (model.directory / "adapter_config.json").is_file():
         return "(adapter)"
-    from ..launch.engine_detection import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
+    from ..launch.local_models import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
 
     try:
         return choose_directory_engine(model.directory).engine

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from .connection import MAX_HEAD_BYTES, ClientConnection
 from .errors import ConnectFailed, HttpClientError
-from .response_head import HEAD_END, parse_response_head
+from .response import HEAD_END, parse_response_head
 from .urls import Proxy, Url
 
 STAGGER = 0.25

@@ -6,12 +6,14 @@ are all in the cache is loaded without a request to the hub.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import EngineError
+from ..core.errors import EngineError, NotFound, RequestError
+from ..core.pull import PullProgress
 from ..hub import (
     DownloadCancelled,
     DownloadEvent,
@@ -48,8 +51,7 @@ from ..pipeline.adapters import read_adapter
 from ..pipeline.lifecycle import LoadProgress
 from ..pipeline.models import ServedModel
 from ..settings import Settings, state_directory
-from .engine_detection import EngineChoice, check_engine_installed, choose_engine
-from .local_models import check_architecture
+from .local_models import EngineChoice, check_architecture, check_engine_installed, choose_engine
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -371,3 +373,61 @@ def _plan_part(
         select(reference.repository, repository.files),
         hub=repository.hub,
     )
+
+
+_INTERVAL_BYTES = 16 << 20
+"""Bytes of a file between two reports."""
+
+
+class HubPuller:
+    """Downloads models into the shared cache. They can be served after a restart with MODEL, or by a settings file."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def pull(self, model: str) -> AsyncGenerator[PullProgress]:
+        """Download a model, and report the progress. Closing the generator cancels the download.
+
+        model: `org/name[:quant][@revision]`, also with `hf:` or `hf.co/` before it.
+
+        Raises:
+            NotFound: MODEL is no name of the hub.
+            RequestError: there is no such model, or it cannot be loaded.
+            EngineError: the download failed.
+        """
+        yield PullProgress("pulling manifest")
+        try:
+            # Ollama's name of the default.
+            found = find_reference(model.removesuffix(":latest"))
+            if found is None:
+                raise NotFound(f"`{model[:100]}` is not a model of the hub; write `org/name` or `org/name:QUANT`.")
+            prepared = await asyncio.to_thread(prepare_pull, self._settings, *found)
+        except HubError as error:
+            raise RequestError(f"{error}.", param="model") from error
+        reports: asyncio.Queue[DownloadEvent | None] = asyncio.Queue()
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def on_event(event: DownloadEvent) -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, event)
+
+        task = asyncio.create_task(asyncio.to_thread(download, prepared.plan, on_event, cancelled))
+        task.add_done_callback(lambda _: reports.put_nowait(None))
+        reported: dict[str, int] = {}
+        try:
+            while (event := await reports.get()) is not None:
+                if event.file is None:
+                    continue
+                last = reported.get(event.file, -_INTERVAL_BYTES)
+                if event.completed - last >= _INTERVAL_BYTES or event.completed == event.total:
+                    reported[event.file] = event.completed
+                    digest = None if event.digest is None else f"sha256:{event.digest}"
+                    name = event.file if event.digest is None else event.digest[:12]
+                    status = "verifying sha256 digest" if event.status == "verifying" else f"pulling {name}"
+                    yield PullProgress(status, digest, event.total, event.completed)
+            await task
+        except (HubError, DownloadCancelled, OSError) as error:
+            raise EngineError(f"{error}.") from error
+        finally:
+            cancelled.set()
+            await asyncio.gather(task, return_exceptions=True)
+        yield PullProgress("success")

@@ -1,16 +1,18 @@
-"""The listening sockets of a server, its own or inherited from systemd, and the notifications that systemd expects.
+"""The listening sockets of a server, its own or inherited from systemd, their TLS, and what systemd is notified of.
 
-systemd's interfaces are sd_listen_fds and sd_notify.
+systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be loaded again while the server runs.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 import stat
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
+from pathlib import Path
 
 from ..settings import Settings, SettingsError
 
@@ -139,3 +141,46 @@ class Notifier:
         except OSError:
             # As sd_notify: a service manager that does not listen is no reason to fail.
             pass
+
+
+def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises SettingsError."""
+    if settings.ssl_certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, settings)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    """Load the certificate chain and its key: connections that are accepted from now on get them.
+
+    Raises:
+        SettingsError: they cannot be read or do not belong together; the former ones stay in use.
+    """
+    assert settings.ssl_certfile is not None
+    for flag, path in (("--ssl-certfile", settings.ssl_certfile), ("--ssl-keyfile", settings.ssl_keyfile)):
+        if path is not None and not Path(path).is_file():
+            raise SettingsError(f"{flag}: {path} does not exist")
+
+    def refuse_password() -> str:
+        # Otherwise OpenSSL would ask for it on the terminal.
+        raise SettingsError(
+            "--ssl-keyfile: the key is encrypted; store it without a password, readable by the server only"
+        )
+
+    # A failure in a context that is in use could leave it with a certificate and the wrong key.
+    for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+        try:
+            each.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, refuse_password)
+        except ssl.SSLError as error:
+            reason = error.reason or str(error)
+            raise SettingsError(
+                f"--ssl-certfile: {settings.ssl_certfile}: {reason.replace('_', ' ').lower()}"
+            ) from error
+        except OSError as error:
+            raise SettingsError(
+                f"--ssl-certfile: {error.filename or settings.ssl_certfile}: {error.strerror}"
+            ) from error

@@ -15,9 +15,9 @@ from msgspec import Meta
 from ..core.engine import check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
+from ..core.images import ImageProcessor, PreparedImage
 from ..core.message import Audio, File, Image, InlineMedia, Message, Part, Text, Tool, ToolResult
 from ..core.request import Conversation, GenerateRequest
-from ..core.vision import ImageProcessor, PreparedImage
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .admission import CallTerms, iterate_parts
 from .models import TokenBackend

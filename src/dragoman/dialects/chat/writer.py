@@ -24,7 +24,7 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Refusal, Text
+from ...core.message import Refusal, Text, ToolCall
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
 from ..envelope import (
@@ -47,7 +47,71 @@ from ..logprobs import (
     render_prompt_logprobs,
     render_token_ids,
 )
-from . import message_fields
+
+
+def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
+    """Render reasoning under each of the names that clients read. text: as JSON."""
+    return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
+
+
+def render_call_start(event: ToolCallStart, index: int) -> bytes:
+    """The delta that starts a call: the only one with its id, type and name."""
+    kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":""}}]' % (
+        index, encode_string(event.id), kind, kind, encode_string(event.name), field,
+    )  # fmt: skip
+
+
+def render_call_arguments(text: str, index: int, custom: bool) -> bytes:
+    kind, field = (b"custom", b"input") if custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, encode_string(text))
+
+
+def render_legacy_start(event: ToolCallStart) -> bytes:
+    return b'"function_call":{"name":%s,"arguments":""}' % encode_string(event.name)
+
+
+def render_legacy_arguments(text: str) -> bytes:
+    return b'"function_call":{"arguments":%s}' % encode_string(text)
+
+
+def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
+    """The full message. Its content is null if it has only reasoning, a refusal or calls."""
+    text, reasoning, refusal, calls = (
+        choice.join_text(),
+        choice.join_reasoning(),
+        choice.join_refusal(),
+        choice.list_calls(),
+    )
+    # An answer that is empty altogether has the text "", so that clients which expect a string get one.
+    is_empty = not text and (reasoning or refusal or calls)
+    fields = [
+        b'"role":"assistant"',
+        b'"content":' + (b"null" if is_empty else encode_string(text)),
+        b'"refusal":' + (encode_string(refusal) if refusal else b"null"),
+    ]
+    if profile is Profile.VLLM:
+        fields.append(b'"annotations":null,"audio":null')
+    if calls and legacy:
+        call = calls[0]
+        fields.append(
+            b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))
+        )
+    elif profile is Profile.VLLM:
+        fields.append(b'"function_call":null')
+    if calls and not legacy:
+        fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
+    if names and (reasoning or profile is Profile.VLLM):
+        fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
+    return b"{%s}" % b",".join(fields)
+
+
+def _render_call(call: ToolCall) -> bytes:
+    kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
+    return b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
+        encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
+    )  # fmt: skip
+
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other. No client that was tested showed the text twice when both were sent."""
@@ -174,7 +238,7 @@ class ChatWriter(ChunkWriter):
                 self._score(choice, None, tokens)
                 if text:
                     self._has_delta[choice] = 1  # also if it is hidden
-                fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
+                fields = text and render_reasoning(self._options.reasoning_fields, encode_string(text))
                 return self._render_delta(choice, fields, tokens)
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
@@ -233,16 +297,16 @@ class ChatWriter(ChunkWriter):
         state.calls += 1
         state.is_custom = event.custom
         if not self._options.legacy_functions:
-            return message_fields.render_call_start(event, state.calls - 1)
-        return message_fields.render_legacy_start(event) if state.calls == 1 else b""
+            return render_call_start(event, state.calls - 1)
+        return render_legacy_start(event) if state.calls == 1 else b""
 
     def _render_call_arguments(self, event: ToolCallDelta) -> bytes:
         state = self._get_state(event.choice)
         if not event.arguments or (self._options.legacy_functions and state.calls > 1):
             return b""
         if self._options.legacy_functions:
-            return message_fields.render_legacy_arguments(event.arguments)
-        return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
+            return render_legacy_arguments(event.arguments)
+        return render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
 
     def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
         """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
@@ -295,9 +359,7 @@ class ChatWriter(ChunkWriter):
 
     def _render_choice(self, index: int, choice: Choice) -> bytes:
         options = self._options
-        message = message_fields.render_message(
-            choice, options.reasoning_fields, options.profile, options.legacy_functions
-        )
+        message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
         logprobs = (
             b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...core.engine import TokenLogprob
 from ...core.errors import RequestError
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage
 from ..arrays.weights import Tensors
 from .sampler import SamplingState
 from .scheduler import Chunk

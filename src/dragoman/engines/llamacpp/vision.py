@@ -13,7 +13,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError, Unsupported
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage
 from ..batching import place_images
 from .client import LlamaCppClient, count_tokens, tokenize
 from .process import LlamaCppProcess

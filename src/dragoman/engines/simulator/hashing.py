@@ -12,7 +12,7 @@ from collections.abc import Callable, MutableSequence, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 
 
 class BlockContents(Protocol):

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
 from ...core.errors import RequestError
-from ...core.image_info import read_image_info
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage, read_image_info
 from ..batching import place_images
 
 _TOKEN_NAMES = (

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError
-from ...core.image_info import MAX_PIXELS
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import MAX_PIXELS, PreparedImage, PromptImage
 from ..batching import place_images
 from .backend import Tensor, library
 from .lru_bytes import LruBytes

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from ....core.errors import DragomanError, EngineError, RateLimited
 from ....core.events import Event, Finished, Started
 from ....core.reply import ReplyBuilder
-from ....dialects.responses import event_log as logged
+from ....dialects.responses import stored as logged
 from ....dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
 from ....pipeline.engine_calls import contain
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable

@@ -8,7 +8,7 @@ from functools import partial
 from ....core.errors import DragomanError, Unsupported
 from ....dialects.base import ReaderOptions
 from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ....dialects.responses import ResponsesCall, event_log, read_responses
+from ....dialects.responses import ResponsesCall, read_responses, stored
 from ....dialects.responses.errors import render_error_fields
 from ....store import Key
 from ...auth import Access
@@ -90,5 +90,5 @@ class _ReplayFraming:
 
     async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         async for chunk in events:
-            self._last_number = event_log.read_sequence_number(event_log.get_last_event(chunk))
+            self._last_number = stored.read_sequence_number(stored.get_last_event(chunk))
             yield chunk
