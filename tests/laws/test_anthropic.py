@@ -54,6 +54,7 @@ views = st.builds(
     omit_thinking=st.booleans(),
     sign=st.sampled_from((no_signature, signed)),
     reports_edits=st.booleans(),
+    wrap_seal=st.sampled_from((None, lambda text, seal: f"{seal} of {text}")),
 )
 # What a model may take for JSON.
 PIECES = (

@@ -61,6 +61,7 @@ views = st.builds(
         )
     ),
     seal_reasoning=st.sampled_from((None, sealed)),
+    wrap_seal=st.sampled_from((None, lambda text, seal: f"{seal} of {text}")),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
 
@@ -120,7 +121,11 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Res
 @given(one_answer, views)
 def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRenderOptions):
     (choice,) = case.reply.choices
-    parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
+    parts = [
+        part
+        for part in choice.parts
+        if isinstance(part, ToolCall) or part.text or (isinstance(part, Reasoning) and part.seal)
+    ]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
     told = whole(case, view)

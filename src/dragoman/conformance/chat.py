@@ -21,7 +21,10 @@ from .chunks import ChunkState
 
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
-DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call"}) | REASONING_FIELDS
+REASONING_DETAILS = "reasoning_details"
+"""OpenRouter's list of what a client has to send back: whole, beside the end of the reasoning or alone."""
+DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS})
+DELTA_FIELDS |= REASONING_FIELDS
 
 
 def check_stream(
@@ -96,7 +99,8 @@ class _ChatStreamState(ChunkState):
         require("role" not in delta, f"{location}: the role again")
         # Empty deltas cost a chunk each and carry nothing.
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
-        fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
+        names = {*REASONING_FIELDS, REASONING_DETAILS}
+        fields = {"reasoning" if field in names else field for field in delta}
         # Text, reasoning and calls are ordered among each other; in a shared delta that order would be lost.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
         require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
 from ..core.events import Event
+from ..core.message import Reasoning
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
 
@@ -93,6 +95,25 @@ class SealingKey(Protocol):
     def verify_signature(self, thought: str, signature: str) -> bool: ...
 
 
+def pack_reasoning(text: str, seal: str) -> str:
+    """Pack reasoning and its seal into one text to be sealed; without a seal that is the text itself."""
+    if not seal and not text.startswith("\0"):
+        return text
+    return "\0" + msgspec.json.encode((text, seal)).decode()
+
+
+def unpack_reasoning(packed: str) -> Reasoning:
+    """Unpack the text of `pack_reasoning`."""
+    if not packed.startswith("\0"):
+        return Reasoning(packed)
+    try:
+        text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
+    except msgspec.MsgspecError:
+        # A text that was sealed before there were packed ones.
+        return Reasoning(packed)
+    return Reasoning(text, seal=seal)
+
+
 class Profile(StrEnum):
     """Which optional fields a response contains: OpenAI's own, or also those that vLLM adds."""
 
@@ -170,6 +191,7 @@ class ReaderOptions(Struct, frozen=True):
     tokens_as_ids: what a request without `return_tokens_as_token_ids` gets.
     drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
     prefix cache.
+    passes_seals: an engine verifies the seals of reasoning itself, so they are passed on instead of rejected.
     """
 
     profile: Profile = Profile.OPENAI
@@ -179,3 +201,4 @@ class ReaderOptions(Struct, frozen=True):
     sealing_key: SealingKey | None = None
     drop_nonces: bool = True
     tokens_as_ids: bool = False
+    passes_seals: bool = False

@@ -7,7 +7,7 @@ themselves are the source: whatever field of an object is in no struct has no ef
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar, cast
 
@@ -60,6 +60,8 @@ class NestedFields:
 
     def find_unknown(self, fields: Mapping[str, Raw]) -> list[str]:
         """The paths of unknown fields that are not null, each once however many objects have it."""
+        if self._nested.keys().isdisjoint(fields):
+            return []
         found: dict[str, str] = {}
         for name, node in self._nested.items():
             raw = fields.get(name)
@@ -188,7 +190,11 @@ class ParsedBody:
 
     def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
-        return {name: raw for name, raw in self.fields.items() if not any(name in known_names for known_names in names)}
+        others = self.fields.keys()
+        for known_names in names:
+            others = others - known_names
+        # In the order of the body.
+        return {name: raw for name, raw in self.fields.items() if name in others} if others else {}
 
     def decode(self, schema: BodySchema[T]) -> T:
         try:
@@ -236,7 +242,9 @@ def read_json_value(raw: Raw, param: str) -> object:
 
 
 def _strip_null(raw: Raw) -> str | None:
-    text = bytes(raw).decode().strip()
+    data = bytes(raw)
+    # Nearly every free-form field is absent.
+    text = data.decode().strip() if data else ""
     return None if text in ("", "null") else text
 
 
@@ -245,9 +253,8 @@ def abbreviate(value: str) -> str:
     return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
 
 
-def check_one_of(value: str, allowed: Iterable[str], param: str) -> str:
+def check_one_of(value: str, allowed: Collection[str], param: str) -> str:
     """`value`, if it is one of the allowed ones."""
-    allowed = tuple(allowed)
     if value not in allowed:
         supported = ", ".join(repr(word) for word in allowed)
         raise RequestError(

@@ -201,6 +201,7 @@ class CompletionsWriter(ChunkWriter):
         )
 
     def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
         self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
         extensions = self._render_extensions(None, (), None)
         self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)

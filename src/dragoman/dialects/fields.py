@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, cast
 
+import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
@@ -170,6 +171,11 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
+    session_id: Annotated[str, Meta(max_length=1_024)] | None = None
+
+    def build_extras(self) -> Extras:
+        session_id = None if not self.session_id else msgspec.json.encode(self.session_id).decode()
+        return msgspec.structs.replace(super().build_extras(), session_id=session_id)
 
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
@@ -291,7 +297,9 @@ THINKING_KWARGS = ("enable_thinking", "thinking")
 def read_thinking_switch(kwargs: Raw) -> bool | None:
     """The value of the switch in `chat_template_kwargs`; None if not set."""
     value = read_json_value(kwargs, "chat_template_kwargs")
-    values = cast(dict[str, object], value) if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return None
+    values = cast(dict[str, object], value)
     for name in THINKING_KWARGS:
         if isinstance(switch := values.get(name), bool):
             return switch

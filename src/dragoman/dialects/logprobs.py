@@ -280,8 +280,8 @@ def render_token_ids(tokens: Sequence[Token]) -> bytes:
 
 def render_usage(usage: Usage) -> bytes:
     """Details are null if unknown, which differs from zero."""
-    counts = (("cached_tokens", usage.cached), ("cache_write_tokens", usage.written))
-    known = [b'"%s":%d' % (name.encode(), count) for name, count in counts if count is not None]
+    counts = ((b"cached_tokens", usage.cached), (b"cache_write_tokens", usage.written))
+    known = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]
     cached = b"{%s}" % b",".join(known) if known else b"null"
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning
     return (

@@ -57,7 +57,7 @@ class ParameterTable:
 
         schemas: what the body has been decoded to.
         """
-        warnings, unknown = self.classify(parsed.find_other_fields(*(schema.names for schema in schemas)))
+        warnings, unknown = self.classify(parsed.find_other_fields(*[schema.names for schema in schemas]))
         nested = [name for schema in schemas for name in schema.nested.find_unknown(parsed.fields)]
         return warnings, (*unknown, *nested)[:MAX_UNKNOWN]
 
@@ -169,6 +169,7 @@ SHARED_HONOURED = (
         "for engines that support it; prompt_token_ids are used as the ids of a conversation",
     ),
     ("vllm_xargs", "for engines that support it"),
+    ("session_id", "a hint for routers and for vLLM, also as the header x-session-id"),
 )
 
 
@@ -176,7 +177,6 @@ def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
     """Fields of both endpoints that are not in the struct."""
     return (
         *accept(dialect, "user", "safety_identifier", note="identifies the end user; has no effect"),
-        *accept(dialect, "session_id", note="a hint for routers"),
         *accept(dialect, "guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
         *warn(dialect, "stream_interval", "every token is sent immediately", 1),
         *reject(dialect, "use_beam_search", "beam search is not supported", False),

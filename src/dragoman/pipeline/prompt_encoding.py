@@ -226,7 +226,7 @@ def _model_renderer(backend: TokenBackend) -> Renderer:
 
 def _estimate_size(conversation: Conversation) -> int:
     """Estimate the prompt's characters; stops counting once the estimate is large enough to need a thread."""
-    size = sum(len(msgspec.json.encode(tool)) for tool in conversation.tools)
+    size = sum([len(msgspec.json.encode(tool)) for tool in conversation.tools]) if conversation.tools else 0
     for message in conversation.messages:
         if size > MAX_INLINE_CHARS:
             return size

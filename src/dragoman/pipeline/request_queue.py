@@ -212,7 +212,8 @@ class RequestQueue:
             if self._capacity is not None:
                 self._capacity = max(self._capacity, self._n_running)
             self._fast_rejections = 0
-            self._dispatch()
+            if self._n_waiting:
+                self._dispatch()
 
     def leave(self, request: QueuedRequest, completion_tokens: int) -> None:
         owner = request.owner
@@ -236,7 +237,8 @@ class RequestQueue:
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
         self._n_present -= 1
-        self._dispatch()
+        if self._n_waiting:
+            self._dispatch()
         if not self._n_present:
             # Nobody competes: service that was received before does not count.
             self._owners.clear()
@@ -272,10 +274,11 @@ class RequestQueue:
         ):
             # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
             # `served`.
-            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
+            owners = [owner for owner in self._owners.values() if owner.waiting]
+            owner = owners[0] if len(owners) == 1 else min(owners, key=_get_turn)
             if owner.name and len(self._owners) > 1 and self._has_only_reserve(owner):
                 owner = min(
-                    (other for other in self._owners.values() if other.waiting and not self._has_only_reserve(other)),
+                    (other for other in owners if not self._has_only_reserve(other)),
                     key=_get_turn,
                     default=None,
                 )
@@ -335,7 +338,9 @@ class RequestQueue:
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        excess_requests = self._n_pending + 1 - self._max_requests
+        if excess_requests > 0:
+            excess_requests = self._n_pending + 1 - self._compute_max_pending()
         # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []

@@ -126,6 +126,7 @@ _ITEM_CHARS = 4
 """Characters charged for any value other than a string."""
 _WIDTH = re.compile(r"\d{5}|\*")
 _MAX_BITS = 4096
+_DICT_ATTRIBUTES = frozenset(dir(dict))
 _MAX_INDENT = 16
 
 
@@ -207,9 +208,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """A template with an environment of its own, for one rendering at a time."""
         # An overlay shares filters and globals but has a budget of its own, so that renderings can run in parallel.
         environment = self.overlay()
-        return SandboxedTemplate(
-            environment, jinja2.Template.from_code(environment, code, environment.make_globals(None))
-        )
+        # A plain dictionary: Jinja copies the globals for every rendering, and its chain of mappings is slow to copy.
+        return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
 
     def step(self) -> str:
         self.budget.count_step()
@@ -227,7 +227,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def written(self, value: Value) -> Value:
         """Hook: charge a value before it is printed."""
-        self.budget.spend_value(value)
+        if type(value) is str:  # Nearly every value.
+            self.budget.spend_chars(len(value))
+        else:
+            self.budget.spend_value(value)
         return value
 
     def small(self, value: Value) -> Value:
@@ -237,6 +240,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         ):
             raise BudgetExceeded("an argument is too large")
         return value
+
+    def getattr(self, obj: Value, attribute: str) -> Value:
+        """As in the base class, which looks for an attribute of the object first: a dictionary has few."""
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
         name, owner = _find_method(__obj)
@@ -270,7 +279,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             case _:
                 pass
 
-    def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
+    def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:  # noqa: ARG002
         match operator, left, right:
             case "+", (str() | list() | tuple()), (str() | list() | tuple()):
                 self.budget.spend_chars(len(left) + len(right))
@@ -287,7 +296,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 raise BudgetExceeded("a number is too large")
             case _:
                 pass
-        return super().call_binop(context, operator, left, right)
+        return self.binop_table[operator](left, right)
 
     def _check_repeat(self, sequence: str | list[Any] | tuple[Any, ...], times: int) -> None:
         self.budget.spend_chars(len(sequence) * max(times, 0))

@@ -144,7 +144,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
     ] = None
     upstream_kind: Annotated[
-        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "tei"],
+        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "tei"],
         Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
     ] = "auto"
     upstream_task: Annotated[

@@ -82,7 +82,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Simulator",
-            "Speculative decoding, in vLLM's JSON format: method and num_speculative_tokens.",
+            "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
             metavar="JSON",
         ),
     ] = None

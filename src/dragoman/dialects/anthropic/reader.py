@@ -13,7 +13,7 @@ from msgspec import Struct
 from ...core.errors import RequestError
 from ...core.message import Message, Part, Role, ToolCall, ToolResult
 from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey
+from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey, VerificationMode, pack_reasoning
 from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
 from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
@@ -186,9 +186,8 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
         warnings.append("citations: citations are not supported")
-    history = read_history(
-        body.messages, body.system, ThinkingBlockReader(options.sealing_key, warnings), drop_nonces=options.drop_nonces
-    )
+    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, passes_seals=options.passes_seals)
+    history = read_history(body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces)
     choice = body.tool_choice
     return Conversation(
         history.messages,
@@ -253,8 +252,14 @@ def _build_render_options(
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
     # Clients send a signature back unchanged, so it can carry the text that they did not receive.
-    sign = partial(sealing_key.seal, Purpose.REASONING) if omits_thinking else sealing_key.sign
-    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits)
+    seal = partial(sealing_key.seal, Purpose.REASONING)
+    sign = seal if omits_thinking else sealing_key.sign
+
+    def wrap_seal(text: str, vendor_seal: str) -> str:
+        return seal(pack_reasoning(text, vendor_seal))
+
+    wraps_seals = omits_thinking or sealing_key.check is VerificationMode.STRICT
+    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if wraps_seals else None)
 
 
 def _build_request(

@@ -258,7 +258,8 @@ def _build_rows() -> tuple[ParameterSupport, ...]:
         for name, note in (*_PROMPT_FIELDS, *_GENERATION_FIELDS, *shared)
         for row in honour(DIALECT, name, note=note)
     )
-    return (*rows, *build_shared_rows(DIALECT), *_UNSUPPORTED)
+    session = accept(DIALECT, "session_id", note="a hint for routers")
+    return (*rows, *build_shared_rows(DIALECT), *session, *_UNSUPPORTED)
 
 
 MESSAGES = ParameterTable(_build_rows())

@@ -26,6 +26,7 @@ from ...core.message import (
     Reasoning,
     Refusal,
     Role,
+    SealKind,
     Text,
     Tool,
     ToolCall,
@@ -49,27 +50,31 @@ from .wire import (
     CustomFormat,
     FunctionDefinition,
     NameReference,
+    ReasoningDetail,
 )
 
 T = TypeVar("T")
 
 ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+_ROLE_OF = {role.value: role for role in Role}
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 TEXT_PARTS = ("text", "input_text", "output_text")
 PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_url", "file")
 
 
-def read_messages(messages: Sequence[ChatWireMessage], warnings: list[str]) -> tuple[Message, ...]:
-    """Parse messages. Raises RequestError with the path of the offending field."""
-    reader = _MessageReader(warnings)
-    return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
+def read_messages(
+    messages: Sequence[ChatWireMessage], warnings: list[str], *, passes_seals: bool = False
+) -> tuple[Message, ...]:
+    """Parse messages. passes_seals: as in ReaderOptions. Raises RequestError with the path of the offending field."""
+    reader = _MessageReader(warnings, passes_seals)
+    return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
 
 
 class _MessageReader:
     """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
 
-    def __init__(self, warnings: list[str]) -> None:
-        self._warnings = warnings
+    def __init__(self, warnings: list[str], passes_seals: bool) -> None:
+        self._warnings, self._passes_seals = warnings, passes_seals
         self._names: dict[str, str] = {}
         self._open_legacy: dict[str, deque[str]] = {}
 
@@ -82,11 +87,14 @@ class _MessageReader:
             case "function":
                 return self._read_function_result(message, path)
             case role:
-                return Message(Role(role), _read_required_content(message, path), message.name)
+                return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        reasoning = message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
-        if reasoning:
+        if self._passes_seals and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
+            yield from map(_read_sealed_detail, message.reasoning_details or ())
+        elif reasoning := (
+            message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)
+        ):
             yield Reasoning(reasoning)
         yield from _read_content(message.content, f"{path}.content")
         if message.refusal:
@@ -136,6 +144,16 @@ class _MessageReader:
         return Message(Role.TOOL, (result,), message.name or self._names.get(call_id))
 
 
+def _read_sealed_detail(detail: ReasoningDetail) -> Reasoning:
+    text = detail.text or detail.summary or ""
+    if detail.signature:
+        return Reasoning(text, seal=SealKind.ANTHROPIC + detail.signature)
+    if detail.data:
+        kind = SealKind.OPENAI if (detail.format or "").startswith("openai") else SealKind.ANTHROPIC_REDACTED
+        return Reasoning(text, seal=kind + detail.data)
+    return Reasoning(text)
+
+
 def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, ...]:
     if message.content is None or message.content == []:
         raise RequestError(
@@ -143,6 +161,8 @@ def _read_required_content(message: ChatWireMessage, path: str) -> tuple[Part, .
             param=f"{path}.content",
             code="invalid_type",
         )
+    if isinstance(message.content, str):
+        return (Text(message.content),) if message.content else ()
     return tuple(_read_content(message.content, f"{path}.content"))
 
 

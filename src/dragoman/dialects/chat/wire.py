@@ -78,6 +78,8 @@ class ReasoningDetail(Struct, frozen=True):
     text: str | None = None
     summary: str | None = None
     data: str | None = None
+    signature: str | None = None
+    format: str | None = None
 
 
 class ChatWireMessage(Struct, frozen=True):
@@ -161,7 +163,7 @@ CHAT_NESTED = NestedRules(
         ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
         ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
         ChatToolCall: frozenset({"index"}),
-        ReasoningDetail: frozenset({"format", "id", "index", "signature"}),
+        ReasoningDetail: frozenset({"id", "index"}),
         ChatWireTool: frozenset({"cache_control"}),
         StructuredOutputs: frozenset({"disable_fallback"}),
     },

@@ -24,7 +24,7 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Refusal, Text, ToolCall
+from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
 from ..envelope import (
@@ -54,6 +54,21 @@ def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
     return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
 
 
+def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
+    """Render reasoning with its seal, in OpenRouter's format. A client sends it back unchanged."""
+    format, kind = b"anthropic-claude-v1", b"reasoning.encrypted"
+    if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
+        kind = b"reasoning.text"
+        fields = b'"text":%s,"signature":%s' % (encode_string(text), encode_string(signature))
+    elif (data := SealKind.ANTHROPIC_REDACTED.read(seal)) is not None:
+        fields = b'"data":' + encode_string(data)
+    else:
+        format = b"openai-responses-v1"
+        data = seal.removeprefix(SealKind.OPENAI)
+        fields = b'"summary":%s,"data":%s' % (encode_string(text), encode_string(data))
+    return b'{"type":"%s",%s,"format":"%s","index":%d}' % (kind, fields, format, index)
+
+
 def render_call_start(event: ToolCallStart, index: int) -> bytes:
     """The delta that starts a call: the only one with its id, type and name."""
     kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
@@ -77,14 +92,10 @@ def render_legacy_arguments(text: str) -> bytes:
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
     """The full message. Its content is null if it has only reasoning, a refusal or calls."""
-    text, reasoning, refusal, calls = (
-        choice.join_text(),
-        choice.join_reasoning(),
-        choice.join_refusal(),
-        choice.list_calls(),
-    )
+    text, reasoning, refusal, calls = choice.split_parts()
+    sealed = [part for part in choice.parts if names and isinstance(part, Reasoning) and part.seal]
     # An answer that is empty altogether has the text "", so that clients which expect a string get one.
-    is_empty = not text and (reasoning or refusal or calls)
+    is_empty = not text and (reasoning or sealed or refusal or calls)
     fields = [
         b'"role":"assistant"',
         b'"content":' + (b"null" if is_empty else encode_string(text)),
@@ -103,6 +114,9 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
     if names and (reasoning or profile is Profile.VLLM):
         fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
+    if sealed:
+        details = (render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed))
+        fields.append(b'"reasoning_details":[%s]' % b",".join(details))
     return b"{%s}" % b",".join(fields)
 
 
@@ -182,6 +196,7 @@ class ChatWriter(ChunkWriter):
         "_is_vllm",
         "_lists_all_tokens",
         "_options",
+        "_reasoning",
         "_wants_prompt",
         "_wants_tokens",
     )
@@ -200,6 +215,8 @@ class ChatWriter(ChunkWriter):
         self._choice_count = 0
         self._has_delta = bytearray()  # per choice: whether a delta has been sent
         self._choices: dict[int, _ChoiceState] = {}
+        # Per choice: the text of the part of reasoning that has not ended, and the number of sealed parts before it.
+        self._reasoning: dict[int, tuple[list[str], int]] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
         self._counter = UsageCounter() if options.continuous_usage else None
@@ -238,8 +255,7 @@ class ChatWriter(ChunkWriter):
                 self._score(choice, None, tokens)
                 if text:
                     self._has_delta[choice] = 1  # also if it is hidden
-                fields = text and render_reasoning(self._options.reasoning_fields, encode_string(text))
-                return self._render_delta(choice, fields, tokens)
+                return self._render_delta(choice, self._render_reasoning(event), tokens)
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
                 return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
@@ -258,7 +274,23 @@ class ChatWriter(ChunkWriter):
             case Finished():
                 return self._envelope.render_usage_chunk(event)
 
+    def _render_reasoning(self, event: ReasoningDelta) -> bytes:
+        """The fields of a delta. The one with a seal repeats the whole part, which the client has to send back."""
+        names, text = self._options.reasoning_fields, event.text
+        if not names:
+            return b""
+        fields = [render_reasoning(names, encode_string(text))] if text else []
+        open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
+        open_texts.append(text)
+        if event.seal:
+            detail = render_reasoning_detail("".join(open_texts), event.seal, count)
+            fields.append(b'"reasoning_details":[%s]' % detail)
+            self._reasoning[event.choice] = ([], count + 1)
+            self._has_delta[event.choice] = 1
+        return b",".join(fields)
+
     def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
         self._choice_count = event.choices
         self._has_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
@@ -364,7 +396,7 @@ class ChatWriter(ChunkWriter):
             b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
         )
         reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens) + self._render_weights(choice)
+        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from ...core.events import Token, Usage
-from ...core.message import Reasoning, Refusal, Text, ToolCall
+from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import ReplyPart
 from ..json_encoding import encode_string
 from ..logprobs import ContentTokens, TokenNaming, render_chat_logprobs
@@ -184,7 +184,8 @@ class ReasoningItemWriter(_BaseItemWriter):
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("reasoning", index, tail)
-        self._summary, self._seal = options.as_summary, options.seal_reasoning
+        self._summary, self._options = options.as_summary, options
+        self.seal = ""
         self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
         self._part_event = b"reasoning_summary_part" if options.as_summary else b"content_part"
         self.part_location = self.location + (b',"summary_index":0' if options.as_summary else b',"content_index":0')
@@ -212,9 +213,19 @@ class ReasoningItemWriter(_BaseItemWriter):
         if status == IN_PROGRESS:
             return render_reasoning(self.id, status, b"", b"")
         text, part = self.join_text(), self._render_part(self.join_text())
-        sealed = b"" if self._seal is None else encode_string(self._seal(text))
+        sealed = self._render_sealed(text)
         summary, content = (part, b"") if self._summary else (b"", part)
         return render_reasoning(self.id, status, summary, content, sealed)
+
+    def _render_sealed(self, text: str) -> bytes:
+        """The encrypted content, as JSON. Reasoning with a seal has it unasked: without it the next turn would fail."""
+        options = self._options
+        if not self.seal:
+            return b"" if options.seal_reasoning is None else encode_string(options.seal_reasoning(text))
+        if options.wrap_seal is not None:
+            return encode_string(options.wrap_seal(text, self.seal))
+        encrypted = SealKind.OPENAI.read(self.seal)
+        return encode_string(self.seal if encrypted is None else encrypted)
 
 
 class CallItemWriter(_BaseItemWriter):
@@ -334,4 +345,6 @@ class ItemWriterFactory:
             return call
         writer = self.create(index, type(part))
         writer.add(part.text, part.tokens if isinstance(part, Text) else ())
+        if isinstance(writer, ReasoningItemWriter) and isinstance(part, Reasoning):
+            writer.seal = part.seal
         return writer

@@ -22,6 +22,7 @@ from ...core.message import (
     Reasoning,
     Refusal,
     Role,
+    SealKind,
     Text,
     ToolCall,
     ToolChoice,
@@ -29,7 +30,7 @@ from ...core.message import (
     UploadedMedia,
 )
 from ...core.request import Conversation, GenerateRequest
-from ..base import Purpose, SealingKey, VerificationMode
+from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
@@ -130,13 +131,18 @@ def read_items(
     sealing_key: SealingKey | None,
     warnings: list[str],
     path: str = "input",
+    *,
+    passes_seals: bool = False,
 ) -> tuple[Message, ...]:
     """Parse items to messages. References are skipped.
 
     tools: the declared tools; those that items load are added.
-    path: field that contains the items. Raises RequestError with the path of the offending field.
+    path: field that contains the items. passes_seals: as in ReaderOptions.
+
+    Raises:
+        RequestError: names the offending field.
     """
-    turns = _TurnBuilder(tools, sealing_key, warnings)
+    turns = _TurnBuilder(tools, sealing_key, warnings, passes_seals)
     for i, item in enumerate(items):
         turns.add(item, f"{path}[{i}]")
     return turns.finish()
@@ -148,8 +154,11 @@ class _TurnBuilder:
     Consecutive text messages of the assistant are separate turns.
     """
 
-    def __init__(self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str]) -> None:
+    def __init__(
+        self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str], passes_seals: bool
+    ) -> None:
         self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
+        self._passes_seals = passes_seals
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -208,11 +217,17 @@ class _TurnBuilder:
 
     def _add_reasoning(self, item: WireItem, path: str) -> None:
         """Add the decrypted reasoning if possible, else the content, else the summary."""
-        reasoning = self._unseal(item, path)
-        if reasoning is None:
-            reasoning = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
-        if reasoning:
-            self._open_parts.append(Reasoning(reasoning))
+        unsealed, seal = self._unseal(item, path), ""
+        if unsealed is None:
+            visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
+            if self._passes_seals and item.encrypted_content:
+                seal = item.encrypted_content
+                seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
+            reasoning = Reasoning(visible, seal=seal)
+        else:
+            reasoning = unpack_reasoning(unsealed)
+        if reasoning.text or reasoning.seal:
+            self._open_parts.append(reasoning)
 
     def _unseal(self, item: WireItem, path: str) -> str | None:
         sealed, key = item.encrypted_content, self._sealing_key
@@ -221,6 +236,8 @@ class _TurnBuilder:
             return reasoning
         if key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
+        if self._passes_seals:
+            return None
         replacement = (
             "left out"
             if not (read_texts(item.content) or read_texts(item.summary))

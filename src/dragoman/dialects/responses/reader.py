@@ -19,7 +19,7 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey
+from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey, pack_reasoning
 from ..body import (
     BodySchema,
     ParsedBody,
@@ -154,7 +154,7 @@ def _build(
     """What a body asks for after these items: they may load tools and update the configuration."""
     body = _apply_updates(body, items)
     tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
-    item_messages = read_items(items, tool_registry, options.sealing_key, warnings)
+    item_messages = read_items(items, tool_registry, options.sealing_key, warnings, passes_seals=options.passes_seals)
     instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
     messages = (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
     tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
@@ -303,8 +303,13 @@ def _build_render_options(
         seal_reasoning=partial(sealing_key.seal, Purpose.REASONING)
         if sealing_key is not None and ENCRYPTED_REASONING in include
         else None,
+        wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
         now=now,
     )
+
+
+def _wrap_seal(sealing_key: SealingKey, text: str, seal: str) -> str:
+    return sealing_key.seal(Purpose.REASONING, pack_reasoning(text, seal))
 
 
 def _build_request(

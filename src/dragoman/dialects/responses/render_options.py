@@ -50,6 +50,7 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     tool_names: of the tools in namespaces, and of those that OpenAI defines and the client runs.
     seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
     now: returns Unix seconds, for `completed_at`.
+    wrap_seal: encrypts reasoning that has a seal: its text and seal. None if there is no key.
     seal_compaction: encrypts the summary if the response is a compaction.
     """
 
@@ -58,5 +59,6 @@ class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
     hide_reasoning: bool = False
     tool_names: tuple[ToolName, ...] = ()
     seal_reasoning: Callable[[str], str] | None = None
+    wrap_seal: Callable[[str, str], str] | None = None
     now: Callable[[], int] | None = None
     seal_compaction: Callable[[str], str] | None = None

@@ -310,7 +310,9 @@ def _build_rows() -> tuple[ParameterSupport, ...]:
     shared = ((name, _NOTES[name]) for name in DecodingFields.__struct_fields__)
     own_rows = tuple(row for name, note in (*_HONOURED, *shared) for row in honour(DIALECT, name, note=note))
     names = {row.name for row in own_rows}
-    return (*own_rows, *(row for row in build_shared_rows(DIALECT) if row.name not in names), *_UNSUPPORTED)
+    session = accept(DIALECT, "session_id", note="a hint for routers")
+    shared_rows = (row for row in build_shared_rows(DIALECT) if row.name not in names)
+    return (*own_rows, *shared_rows, *session, *_UNSUPPORTED)
 
 
 RESPONSES = ParameterTable(_build_rows())

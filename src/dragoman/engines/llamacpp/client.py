@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
 
 import httpx2
@@ -11,40 +11,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError, RequestError
+from ...http_client import ClientTimeouts, HttpClient, HttpClientError, HttpResponse, ProxyRules
 from .wire import CompletionBody, CompletionChunk, EmbeddingItem, InputTokensResponse, TokenizeResponse, decode_chunk
+
+ChunkReceiver = Callable[[CompletionChunk], bool]
+"""Takes an event of a completion. Returns whether more are wanted."""
 
 _encode = msgspec.json.Encoder().encode
 _CONNECTION_LOST = "The connection to llama.cpp was lost."
+_MAX_BODY_BYTES = 1 << 30
+_DATA = b"data: "
+_NO_TIMEOUT = 7 * 86_400.0
+"""Seconds: slow models are waited for. A process that dies closes the socket."""
 
 
 class LlamaCppClient:
     """Every request has its own connection: closing it cancels the request."""
 
     def __init__(self, socket: str, key: str) -> None:
-        self._client = httpx2.AsyncClient(
-            transport=httpx2.AsyncHTTPTransport(
-                uds=socket, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-            ),
-            base_url="http://llama.cpp",
-            headers={"Authorization": f"Bearer {key}", "Connection": "close", "Content-Type": "application/json"},
-            # No timeout for slow models: a process that dies closes the socket.
-            timeout=None,
-        )
+        self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), proxies=ProxyRules(), uds=socket)
+        # Not kept alive: each idle connection occupies a thread of llama.cpp.
+        self._headers = {"authorization": f"Bearer {key}", "connection": "close", "content-type": "application/json"}
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
-    async def complete(self, body: CompletionBody) -> AsyncGenerator[CompletionChunk]:
-        """Request a completion: yields the events of a stream, or the single non-streamed one. Raises EngineError."""
+    async def complete(self, body: CompletionBody, receive: ChunkReceiver) -> None:
+        """Request a completion, and pass the events of a stream, or the single non-streamed one, to `receive`.
+
+        A stream's events are passed on in the callback of the transport, without resuming this coroutine.
+
+        Raises: EngineError; whatever `receive` raises.
+        """
         try:
-            async with self._client.stream("POST", "/completion", content=_encode(body)) as response:
-                if response.status_code != 200 or not body.stream:
-                    yield decode_chunk(await response.aread())
+            response = await self._send("/completion", _encode(body))
+            try:
+                if response.status != 200 or not body.stream:
+                    receive(decode_chunk(await response.read_all(_MAX_BODY_BYTES)))
                     return
-                async for line in response.aiter_lines():
-                    if line.startswith("data: "):
-                        yield decode_chunk(line[6:])
-        except httpx2.HTTPError as error:
+                events = _EventStream(response, receive)
+                response.receive_directly(events.feed)
+                while not events.is_finished and (piece := await response.read()) is not None:
+                    events.feed(piece)
+                if events.failure is not None:
+                    raise events.failure
+            finally:
+                response.close()
+        except HttpClientError as error:
             raise EngineError(_CONNECTION_LOST) from error
         except msgspec.DecodeError as error:
             raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
@@ -55,28 +68,64 @@ class LlamaCppClient:
         Raises: EngineError.
         """
         # -1: as pooled, not normalized.
-        body = _encode({"input": inputs, "embd_normalize": -1})
-        try:
-            response = await self._client.post("/embeddings", content=body)
-        except httpx2.HTTPError as error:
-            raise EngineError(_CONNECTION_LOST) from error
-        if response.status_code != 200:
-            failure = decode_chunk(response.content).error
+        status, content = await self._post("/embeddings", _encode({"input": inputs, "embd_normalize": -1}))
+        if status != 200:
+            failure = decode_chunk(content).error
             raise EngineError(f"llama.cpp: {'it refused' if failure is None else failure.message}")
-        embedded = sorted(msgspec.json.decode(response.content, type=list[EmbeddingItem]), key=lambda item: item.index)
+        embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
         return [
             np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
         ]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """Tokenize a part of a prompt, with control tokens. Raises EngineError."""
+        body = _encode_tokenize_body(text, add_special=False, parse_special=True)
+        _, content = await self._post("/tokenize", body)
         try:
-            response = await self._client.post(
-                "/tokenize", content=_encode_tokenize_body(text, add_special=False, parse_special=True)
-            )
-            return msgspec.json.decode(response.content, type=TokenizeResponse).tokens
-        except (httpx2.HTTPError, msgspec.DecodeError) as error:
+            return msgspec.json.decode(content, type=TokenizeResponse).tokens
+        except msgspec.DecodeError as error:
             raise EngineError(_CONNECTION_LOST) from error
+
+    async def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            response = await self._send(path, body)
+            try:
+                return response.status, await response.read_all(_MAX_BODY_BYTES)
+            finally:
+                response.close()
+        except HttpClientError as error:
+            raise EngineError(_CONNECTION_LOST) from error
+
+    async def _send(self, path: str, body: bytes) -> HttpResponse:
+        return await self._client.send("POST", f"http://llama.cpp{path}", self._headers, body)
+
+
+class _EventStream:
+    """Splits the body of a streamed completion into events.
+
+    is_finished: no more events are wanted. failure: what decoding or the receiver raised.
+    """
+
+    def __init__(self, response: HttpResponse, receive: ChunkReceiver) -> None:
+        self._response, self._receive = response, receive
+        self._rest = b""
+        self.is_finished = False
+        self.failure: Exception | None = None
+
+    def feed(self, piece: bytes) -> bool:
+        """As http_client's PieceReceiver."""
+        lines = (self._rest + piece if self._rest else piece).split(b"\n")
+        self._rest = lines.pop()
+        try:
+            for line in lines:
+                if line.startswith(_DATA) and not self.is_finished:
+                    self.is_finished = not self._receive(decode_chunk(line[len(_DATA) :]))
+        except Exception as error:
+            # Raised again by the coroutine: a callback of the transport must not raise.
+            self.is_finished, self.failure = True, error
+        if self.is_finished:
+            self._response.interrupt()
+        return True
 
 
 def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -23,7 +22,7 @@ from .connection import LlamaCppConnection
 from .slots import SlotPool, build_cache_keys
 from .token_text import TokenText
 from .vision import PromptWriter
-from .wire import CompletionBody
+from .wire import CompletionBody, CompletionChunk
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +82,8 @@ class LlamaCppEngine:
         self._prompt_writer, self._has_native_grammars = prompt_writer, has_native_grammars
         self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
         self._clock, self._last_event_at = clock, 0.0
+        scheduler = config.scheduler
+        self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
         self._active: dict[str, _ActiveSequence] = {}
         self._waiting: list[_ActiveSequence] = []
         self._running: list[_ActiveSequence] = []
@@ -249,16 +250,20 @@ class LlamaCppEngine:
         while not state.is_finished:
             num_before = len(state.output)
             body, cached = await self._build_body(state, slot, cached), True
-            async with aclosing(self._connection.client.complete(body)) as chunks:
-                async for chunk in chunks:
-                    self._last_event_at, sequence.has_begun = self._clock(), True
-                    for output in state.feed(chunk):
-                        self._deliver(sequence, output)
-                    if state.is_finished or state.is_stale:
-                        break
-                    self._preempt_if_full()
+            await self._connection.client.complete(body, partial(self._receive, sequence))
             if not state.is_finished and not state.is_stale and len(state.output) == num_before:
                 raise EngineError("llama.cpp ended an answer without an explanation.")
+
+    def _receive(self, sequence: _ActiveSequence, chunk: CompletionChunk) -> bool:
+        """Deliver what an event contains. Returns whether the rest of the completion is wanted."""
+        self._last_event_at, sequence.has_begun = self._clock(), True
+        for output in sequence.state.feed(chunk):
+            self._deliver(sequence, output)
+        if sequence.state.is_finished or sequence.state.is_stale:
+            return False
+        if self._can_fill:
+            self._preempt_if_full()
+        return True
 
     async def _build_body(self, state: CompletionState, slot: int, cached: bool) -> CompletionBody:
         body, images = state.build_body(slot, cached=cached), state.request.images

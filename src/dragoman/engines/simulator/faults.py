@@ -84,6 +84,8 @@ class FaultPlan:
     def next_fault(self) -> Fault | None:
         """Count a request and return the first fault that applies to it."""
         self._requests += 1
+        if not self._faults:
+            return None
         number = self._requests
         hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
         return next(hits, None)
@@ -119,7 +121,7 @@ class FaultInjector:
         """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
         name."""
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
-            header = dict(request.extras).get("fault")
+            header = dict(request.extras).get("fault") if request.extras else None
             self._last_lookup = (
                 request.origin,
                 self._plan.next_fault() if header is None else _parse_request_fault(header),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.engine import Matcher, Tokenizer, TokenLogprob, TokenRequest
+from ...core.request import Sampling
 from .keyed_rng import KeyedRandom
 
 _WORDS = """
@@ -146,8 +147,7 @@ class TokenRestrictions:
     DECISIVE_BIAS = 50.0
     """A bias at or beyond this outweighs any logit."""
 
-    def __init__(self, request: TokenRequest) -> None:
-        sampling = request.sampling
+    def __init__(self, sampling: Sampling) -> None:
         forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
         self.allowed = (
             frozenset(forced) if forced else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
@@ -156,10 +156,10 @@ class TokenRestrictions:
         self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
         self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
 
-    def allow_all(self, tokens: frozenset[int]) -> bool:
+    def allow_all(self, tokens: Collection[int]) -> bool:
         """Whether none of these tokens is restricted in any context."""
-        last = {word[-1] for word in self.bad_words}
-        return self.allowed is None and tokens.isdisjoint(self.banned) and tokens.isdisjoint(last)
+        restricted = self.banned | {word[-1] for word in self.bad_words}
+        return self.allowed is None and restricted.isdisjoint(tokens)
 
     def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
         """Clear the restricted tokens in `allowed`."""
@@ -190,7 +190,7 @@ class ConstrainedTokens:
     ) -> None:
         self._request, self._lexicon, self._rng = request, lexicon, rng
         self._matcher: Matcher | None = request.matcher
-        self._restrictions = TokenRestrictions(request)
+        self._restrictions = TokenRestrictions(request.sampling)
         self._plan, self._ends_at = plan, ends_at
         self._text_position = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         self._output: list[int] = []

@@ -123,7 +123,8 @@ async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine
     with observer or nullcontext():
         try:
             model.encoding_queue.check_capacity(find_queue_share(http))
-            await http.service.generation.start_limiter.acquire()
+            if (turn := http.service.generation.start_limiter.acquire()) is not None:
+                await turn
         except BaseException:
             work.close()
             raise
