@@ -38,7 +38,7 @@ class EncodedImage(Struct, frozen=True):
 
 
 class LlamaCppVision:
-    """As `core.vision.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
+    """As `core.images.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
     image support."""
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:

@@ -32,7 +32,7 @@ def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: 
 
 
 class SimulatedVision:
-    """As `core.vision.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
+    """As `core.images.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
         self._count, (self._name, self._id) = count, token

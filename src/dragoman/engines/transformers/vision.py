@@ -114,7 +114,7 @@ def _process_by_grid(
 
 
 class TransformersVision:
-    """As `core.vision.ImageProcessor`."""
+    """As `core.images.ImageProcessor`."""
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor

@@ -38,7 +38,7 @@ class VllmImage(Struct, frozen=True):
 
 
 class VllmVision:
-    """As `core.vision.ImageProcessor`.
+    """As `core.images.ImageProcessor`.
 
     processor: vLLM's, with the tokenizer.
     prompt: token ids of the model's text for one image.
