@@ -1,6 +1,6 @@
 """The fields that the generating endpoints share, with their bounds and meanings.
 
-The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `shared_parameters`.
+The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `parameter_table`.
 """
 
 from __future__ import annotations

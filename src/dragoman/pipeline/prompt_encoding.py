@@ -42,7 +42,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     ignored_options: template options of the request that the template does not read.
     n_dropped: number of messages left out, see `truncation`.
     images: in order, preprocessed but not yet placed.
-    applied_edits: see `context_edits`.
+    applied_edits: see `truncation`.
     """
 
     ids: tuple[int, ...]
