@@ -25,8 +25,8 @@ from .embeddings import (
 )
 from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
+from .images import PromptImage
 from .request import Conversation, GenerateRequest, Sampling
-from .vision import PromptImage
 
 MAX_LISTED_IDS = 10
 """Maximum wrong token ids that an error names."""

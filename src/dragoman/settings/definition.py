@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .generation import GenerationConfig
-from .model_entries import ModelEntries, ModelEntry
 from .option import Option, Secret
-from .ray import RaySettings
+from .sections import GenerationConfig, ModelEntries, ModelEntry, RaySettings
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024

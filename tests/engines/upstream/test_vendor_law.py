@@ -20,7 +20,7 @@ from dragoman.conformance import chat as chat_grammar
 from dragoman.conformance import responses as responses_grammar
 from dragoman.core.message import Reasoning, ToolCall, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.dialects.sealing import VerificationMode
+from dragoman.dialects.base import VerificationMode
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer

@@ -8,18 +8,14 @@ from msgspec import Raw
 from ...core.errors import RequestError
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import CORE_NAMES, FieldNames, GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
-from ..field_names import CORE_NAMES, FieldNames
-from ..fields import check_logprobs, check_metadata, check_service_tier, resolve_model
-from ..thinking import read_thinking_switch
-from .messages import read_messages
-from .parameters import CHAT
+from ..fields import check_logprobs, check_metadata, check_service_tier, read_thinking_switch, resolve_model
+from .messages import read_functions, read_messages, read_tool_choice, read_tools
 from .stored import ChatCall, StoredChatFields, encode_metadata
-from .tools import read_functions, read_tool_choice, read_tools
-from .wire import CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
+from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -1,10 +1,11 @@
-"""Format and size of an image, read from its first bytes. Decodes no pixels.
-
-The four formats are those that the OpenAI and Anthropic APIs accept. The result is compared with the declared media
-type and bounds the decoder's memory: 100 kB of PNG can decode to gigabytes of pixels (CVE-2026-22773).
+"""Images on their way to a model: format and size, read from the first bytes; as preprocessed by its engine; and their
+positions in the token ids of a prompt. Decodes no pixels.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -145,3 +146,56 @@ def _read_webp(data: bytes) -> ImageInfo | None:
             )
         case _:
             return None
+
+
+class PreparedImage(Struct, frozen=True):
+    """An image preprocessed by a model's own processor.
+
+    text: its text in the prompt, which replaces the one placeholder that the chat template writes.
+    digest: hash of its pixels.
+    model_inputs: opaque; only the engine that produced it reads it.
+    """
+
+    text: str
+    digest: bytes
+    model_inputs: object
+
+
+class PromptImage(Struct, frozen=True):
+    """An image in a prompt: the token ids from `begin` to `end` (exclusive) represent it.
+
+    digest, model_inputs: as in PreparedImage.
+
+    The KV cache of a prompt is shared only between prompts whose digests and positions are equal too.
+    """
+
+    begin: int
+    end: int
+    digest: bytes
+    model_inputs: object
+
+
+class ImageProcessor(Protocol):
+    """How a model processes images. Blocking; thread-safe."""
+
+    @property
+    def placeholder(self) -> str:
+        """The text that represents an image in a rendered prompt before its own text replaces it.
+
+        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string that
+        no client can guess: one in a client's text must not be replaced by an image.
+        """
+        ...
+
+    @property
+    def uses_text_placeholder(self) -> bool:
+        """The template receives no images, but texts that are the placeholder."""
+        ...
+
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        """Preprocess the images of one prompt, in order. Raises RequestError if one cannot be decoded."""
+        ...
+
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        """Find the position of each image in the token ids. Raises RequestError if any is missing."""
+        ...

@@ -1,11 +1,82 @@
-"""Settings of a deployment on Ray Serve: replicas, autoscaling and routing."""
+"""Sections of a settings file: a model's sampling defaults, the models and servers of one process, and Ray Serve."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
+
+from ..core.request import Sampling
+
+_Probability = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults under the names of a model's generation_config.json."""
+
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: _Probability | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (value for value in msgspec.structs.astuple(self) if value is not None)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("every number must be finite")
+
+    def merge_into(self, defaults: Sampling) -> Sampling:
+        """These values over the given defaults. top_k: -1 disables it, as 0 does."""
+        overrides = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        overrides.pop("max_new_tokens", None)
+        if "top_k" in overrides:
+            overrides["top_k"] = max(overrides["top_k"], 0)
+        return msgspec.structs.replace(defaults, **overrides)
+
+
+class ModelEntry(Struct, frozen=True):
+    """One of several models.
+
+    overrides: its own settings by name; the server's apply otherwise.
+    ttl: idle seconds after which it is unloaded; None is never.
+    pinned: loaded at startup and never unloaded.
+    memory: its size in bytes; None to estimate it from its files.
+    """
+
+    name: str
+    overrides: tuple[tuple[str, Any], ...] = ()
+    aliases: tuple[str, ...] = ()
+    ttl: float | None = None
+    pinned: bool = False
+    memory: int | None = None
+
+
+class ModelEntries(Struct, frozen=True):
+    """The `models` of a settings file, in order."""
+
+    entries: tuple[ModelEntry, ...] = ()
+
+
+class Instance(Struct, frozen=True):
+    """One of several simulated servers in a process.
+
+    overrides: its own settings by name; the process's apply otherwise.
+    """
+
+    overrides: tuple[tuple[str, Any], ...] = ()
+
+
+class Instances(Struct, frozen=True):
+    """The simulated servers in order; if empty, there is one server with the process's settings."""
+
+    items: tuple[Instance, ...] = ()
+
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _Seconds = Annotated[float, Meta(ge=0, le=86400)]

@@ -1,4 +1,5 @@
-"""Batching of the inputs of concurrent calls on one thread. Independent of the model.
+"""What the engines of embeddings share: batching of the inputs of concurrent calls on one thread, and the last step of
+every vector (truncate, normalize, encode). Independent of the model.
 
 Calls are served round robin: each adds one input to a batch before any adds a second, so a call with a thousand inputs
 does not delay one with a single input.
@@ -13,6 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import Health
 from ...core.errors import EngineError, Overloaded
 
@@ -165,3 +170,21 @@ def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
         call.done.set_result(call.results)
     else:
         call.done.set_exception(error)
+
+
+def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo) -> Embeddings:
+    """Build the embeddings. vectors: full pooled ones, one per input of the request."""
+    dimensions = request.dimensions or info.dimensions
+    normalize = info.normalized if request.normalize is None else request.normalize
+    packed = tuple(_normalize(vector[:dimensions], normalize).astype("<f4", copy=False).tobytes() for vector in vectors)
+    return Embeddings(packed, dimensions, sum(map(len, request.inputs)))
+
+
+def _normalize(vector: NDArray[np.float32], normalize: bool) -> NDArray[np.float32]:
+    """Normalize a vector; a zero vector has no direction and stays unchanged."""
+    if not normalize:
+        return vector
+    # In double precision, so that the length is 1 to the last bit that float32 has.
+    doubles = vector.astype(np.float64)
+    length = np.sqrt(doubles @ doubles)
+    return (doubles / length).astype(np.float32) if length > 0 else vector

@@ -1,16 +1,62 @@
-"""Which proxy a URL is requested through, by the variables of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)."""
+"""URLs: http, https, or of a Unix socket; and the proxy that one is requested through.
+
+Proxies are named by the variables of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies
 
 from msgspec import Struct
 
-from .url import Url
+_VISIBLE = re.compile(r"[!-~]*")
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))
+
+
+class Url(Struct, frozen=True):
+    """A parsed URL.
+
+    host: in lower case, as for a resolver.
+    target: path and query, as in a request line.
+    """
+
+    is_tls: bool
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """The value of Host: without the scheme's own port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+@lru_cache(maxsize=256)
+def parse_url(text: str) -> Url:
+    """Parse an absolute URL without a user. What is not ASCII in its path and query is percent-encoded.
+
+    Raises:
+        ValueError: it is no such URL.
+    """
+    parts = urlsplit(text)
+    target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_ASCII)
+    host = parts.hostname or ""
+    if not host.isascii():
+        host = host.encode("idna").decode()
+    if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+        raise ValueError(f"{parts.scheme}://{host} is no URL that can be requested")
+    if _VISIBLE.fullmatch(host) is None:
+        raise ValueError("a host's name has only visible characters")
+    is_tls = parts.scheme == "https"
+    return Url(is_tls, host, parts.port or (443 if is_tls else 80), target)
+
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 

@@ -1,6 +1,8 @@
-"""Decodes a call's arguments, from the JSON text that the model writes to the text that the call carries.
+"""The arguments of a call: decoded from the JSON text that the model writes, or written one by one. Knows no model's
+syntax and no events.
 
-For a function that is the JSON text itself; for a custom tool it is the one string in it. Knows no events.
+For a function, the text that the call carries is one JSON object; for a custom tool it is the one string in it, under
+`input`, and nothing else.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from .json_text import ObjectReader, ReadStatus, StringDecoder
+from .json_values import encode
 
 
 class ArgumentDecoder(Protocol):
@@ -162,3 +165,89 @@ class CustomInputDecoder:
 
 def build_argument_decoder(*, is_custom: bool) -> ArgumentDecoder:
     return CustomInputDecoder() if is_custom else FunctionArgumentDecoder()
+
+
+def escape_json(text: str) -> str:
+    """The text, escaped for a JSON string."""
+    return encode(text)[1:-1]
+
+
+class ArgumentWriter(Protocol):
+    """Each method returns the text to append to the call."""
+
+    def begin_argument(self, name: str) -> str:
+        """Begin an argument."""
+        ...
+
+    def begin_string(self) -> str:
+        """The argument is a string."""
+        ...
+
+    def write_text(self, text: str) -> str:
+        """Append text to the string."""
+        ...
+
+    def end_string(self) -> str: ...
+
+    def write_json(self, text: str) -> str:
+        """Append JSON text."""
+        ...
+
+    def finish(self) -> str:
+        """End the arguments."""
+        ...
+
+
+class ObjectArgumentWriter:
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def begin_argument(self, name: str) -> str:
+        separator = ", " if self._has_begun else "{"
+        self._has_begun = True
+        return f"{separator}{encode(name)}: "
+
+    def begin_string(self) -> str:
+        return '"'
+
+    def write_text(self, text: str) -> str:
+        return escape_json(text)
+
+    def end_string(self) -> str:
+        return '"'
+
+    def write_json(self, text: str) -> str:
+        return text
+
+    def finish(self) -> str:
+        return "}" if self._has_begun else "{}"
+
+
+class CustomInputWriter:
+    def __init__(self) -> None:
+        self._in_input = False
+        self._has_input = False
+
+    def begin_argument(self, name: str) -> str:
+        self._in_input = name == "input" and not self._has_input
+        self._has_input = self._has_input or self._in_input
+        return ""
+
+    def begin_string(self) -> str:
+        return ""
+
+    def write_text(self, text: str) -> str:
+        return text if self._in_input else ""
+
+    def end_string(self) -> str:
+        return ""
+
+    def write_json(self, text: str) -> str:
+        return text if self._in_input else ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def build_argument_writer(*, is_custom: bool) -> ArgumentWriter:
+    return CustomInputWriter() if is_custom else ObjectArgumentWriter()
