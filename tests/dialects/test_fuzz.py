@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.chat.parameters import CHAT
+from dragoman.dialects.chat.wire import CHAT
 from dragoman.dialects.completions import COMPLETIONS, read_completions
 from dragoman.dialects.embeddings import EMBEDDINGS, read_embeddings
 from dragoman.dialects.errors import render_openai_error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .anthropic.parameters import COUNT_TOKENS, MESSAGES
-from .chat.parameters import CHAT
+from .anthropic.wire import COUNT_TOKENS, MESSAGES
+from .chat.wire import CHAT
 from .cohere_embed import COHERE_EMBED
 from .completions import COMPLETIONS
 from .embeddings import EMBEDDINGS
@@ -17,7 +17,7 @@ from .ollama.wire import (
     OLLAMA_OPTIONS,
 )
 from .parameter_table import ParameterSupport
-from .responses.parameters import RESPONSES
+from .responses.wire import RESPONSES
 from .scoring import RERANK, SCORE
 from .sglang.reader import SGLANG, SGLANG_PARAMS
 from .tgi.wire import TGI, TGI_PARAMS

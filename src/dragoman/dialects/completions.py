@@ -33,7 +33,6 @@ from ..core.request import GenerateRequest
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from .constraints import read_constraint_fields
-from .content_tokens import ContentTokens, content_tokens
 from .envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -57,9 +56,16 @@ from .fields import (
     resolve_model,
 )
 from .json_encoding import encode_field, encode_string
-from .logprobs import TextOffsets, TokenNaming, render_completion_logprobs, render_prompt_logprobs, render_token_ids
-from .parameter_table import ParameterTable, honour, reject
-from .shared_parameters import SHARED_HONOURED, build_shared_rows
+from .logprobs import (
+    ContentTokens,
+    TextOffsets,
+    TokenNaming,
+    content_tokens,
+    render_completion_logprobs,
+    render_prompt_logprobs,
+    render_token_ids,
+)
+from .parameter_table import SHARED_HONOURED, ParameterTable, build_shared_rows, honour, reject
 
 
 class CompletionsBody(GenerationFields, frozen=True, kw_only=True):

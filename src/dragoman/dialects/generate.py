@@ -17,7 +17,7 @@ from ..core.errors import DragomanError, RequestError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
 from ..core.reply import Reply
 from ..core.request import GenerateRequest, Sampling
-from .base import GenerationCall, Header, Profile, ReaderOptions
+from .base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from .constraints import read_structured_outputs, require_at_most_one
 from .envelope import (
@@ -29,7 +29,6 @@ from .envelope import (
     render_weight_versions,
 )
 from .errors import render_openai_error
-from .field_names import FieldNames
 from .fields import (
     MAX_CHOICES,
     AtLeastOne,
@@ -46,8 +45,7 @@ from .fields import (
 )
 from .json_encoding import clamp_logprob, encode_field, encode_string
 from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
-from .parameter_table import ParameterTable, accept, honour, read_part, reject
-from .shared_parameters import SHARED_HONOURED
+from .parameter_table import SHARED_HONOURED, ParameterTable, accept, honour, read_part, reject
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):

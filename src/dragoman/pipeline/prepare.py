@@ -12,9 +12,9 @@ from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
+from ..core.images import PromptImage
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
-from ..core.vision import PromptImage
 from ..parsers import registry
 from .admission import (
     CallTerms,
@@ -24,7 +24,7 @@ from .admission import (
     estimate_prompt_tokens,
     find_prompt_param,
 )
-from .choice import ChoicePipeline
+from .choice import ChoicePipeline, StopStage
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
@@ -32,7 +32,6 @@ from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
-from .stops import StopStage
 from .truncation import build_dropped_warning, build_fitting_prompt
 
 ChoiceFactory = Callable[[int], ChoicePipeline]

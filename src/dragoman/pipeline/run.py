@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..core.events import Event
 from ..core.request import GenerateRequest
-from ..prompts.token_replay import find_ids_since_control
+from ..prompts.tokenizer import find_ids_since_control
 from .admission import CallTerms
 from .engine_calls import limit_time
 from .event_run import EventRun

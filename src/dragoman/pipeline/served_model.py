@@ -18,10 +18,10 @@ from ..core.engine import (
     TokenEngine,
     Tokenizer,
 )
+from ..core.images import ImageProcessor
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..core.vision import ImageProcessor
 from ..prompts.infill import InfillTokens, find_infill_tokens
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates

@@ -24,8 +24,7 @@ from .control_tokens import ControlTokenBreaker
 from .json_values import InvalidJson, Json, JsonDict, decode
 from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
 from .template import ChatTemplate, Template
-from .token_replay import SampledPrefixes
-from .tokenizer import HfTokenizer
+from .tokenizer import HfTokenizer, SampledPrefixes
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
 _USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])

@@ -16,9 +16,8 @@ from ..core.engine import PromptCounter
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import CURRENT_SPAN, parse_trace_context
-from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
+from ..dialects.base import CORE_NAMES, FieldNames, GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
-from ..dialects.field_names import CORE_NAMES, FieldNames
 from ..pipeline.admission import CallTerms
 from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
@@ -113,7 +112,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
         generation.reader_options,
         sealing_key=sealing_key,
         default_model=models.default,
-        passes_seals=any(model.capabilities.seals_reasoning for model in models),
+        keeps_seal=any(model.capabilities.verifies_reasoning for model in models),
     )
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ..core.engine import Feature
 from ..core.errors import RequestError, Unsupported
-from ..core.image_info import MAX_BYTES, check_image
+from ..core.images import MAX_BYTES, check_image
 from ..core.message import Audio, File, Image, InlineMedia, Message, Part, RemoteMedia, Text, ToolResult, UploadedMedia
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import abbreviate

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ..dialects.base import Profile, ReaderOptions
-from ..dialects.sealing import VerificationMode
+from ..dialects.base import Profile, ReaderOptions, VerificationMode
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .model_entries import Instances
 from .option import Option
+from .sections import Instances
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.core.vision import PromptImage
+from dragoman.core.images import PromptImage
 from dragoman.engines.llamacpp.slots import SlotPool, build_cache_keys
 
 
@@ -16,6 +16,18 @@ def test_the_longest_beginning_wins() -> None:
     slot, cached = slots.acquire((1, 2, 9, 4), "me")
     assert (slot, cached) == (1, True)
     assert slots.count_cached_tokens((1, 2, 9, 4), "me") == 2
+
+
+def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
+    slots = SlotPool(6)
+    taken = [slots.acquire((n,), "")[0] for n in range(3)]
+    assert taken == [0, 1, 2]
+    slots.release(1, (1,), "")
+    assert slots.acquire((7,), "")[0] == 3, "used the longest time ago, so that 1 keeps what it holds"
+    slots.release(0, (0,), "")
+    slots.release(2, (2,), "")
+    slots.release(3, (7,), "")
+    assert slots.acquire((8,), "")[0] == 4, "beside none that run"
 
 
 def test_nobody_uses_what_another_owner_left() -> None:

@@ -8,10 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.autoscaling import AutoscalerConfig, replay_autoscaled
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fleet import Fleet, ReplicaGroup
+from dragoman.engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup, replay_autoscaled
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import build_report

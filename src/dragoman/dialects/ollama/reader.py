@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError, Unsupported
-from ...core.image_info import check_image
+from ...core.images import check_image
 from ...core.message import FunctionTool, Image, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from ...core.request import (
     Constraint,

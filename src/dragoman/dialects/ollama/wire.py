@@ -11,9 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..body import abbreviate, invalid_value
+from ..body import NestedRules, abbreviate, invalid_value
 from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
-from ..nested_fields import NestedRules
 from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]

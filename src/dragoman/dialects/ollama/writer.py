@@ -35,8 +35,8 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
+from ..base import FieldNames
 from ..errors import MAX_MESSAGE
-from ..field_names import FieldNames
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
 from ..tool_input import ToolInputStreamer
 

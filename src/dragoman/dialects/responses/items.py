@@ -1,4 +1,8 @@
-"""Translates input items to the core's messages: the items that one answer produced become one turn again."""
+"""Translates input items to the core's messages: the items that one answer produced become one turn again.
+
+A compaction item becomes the summary that replaces everything that the assistant and its tools wrote before. User and
+system messages remain. The prompt that requests a summary is here too.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,54 @@ from ...core.message import (
     SealKind,
     Text,
     ToolCall,
+    ToolChoice,
     ToolResult,
     UploadedMedia,
 )
+from ...core.request import Conversation, GenerateRequest
+from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
-from ..sealing import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
-from .summary_prompt import apply_summary
 from .tools import ResponsesToolRegistry
 from .wire import ResponsesContentPart, ResponsesInputAudio, ResponsesWireTool, WireContent, WireItem
+
+SUMMARY_REQUEST = Message(
+    Role.USER,
+    (
+        Text(
+            "Summarize the conversation so far so that you can continue it without access to the original messages. "
+            "Include the user's requests, the work done and its results, the names, file paths, numbers and decisions "
+            "that still matter, and the remaining tasks. Reply with the summary only."
+        ),
+    ),
+)
+SUMMARY_PREFIX = "Summary of the conversation so far:\n\n"
+"""The text before a summary in a prompt."""
+MAX_SUMMARY_TOKENS = 4096
+"""Maximum tokens of a summary, unless the request sets one: a model that does not stop would fill the whole context."""
+
+
+def build_summary_request(request: GenerateRequest) -> GenerateRequest:
+    """Build the request for a summary: unconstrained text about as many turns as fit the context."""
+    prompt = request.prompt
+    assert isinstance(prompt, Conversation)
+    limits = request.limits
+    return msgspec.structs.replace(
+        request,
+        # Compaction is asked for when a conversation has become too long, so it must not fail by that.
+        prompt=msgspec.structs.replace(prompt, tool_choice=ToolChoice("none"), drop_oldest=True),
+        limits=msgspec.structs.replace(limits, max_tokens=limits.max_tokens or MAX_SUMMARY_TOKENS),
+        constraint=None,
+        logprobs=None,
+    )
+
+
+def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
+    """Replace the messages before a compaction. The summary is an assistant message, so that turns alternate."""
+    remaining = [message for message in messages if message.role not in (Role.ASSISTANT, Role.TOOL)]
+    return [*remaining, Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + summary),))] if summary else remaining
+
 
 T = TypeVar("T")
 
@@ -90,17 +132,17 @@ def read_items(
     warnings: list[str],
     path: str = "input",
     *,
-    passes_seals: bool = False,
+    keeps_seal: bool = False,
 ) -> tuple[Message, ...]:
     """Parse items to messages. References are skipped.
 
     tools: the declared tools; those that items load are added.
-    path: field that contains the items. passes_seals: as in ReaderOptions.
+    path: field that contains the items. keeps_seal: as in ReaderOptions.
 
     Raises:
         RequestError: names the offending field.
     """
-    turns = _TurnBuilder(tools, sealing_key, warnings, passes_seals)
+    turns = _TurnBuilder(tools, sealing_key, warnings, keeps_seal)
     for i, item in enumerate(items):
         turns.add(item, f"{path}[{i}]")
     return turns.finish()
@@ -113,10 +155,14 @@ class _TurnBuilder:
     """
 
     def __init__(
-        self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str], passes_seals: bool
+        self,
+        tools: ResponsesToolRegistry,
+        sealing_key: SealingKey | None,
+        warnings: list[str],
+        keeps_seal: bool,
     ) -> None:
         self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
-        self._passes_seals = passes_seals
+        self._keeps_seal = keeps_seal
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -178,7 +224,7 @@ class _TurnBuilder:
         unsealed, seal = self._unseal(item, path), ""
         if unsealed is None:
             visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
-            if self._passes_seals and item.encrypted_content:
+            if self._keeps_seal and item.encrypted_content:
                 seal = item.encrypted_content
                 seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
             reasoning = Reasoning(visible, seal=seal)
@@ -194,7 +240,7 @@ class _TurnBuilder:
             return reasoning
         if key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
-        if self._passes_seals:
+        if self._keeps_seal:
             return None
         replacement = (
             "left out"

@@ -34,8 +34,7 @@ from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
 from ..envelope import DONE, KEEPALIVE_COMMENT
 from ..json_encoding import encode_field, encode_int, encode_string
-from . import item_fields
-from .echo import Echo
+from . import item_writers
 from .errors import render_error_fields, render_failure
 from .item_writers import (
     COMPLETED,
@@ -49,7 +48,7 @@ from .item_writers import (
     MessageItemWriter,
     ReasoningItemWriter,
 )
-from .render_options import ResponsesRenderOptions
+from .render_options import Echo, ResponsesRenderOptions
 
 _TEXT_DELTA_PREFIX = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
@@ -301,7 +300,7 @@ class ResponsesWriter:
         completed = (
             encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
         )
-        counts = b"null" if usage is None else item_fields.render_usage(usage)
+        counts = b"null" if usage is None else item_writers.render_usage(usage)
         return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (
             self._head, status, completed, error, incomplete_details, self._model, b",".join(items), counts,
             self._echo_fields,

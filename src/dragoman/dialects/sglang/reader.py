@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct
 
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import GenerationCall, Header, Profile, ReaderOptions
+from ..base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,
@@ -19,7 +19,6 @@ from ..constraints import (
     require_at_most_one,
 )
 from ..envelope import ResponseId
-from ..field_names import FieldNames
 from ..fields import (
     MAX_CHOICES,
     AtLeastOne,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...core.engine import TokenLogprob
 from ...core.errors import RequestError
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage
 from ..arrays.weights import Tensors
 from .sampler import SamplingState
 from .scheduler import Chunk
@@ -143,7 +143,7 @@ class Model(Protocol):
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """Find the span of every image, as `core.vision.ImageProcessor.locate`.
+    """Find the span of every image, as `core.images.ImageProcessor.locate`.
 
     token: the image placeholder id; it stands for nothing else.
     counts: placeholder tokens of each image.

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Pooling, RelevanceScores, ScoreRequest
 from ...core.engine import Health, check_ids
 from ...core.errors import EngineError
-from ..arrays.batcher import Batcher
+from ..arrays.embeddings import Batcher, build_embeddings
 from ..arrays.products import ROWS, BlockSizes, Linear, round_up
-from ..arrays.vectors import build_embeddings
 from ..arrays.weights import Tensors
 from .config import EncoderConfig, PoolingConfig, ScoringConfig, read_config
 

@@ -21,7 +21,7 @@ from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Uns
 from ...core.metrics import EngineStats
 from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
-from .disaggregation import KvAddress, TransferCost
+from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
 from .engine_core import EngineCore
 from .faults import Fault, FaultInjector, build_fault_error
 from .hashing import TokenContents, hash_root
@@ -37,7 +37,6 @@ from .sequence import SimulatedSequence as Running
 from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
 from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
-from .transfers import TransferContext, parse_transfer_params
 
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""

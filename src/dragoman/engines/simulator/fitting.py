@@ -251,7 +251,7 @@ def fit(
         read.
     observed: measured times of some of them.
     config: the server's real settings, of one rank.
-    excluded_columns: columns of the linear system (see `windows`) that stay 0, for ablation.
+    excluded_columns: columns of the linear system (see `MeasuredWindows`) that stay 0, for ablation.
 
     Raises: CalibrationError; RequestError for a request that could never run with these settings.
     """

@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 
 
 class BlockContents(Protocol):

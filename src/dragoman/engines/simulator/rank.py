@@ -33,6 +33,7 @@ from ...core.metrics import (
     KvOffloadStats,
     LoraState,
 )
+from .disaggregation import KvTransfers, TransferContext
 from .engine_core import EngineCore, StepOutcome
 from .faults import Fault
 from .hashing import TokenContents
@@ -41,7 +42,6 @@ from .kv_events import KvEvent, KvEventBuilder
 from .reply_generator import PlannedReply
 from .reply_tokens import NO_TOKEN, ReplyTokensError, fake_logprob
 from .sequence import SequenceStatus, SimulatedSequence
-from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
 """Schedules a callback at a time. The callback gets that time, even if it runs late."""

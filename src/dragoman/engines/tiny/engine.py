@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import Health, check_ids
-from ..arrays.batcher import Batcher
-from ..arrays.vectors import build_embeddings
+from ..arrays.embeddings import Batcher, build_embeddings
 from ..arrays.weights import Tensors
 from ..batching import (
     BLOCK_SIZE,

@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError
-from ...core.image_info import MAX_PIXELS
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import MAX_PIXELS, PreparedImage, PromptImage
 from . import backend
 from .backend import MultiModalItem, PillowImage, PlaceholderMask, Processor, VllmConfig
 
@@ -39,7 +38,7 @@ class VllmImage(Struct, frozen=True):
 
 
 class VllmVision:
-    """As `core.vision.ImageProcessor`.
+    """As `core.images.ImageProcessor`.
 
     processor: vLLM's, with the tokenizer.
     prompt: token ids of the model's text for one image.

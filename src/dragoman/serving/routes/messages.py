@@ -23,8 +23,8 @@ from ...dialects.anthropic.threads import (
 )
 from ...dialects.base import GenerationCall, Writer
 from ...pipeline.admission import check_countable, drop_foreign_reasoning
-from ...pipeline.context_edits import build_edited_prompt
 from ...pipeline.models import TokenBackend
+from ...pipeline.truncation import build_edited_prompt
 from ...store import Key, Put, Store
 from ..auth import Access
 from ..context import build_owner_files

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from ....dialects.anthropic.answers import MESSAGE_EVENTS, MessageAnswer, TokenCount
 from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
 from ....dialects.anthropic.threads import ThreadReference
-from ....dialects.anthropic.wire import MessagesBody, MessagesPromptFields
-from ....dialects.chat.parameters import CHAT
-from ....dialects.chat.wire import ChatBody, ChatPromptFields
+from ....dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
+from ....dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from ....dialects.cohere_embed import COHERE_EMBED, CohereEmbedAnswer, CohereEmbedBody
 from ....dialects.completions import COMPLETIONS, CompletionsBody
 from ....dialects.embeddings import EMBEDDINGS, EmbeddingsAnswer, EmbeddingsBody
@@ -24,8 +22,7 @@ from ....dialects.openai_answers import (
     TextCompletionChunk,
 )
 from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTokenCount, ResponseObject
-from ....dialects.responses.parameters import RESPONSES
-from ....dialects.responses.wire import ResponsesBody
+from ....dialects.responses.wire import RESPONSES, ResponsesBody
 from ....dialects.scoring import RERANK, SCORE, RerankAnswer, RerankBody, ScoreAnswer, ScoreBody, TeiRerankResult
 from ....dialects.sglang.reader import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
 from ....dialects.sglang.writer import SglangAnswer

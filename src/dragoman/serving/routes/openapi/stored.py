@@ -7,8 +7,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ....dialects.anthropic.answers import DeletedAnthropicFile, DeletedMessageBatch
-from ....dialects.anthropic.batches import MessageBatch, MessageBatchBody, MessageBatchPage, MessageBatchResult
-from ....dialects.anthropic.files import FileMetadata, FilePage
+from ....dialects.anthropic.batches import (
+    FileMetadata,
+    FilePage,
+    MessageBatch,
+    MessageBatchBody,
+    MessageBatchPage,
+    MessageBatchResult,
+)
 from ....dialects.batches import BatchBody, BatchObject, FileObject
 from ....dialects.chat.stored import ChatUpdate
 from ....dialects.models import ModelObject, ModelObjectList
