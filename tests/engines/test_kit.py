@@ -61,7 +61,9 @@ def for_llamacpp() -> Generator[Settings]:
     pytest.importorskip("gguf", reason="needs gguf")
     with TemporaryDirectory() as folder:
         file = write_embedded(Path(folder) / "tiny.gguf")
-        yield Settings(model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32")
+        yield Settings(
+            model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32", deterministic=True
+        )
 
 
 @asynccontextmanager
