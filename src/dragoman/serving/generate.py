@@ -217,9 +217,12 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
-    if context.service.telemetry is None and (traceparent := context.headers.get("traceparent")):
-        # Without spans of its own the server passes the client's on, to engines that have some.
-        CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
+    if context.service.telemetry is None:
+        traceparent = context.headers.get("traceparent")
+        # Without spans of its own the server passes the client's on, to engines that have some. An earlier request of
+        # the same task, as of an application that calls this one, may have left its own.
+        if traceparent is not None or CURRENT_SPAN.get() is not None:
+            CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
     run = await admit(model, requests, terms, meters)
     names = call.field_names
     return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
