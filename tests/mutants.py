@@ -1062,8 +1062,8 @@ MUTANTS = (
     Mutant(
         "reasoning under one name in the stream and under two in the object (vllm#42664)",
         "dialects/chat/writer.py",
-        "fields = text and render_reasoning(self._options.reasoning_fields, encode_string(text))",
-        "fields = text and render_reasoning(self._options.reasoning_fields[:1], encode_string(text))",
+        "fields = [render_reasoning(names, encode_string(text))] if text else []",
+        "fields = [render_reasoning(names[:1], encode_string(text))] if text else []",
         (CHAT,),
     ),
     Mutant(
@@ -1254,8 +1254,8 @@ MUTANTS = (
     Mutant(
         "only one name of replayed reasoning is read",
         "dialects/chat/messages.py",
-        "reasoning = message.reasoning or message.reasoning_content",
-        "reasoning = message.reasoning",
+        "message.reasoning or message.reasoning_content or ",
+        "message.reasoning or ",
         (TRAPS,),
     ),
     # Parsers.

@@ -77,6 +77,7 @@ ENGINES: dict[str, Callable[[], AbstractAsyncContextManager[Models]]] = {
     "transformers": lambda: started(in_torch()),
     "upstream": upstream,
     "upstream: anthropic": lambda: upstream("anthropic"),
+    "upstream: responses": lambda: upstream("responses"),
     "plug-in with grammars": lambda: started(plug_in(First)),
     "plug-in": lambda: started(plug_in(Words)),
     "documented plug-in": lambda: started(documented()),
@@ -86,6 +87,7 @@ ENGINES: dict[str, Callable[[], AbstractAsyncContextManager[Models]]] = {
 REJECTED = {
     "upstream": {"count"},
     "upstream: anthropic": {"n", "logprobs", "token ids", "count", "text"},
+    "upstream: responses": {"n", "logprobs", "token ids", "count", "text"},
     "plug-in with grammars": {"logprobs"},
     "plug-in": {"logprobs", "tool_choice", "response_format"},
     "documented plug-in": {"logprobs", "tool_choice", "tools auto", "response_format", "token ids", "count"},

@@ -87,7 +87,7 @@ async def started(models: Models) -> AsyncGenerator[Models]:
 
 
 @asynccontextmanager
-async def upstream(kind: Literal["auto", "anthropic"] = "auto") -> AsyncGenerator[Models]:
+async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> AsyncGenerator[Models]:
     """The embedded model behind a server of its own, on a real socket. kind: how it is spoken to."""
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)

@@ -43,6 +43,10 @@ def is_consistent(case: Case) -> bool:
     return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
 
 
+def wrapped(text: str, seal: str) -> str:
+    return f"{seal} of {text}"
+
+
 def sealed(thought: str) -> str:
     return f"sealed {len(thought)}"
 
@@ -61,7 +65,7 @@ views = st.builds(
         )
     ),
     seal_reasoning=st.sampled_from((None, sealed)),
-    wrap_seal=st.sampled_from((None, lambda text, seal: f"{seal} of {text}")),
+    wrap_seal=st.sampled_from((None, wrapped)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
 

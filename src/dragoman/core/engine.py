@@ -67,7 +67,7 @@ class Capabilities(Struct, frozen=True):
     max_alternatives: how many of them it can know; a request for more gets a warning. None is all.
     native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
     not run.
-    seals_reasoning: its reasoning has seals, which it verifies itself when they come back.
+    verifies_reasoning: its reasoning has seals, which it verifies itself when they come back.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -76,7 +76,7 @@ class Capabilities(Struct, frozen=True):
     native_tools: bool = False
     native_reasoning: bool = False
     max_alternatives: int | None = None
-    seals_reasoning: bool = False
+    verifies_reasoning: bool = False
 
 
 class Health(Struct, frozen=True):

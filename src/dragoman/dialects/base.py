@@ -191,7 +191,7 @@ class ReaderOptions(Struct, frozen=True):
     tokens_as_ids: what a request without `return_tokens_as_token_ids` gets.
     drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
     prefix cache.
-    passes_seals: an engine verifies the seals of reasoning itself, so they are passed on instead of rejected.
+    keeps_seal: an engine verifies the seals of reasoning itself, so they are passed on instead of rejected.
     """
 
     profile: Profile = Profile.OPENAI
@@ -201,4 +201,4 @@ class ReaderOptions(Struct, frozen=True):
     sealing_key: SealingKey | None = None
     drop_nonces: bool = True
     tokens_as_ids: bool = False
-    passes_seals: bool = False
+    keeps_seal: bool = False

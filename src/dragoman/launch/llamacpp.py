@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a GGUF file, the first of a split model."""
     metadata = llamacpp.read_metadata(Path(path))
-    options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
+    options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic)
     if llamacpp.read_pooling_type(metadata) is not None:
         name, aliases = resolve_served_names(settings, metadata.path.stem)
         backend, limit = _build_reader_backend(settings, metadata, options)

@@ -143,7 +143,7 @@ def drop_foreign_reasoning(
     conversation: Conversation, capabilities: Capabilities
 ) -> tuple[Conversation, tuple[str, ...]]:
     """Drop reasoning with a seal that this engine cannot verify: it may not be a model's. Returns warnings too."""
-    if capabilities.seals_reasoning or not any(map(_has_sealed_reasoning, conversation.messages)):
+    if capabilities.verifies_reasoning or not any(map(_has_sealed_reasoning, conversation.messages)):
         return conversation, ()
     messages: list[Message] = []
     for message in conversation.messages:

@@ -112,7 +112,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
         generation.reader_options,
         sealing_key=sealing_key,
         default_model=models.default,
-        passes_seals=any(model.capabilities.seals_reasoning for model in models),
+        keeps_seal=any(model.capabilities.verifies_reasoning for model in models),
     )
 
 

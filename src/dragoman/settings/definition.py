@@ -86,6 +86,14 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=100000,
         ),
     ] = -1
+    deterministic: Annotated[
+        bool,
+        Option(
+            "Model",
+            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests change logits only in the "
+            "last digits.",
+        ),
+    ] = False
     mmproj: Annotated[
         str | None,
         Option(
@@ -144,7 +152,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
     ] = None
     upstream_kind: Annotated[
-        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "tei"],
+        Literal[
+            "auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "responses", "tei"
+        ],
         Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
     ] = "auto"
     upstream_task: Annotated[

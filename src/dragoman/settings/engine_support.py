@@ -30,7 +30,7 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ("transformers", "mlx", "vllm"): "trust_remote_code",
     ("transformers", *_VLLM_ENGINES): "lora_modules",
     ("transformers",): "device quantization attention_backend sampling_device",
-    ("llamacpp",): "gpu_layers mmproj",
+    ("llamacpp",): "deterministic gpu_layers mmproj",
     ("tiny", "encoder", "transformers", "llamacpp"): "threads",
     ("vllm",): "vllm_args",
     ("scripted", "sim"): "directives",

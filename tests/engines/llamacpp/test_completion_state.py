@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.core.engine import Ended, Sampled, Scheduled, TokenOutput, TokenRequest
+from dragoman.core.engine import Ended, PromptLogprobs, ReasoningBudget, Sampled, Scheduled, TokenOutput, TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
@@ -127,6 +127,55 @@ def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
     assert isinstance(out, Sampled)
     assert out.logprobs is not None
     assert (out.logprobs.logprob, out.logprobs.rank, out.logprobs.top) == (-2.0, None, ((1, -0.1),))
+
+
+def test_the_prompt_is_not_penalized_until_the_answer_repeats_it() -> None:
+    one = answer(prompt=(0, 1, 1), sampling=Sampling(presence_penalty=0.5, frequency_penalty=0.25))
+    body = one.build_body(0, cached=False)
+    assert (body.presence_penalty, body.frequency_penalty) == (0.5, 0.25)
+    assert dict(body.logit_bias) == {0: 0.75, 1: 1.0}
+    assert said(one.feed(CompletionChunk("x", (3,), tokens_predicted=1))) == [3]
+    assert not one.is_stale, "not of the prompt: llama.cpp's penalty is right"
+    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=2))) == [1]
+    assert one.is_stale
+    again = one.build_body(0, cached=True)
+    assert (again.prompt, dict(again.logit_bias)) == ((0, 1, 1, 3, 1), {0: 0.75, 1: 0.5})
+
+
+def test_a_spent_budget_forces_its_tokens_alone() -> None:
+    limit = ReasoningBudget(1, (), (2,), (2,), is_open=True)
+    one = answer(reasoning_budget=limit, sampling=Sampling(temperature=1.0, presence_penalty=2.0))
+    assert one.build_body(0, cached=False).n_predict == 9
+    assert said(one.feed(CompletionChunk("b", (4,), tokens_predicted=1))) == [4]
+    forced = one.build_body(0, cached=True)
+    assert (forced.n_predict, forced.logit_bias, forced.presence_penalty) == (1, ((2, 200.0),), 0.0)
+    assert said(one.feed(CompletionChunk("", (2,), True, 1, "limit"))) == [2]
+    assert one.build_body(0, cached=True).n_predict == 7
+
+
+def test_a_prompt_is_generated_for_its_logprobs() -> None:
+    """The second token ends within a character, and the third ends the turn: llama.cpp stops there."""
+    one = answer(prompt=(0, 1, 2, END, 0), prompt_logprobs=1)
+    first = one.build_body(0, cached=False)
+    assert (first.prompt, first.n_predict, first.stream) == ((0,), 3, False)
+    assert first.grammar.endswith("start: <[1]> <[2]> <[8]>\n")
+    best = (TopLogprob(5, -0.1),)
+    scores = (ScoredToken(1, -2.0, best), ScoredToken(END, -3.0, best))
+    assert one.feed(CompletionChunk("b", (1, 2, END), True, 3, "eos", completion_probabilities=scores)) == [
+        Scheduled("x", 0)
+    ]
+    missing = one.build_body(0, cached=True)
+    assert (missing.prompt, missing.n_probs, missing.logit_bias) == ((0, 1), len(WORDS), ((0, 200.0),))
+    whole = (TopLogprob(0, -0.5), TopLogprob(2, -4.0))
+    one.feed(CompletionChunk("a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, whole),)))
+    last = one.build_body(0, cached=True)
+    assert (last.prompt, last.n_predict) == ((0, 1, 2, END), 1)
+    (told,) = one.feed(CompletionChunk("a", (0,), True, 1, completion_probabilities=(ScoredToken(0, -1.0, best),)))
+    assert isinstance(told, PromptLogprobs)
+    assert [score and score.logprob for score in told.logprobs] == [None, -2.0, -4.0, -3.0, -1.0]
+    assert told.logprobs[2] is not None
+    assert (told.logprobs[2].rank, told.logprobs[2].top) == (2, ((0, -0.5),))
+    assert one.build_body(0, cached=True).prompt == (0, 1, 2, END, 0), "and then the answer"
 
 
 def test_a_fault_is_an_error() -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.core.engine import Ended, Failed, TokenRequest
-from dragoman.core.errors import EngineError
+from dragoman.core.engine import Ended, Failed, ReasoningBudget, TokenRequest
+from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import GenerateRequest, GenerationLimits, Sampling, SamplingOptions
@@ -69,12 +69,18 @@ class Client(Speaker):
 
 @asynccontextmanager
 async def serving(
-    file: Path, *, clock: Callable[[], float] = time.monotonic, **limits: int | bool
+    file: Path, *, clock: Callable[[], float] = time.monotonic, deterministic: bool = True, **limits: int | bool
 ) -> AsyncGenerator[Client]:
     said = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
     sizes = EngineLimits(**said)  # pyright: ignore[reportArgumentType]
     metadata = read_metadata(file)
-    engine = load(metadata, build_gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1), clock).engine
+    engine = load(
+        metadata,
+        build_gguf_tokenizer(metadata),
+        sizes,
+        LlamaCppOptions("float32", threads=1, deterministic=deterministic),
+        clock,
+    ).engine
     await engine.start()
     try:
         yield Client(engine)
@@ -136,6 +142,82 @@ async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path
     ask = TokenRequest(id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling)
     async with serving(file) as client:
         assert (await client.ask(ask)).tokens == alone(packaged, ask).tokens
+
+
+@pytest.mark.parametrize(
+    ("presence", "frequency"), [(1.5, 0.0), (0.0, 0.7), (-1.0, 0.4), (2.0, -0.2)], ids=["presence", "frequency", "", ""]
+)
+async def test_presence_and_frequency_count_the_output_alone(
+    packaged: Llama, file: Path, presence: float, frequency: float
+) -> None:
+    """llama.cpp counts the prompt too; this prompt has the words of the answer."""
+    sampling = Sampling(temperature=0, presence_penalty=presence, frequency_penalty=frequency)
+    prompt = talk("Once upon a time there was a dog. Tell me a story about the dog.")
+    ask = TokenRequest(id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2}))
+    plain = msgspec.structs.replace(ask, sampling=GREEDY)
+    async with serving(file) as client:
+        told = await client.ask(ask)
+    assert (told.tokens, told.end) == (alone(packaged, ask).tokens, alone(packaged, ask).end)
+    assert told.tokens != alone(packaged, plain).tokens
+    assert set(told.tokens) & set(prompt)
+
+
+async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file: Path) -> None:
+    sampling = Sampling(repetition_penalty=1.2, presence_penalty=1.0)
+    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=2, sampling=sampling)
+    async with serving(file) as client:
+        with pytest.raises(Unsupported, match="repetition_penalty together with presence_penalty"):
+            client.engine.add(ask, lambda _: None)
+
+
+@pytest.mark.parametrize("alternatives", [0, 3])
+async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file: Path, alternatives: int) -> None:
+    """With characters of several tokens, of which llama.cpp reports only the last, and with ends of turns in it."""
+    prompts = [talk("Hi 😀 there 👍🏽京") + ids("Hello"), talk("Tell me a story. ") * 30, ids("a")[:1]]
+    async with serving(file) as client:
+        for prompt in prompts:
+            ask = TokenRequest(
+                id="a", prompt=prompt, max_tokens=4, sampling=GREEDY, prompt_logprobs=alternatives,
+                stop_token_ids=frozenset({2}),
+            )  # fmt: skip
+            ours, theirs = alone(packaged, ask), await client.ask(ask)
+            assert (theirs.tokens, theirs.cached) == (ours.tokens, [0])
+            (known,), (found,) = ours.prompt, theirs.prompt
+            assert len(found.logprobs) == len(prompt)
+            assert found.logprobs[0] is None
+            for mine, other in zip(known.logprobs[1:], found.logprobs[1:], strict=True):
+                assert mine is not None
+                assert other is not None
+                assert other.logprob == pytest.approx(mine.logprob, abs=NEAR)
+                assert other.rank is None or abs(other.rank - mine.rank) <= 1 + mine.rank // 100
+                assert [score for _, score in other.top] == pytest.approx([s for _, s in mine.top], abs=NEAR)
+
+
+@pytest.mark.parametrize("budget", [0, 5])
+async def test_a_spent_reasoning_budget_forces_the_end(packaged: Llama, file: Path, budget: int) -> None:
+    end = ids("</think>")
+    limit = ReasoningBudget(budget, (), end, (*ids("Stop."), *end), is_open=True)
+    ask = TokenRequest(
+        id="a", prompt=talk("Tell me a story."), max_tokens=30, sampling=GREEDY, reasoning_budget=limit, logprobs=2,
+        stop_token_ids=frozenset({2}),
+    )  # fmt: skip
+    async with serving(file) as client:
+        told = await client.ask(ask)
+    known = alone(packaged, ask)
+    assert tuple(told.tokens[budget : budget + len(limit.forced_ids)]) == limit.forced_ids
+    assert told.tokens == known.tokens
+    assert [score and round(score.logprob, 1) for score in told.scores][budget] is not None
+
+
+async def test_flash_attention_changes_only_what_is_nearly_equal(packaged: Llama, file: Path) -> None:
+    asks = [
+        TokenRequest(id=str(n), prompt=prompt, max_tokens=20, sampling=GREEDY, stop_token_ids=frozenset({2}))
+        for n, prompt in enumerate(prompts()[:6])
+    ]
+    async with serving(file, deterministic=False) as client:
+        told = [client.send(ask) for ask in asks]
+        await client.ends(*told)
+    assert [one.tokens for one in told] == [alone(packaged, ask).tokens for ask in asks]
 
 
 class Follows:

@@ -18,6 +18,18 @@ def test_the_longest_beginning_wins() -> None:
     assert slots.count_cached_tokens((1, 2, 9, 4), "me") == 2
 
 
+def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
+    slots = SlotPool(6)
+    taken = [slots.acquire((n,), "")[0] for n in range(3)]
+    assert taken == [0, 1, 2]
+    slots.release(1, (1,), "")
+    assert slots.acquire((7,), "")[0] == 3, "used the longest time ago, so that 1 keeps what it holds"
+    slots.release(0, (0,), "")
+    slots.release(2, (2,), "")
+    slots.release(3, (7,), "")
+    assert slots.acquire((8,), "")[0] == 4, "beside none that run"
+
+
 def test_nobody_uses_what_another_owner_left() -> None:
     slots = SlotPool(1)
     slots.release(slots.acquire((), "me")[0], (1, 2), "me")

@@ -199,7 +199,7 @@ def test_what_a_client_of_the_same_api_sends_arrives_unchanged() -> None:
         "stop_sequences": ["END"],
         "temperature": 1.0,
     }
-    call = read_messages(json.dumps(sent).encode(), ReaderOptions(passes_seals=True))
+    call = read_messages(json.dumps(sent).encode(), ReaderOptions(keeps_seal=True))
     found = encode(call.requests[0])
     found["messages"][2]["content"][0].pop("cache_control")
     found["system"][0].pop("cache_control")
@@ -323,8 +323,8 @@ STARTED = Started(39, 30, written_tokens=4)
 
 
 def test_a_text() -> None:
-    details = {"output_tokens_details": {"thinking_tokens": 3}}
-    assert read(START, PING, *TEXT, finish(**details), PING, STOP) == [
+    end_event = finish("end_turn", output_tokens_details={"thinking_tokens": 3})
+    assert read(START, PING, *TEXT, end_event, PING, STOP) == [
         STARTED,
         TextDelta(0, "Hello"),
         ChoiceFinished(0, FinishReason.STOP),

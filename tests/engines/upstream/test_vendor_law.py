@@ -31,7 +31,7 @@ from tests.laws.responses_sdk import ResponsesSdk
 from tests.laws.sdk import OpenAiSdk
 from tests.serving.house import tokenizer
 
-KINDS = ("anthropic",)
+KINDS = ("anthropic", "responses")
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
 REPLIES = {
     "text": (Say("One two three four."),),
@@ -70,7 +70,7 @@ def repeating(lent: HfTokenizer, *parts: Any) -> Models:
 def without_sizes(body: bytes) -> bytes:
     """Without the counts of a prompt whose tools are declared in another dialect."""
     body = re.sub(rb'"(prompt_tokens|input_tokens|total_tokens)":\d+', rb'"\1":0', body)
-    return re.sub(rb'"(queued|cache[a-z_]*tokens)":\d+', rb'"\1":0', body)
+    return re.sub(rb'"(cache[a-z_]*tokens)":(\d+|null)', rb'"\1":0', body)
 
 
 CASES = [
@@ -88,6 +88,8 @@ CASES = [
 async def test_a_script_says_the_same_through_the_api_of_a_vendor(
     lent: HfTokenizer, kind: str, reply: str, asked: str, streamed: bool
 ) -> None:
+    if kind == "responses" and "stop" in asked and reply == "text":
+        pytest.skip("this API has no stop strings: they are applied here, and the vendor's counts never come")
     path, body = ASKED[asked]
     body = {**body, "stream": streamed}
     async with direct(repeating(lent, *REPLIES[reply]), VLLM) as client:
@@ -128,7 +130,9 @@ def comparable(value: Any) -> Any:
     """Without nulls, what the SDK adds, ids, and what is encrypted anew each time."""
     if isinstance(value, dict):
         fields = {key: comparable(item) for key, item in cast(dict[str, Any], value).items()}
-        left_out = ("parsed", "parsed_arguments", "encrypted_content", "id", "call_id", "index", "status")
+        left_out = ("parsed", "parsed_arguments", "encrypted_content", "data", "id", "call_id", "index", "status")
+        if str(fields.get("signature")).startswith("openai:"):
+            del fields["signature"]
         return {key: item for key, item in fields.items() if item not in (None, "") and key not in left_out}
     return [comparable(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
 
@@ -191,7 +195,7 @@ async def test_thinking_comes_back_to_the_vendor_as_it_was(
     parts = [part for message in prompt.messages[-2:] for part in message.parts]
     assert parts[0] == Reasoning("I have to add.")
     assert isinstance(parts[1], ToolCall)
-    assert json.loads(parts[1].arguments) == json.loads(CALL.arguments)
+    assert json.loads(parts[1].arguments) == {"a": 1, "b": [2, {}]}
     assert isinstance(parts[2], ToolResult)
     assert parts[2].call_id == parts[1].id
 
@@ -202,7 +206,7 @@ async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
     path, body = messages()
     async with relay(behind, kind=kind, behind_options=STRICT) as client:
         content = (await client.post(path, json=body)).json()["content"]
-        content[0]["signature"] = "AAAA"
+        content[0]["signature"] = "openai:AAAA" if kind == "responses" else "AAAA"
         result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "3"}
         turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
         answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from importlib import import_module
 from pathlib import Path
 
 import httpx2
@@ -444,6 +445,7 @@ def test_arguments_of_the_settings_become_vllms() -> None:
     asked = msgspec.structs.replace(
         settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
     )
+    asked = msgspec.structs.replace(asked, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}')
     with without_accelerator():
         from dragoman.launch.vllm import build_engine_arguments
 
@@ -452,3 +454,17 @@ def test_arguments_of_the_settings_become_vllms() -> None:
     assert told["enable_prefix_caching"] is False
     assert "enable_chunked_prefill" not in told, "vLLM decides"
     assert told["kv_events_config"] == {"publisher": "zmq"}
+    assert told["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
+
+
+def test_vllms_counts_of_drafts_are_added_up() -> None:
+    with without_accelerator():
+        stats, drafting = import_module("vllm.v1.metrics.stats"), import_module("vllm.v1.spec_decode.metrics")
+        counters = import_module("dragoman.engines.vllm.stats").VllmCounters()
+        for accepted in (2, 0, 1):
+            drafts = drafting.SpecDecodingStats.new(2)
+            drafts.observe_draft(2, accepted)
+            counters.record(stats.SchedulerStats(spec_decoding_stats=drafts), None, 0)
+    (core,) = counters.list_all()
+    assert (core.drafts, core.draft_tokens, core.accepted_tokens) == (3, 6, 3)
+    assert core.accepted_by_position == {"0": 2, "1": 1}

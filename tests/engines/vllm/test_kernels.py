@@ -158,7 +158,7 @@ async def ask(client: httpx2.AsyncClient) -> list[int]:
     return answer.json()["choices"][0]["token_ids"]
 
 
-async def test_weights_are_replaced_and_drafts_change_nothing(tmp_path: Path) -> None:
+async def test_weights_are_replaced(tmp_path: Path) -> None:
     source = tiny.find_bundled_model()
     old = Tensors(source)
     changed = {name: old.take(name, *shape) for name, (_, shape) in old.layout.items()}
@@ -172,8 +172,7 @@ async def test_weights_are_replaced_and_drafts_change_nothing(tmp_path: Path) ->
         settings: dict[str, Any] = {"chat_template": str(source / "chat_template.jinja")}
         async with serving(f"tiny:{directory}", **settings) as (_, client):
             expected.append(await ask(client))
-    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})
-    async with serving(f"vllm:{source}", max_model_len=2048, speculative_config=drafts) as (models, client):
+    async with serving(f"vllm:{source}", max_model_len=2048) as (models, client):
         model = next(iter(models))
         assert model.trainable is not None
         assert await ask(client) == expected[0]
@@ -181,10 +180,29 @@ async def test_weights_are_replaced_and_drafts_change_nothing(tmp_path: Path) ->
         assert await ask(client) == expected[1]
         await model.trainable.update_weights(WeightsOnDisk(str(source / "model.safetensors")), "old")
         assert await ask(client) == expected[0]
-        repeated = {**GREEDY, "prompt": "one two three four one two three four one two three", "max_tokens": 40}
-        assert (await client.post("/v1/completions", json=repeated)).status_code == 200
-        assert model.stats_source is not None
-        (stats,) = model.stats_source.stats()
+    assert expected[0] != expected[1]
+
+
+def check_numba() -> None:
+    """vLLM finds drafts in the prompt with numba."""
+    try:
+        import_module("numba").njit(lambda row: row.sum())(np.zeros(2))
+    except Exception as error:  # numba's and llvmlite's of many kinds
+        pytest.skip(f"numba does not compile here: {error}")
+
+
+async def test_drafts_change_no_answer() -> None:
+    check_numba()
+    source = tiny.find_bundled_model()
+    repeated = {**GREEDY, "prompt": "one two three four one two three four one two three", "max_tokens": 40}
+    async with serving("tiny") as (_, client):
+        expected = (await client.post("/v1/completions", json=repeated)).json()
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3})
+    async with serving(f"vllm:{source}", max_model_len=2048, speculative_config=drafts) as (models, client):
+        found = (await client.post("/v1/completions", json=repeated)).json()
+        assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
+        source_of_stats = next(iter(models)).stats_source
+        assert source_of_stats is not None
+        (stats,) = source_of_stats.stats()
         assert stats.drafts
         assert stats.draft_tokens
-    assert expected[0] != expected[1]

@@ -36,17 +36,17 @@ from .wire import BlockSource, WireContentBlock
 class ThinkingBlockReader:
     """Reads the thinking blocks of one request. Appends to `warnings` for those that are left out.
 
-    passes_seals: as in ReaderOptions.
+    keeps_seal: as in ReaderOptions.
     """
 
-    def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, passes_seals: bool = False) -> None:
-        self._sealing_key, self._warnings, self._passes_seals = sealing_key, warnings, passes_seals
+    def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
+        self._sealing_key, self._warnings, self._keeps_seal = sealing_key, warnings, keeps_seal
 
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
         """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
         field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
         unsealed = None
-        if not block.thinking or self._passes_seals:
+        if not block.thinking or self._keeps_seal:
             # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the
             # signature, and so is a vendor's seal where signatures must be this server's own.
             unsealed = self._unseal(sealed)
@@ -55,7 +55,7 @@ class ThinkingBlockReader:
             yield unpack_reasoning(unsealed)
         elif not block.thinking and unsealed == "":
             return
-        elif self._passes_seals and sealed and self._is_foreign(block.thinking or "", sealed):
+        elif self._keeps_seal and sealed and self._is_foreign(block.thinking or "", sealed):
             yield Reasoning(block.thinking or "", seal=_name_seal(sealed, is_redacted=field == "data"))
         elif block.thinking and self._is_trusted(block.thinking, sealed or ""):
             yield Reasoning(block.thinking)

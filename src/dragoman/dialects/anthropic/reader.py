@@ -186,7 +186,7 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
         warnings.append("citations: citations are not supported")
-    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, passes_seals=options.passes_seals)
+    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
     history = read_history(body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces)
     choice = body.tool_choice
     return Conversation(
@@ -258,8 +258,8 @@ def _build_render_options(
     def wrap_seal(text: str, vendor_seal: str) -> str:
         return seal(pack_reasoning(text, vendor_seal))
 
-    wraps_seals = omits_thinking or sealing_key.check is VerificationMode.STRICT
-    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if wraps_seals else None)
+    is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
+    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None)
 
 
 def _build_request(

@@ -63,18 +63,18 @@ PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_
 
 
 def read_messages(
-    messages: Sequence[ChatWireMessage], warnings: list[str], *, passes_seals: bool = False
+    messages: Sequence[ChatWireMessage], warnings: list[str], *, keeps_seal: bool = False
 ) -> tuple[Message, ...]:
-    """Parse messages. passes_seals: as in ReaderOptions. Raises RequestError with the path of the offending field."""
-    reader = _MessageReader(warnings, passes_seals)
+    """Parse messages. keeps_seal: as in ReaderOptions. Raises RequestError with the path of the offending field."""
+    reader = _MessageReader(warnings, keeps_seal)
     return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
 
 
 class _MessageReader:
     """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
 
-    def __init__(self, warnings: list[str], passes_seals: bool) -> None:
-        self._warnings, self._passes_seals = warnings, passes_seals
+    def __init__(self, warnings: list[str], keeps_seal: bool) -> None:
+        self._warnings, self._keeps_seal = warnings, keeps_seal
         self._names: dict[str, str] = {}
         self._open_legacy: dict[str, deque[str]] = {}
 
@@ -90,7 +90,7 @@ class _MessageReader:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        if self._passes_seals and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
+        if self._keeps_seal and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
             yield from map(_read_sealed_detail, message.reasoning_details or ())
         elif reasoning := (
             message.reasoning or message.reasoning_content or self._read_reasoning_details(message, path)

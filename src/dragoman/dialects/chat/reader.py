@@ -43,7 +43,7 @@ def read_chat_call(
     check_service_tier(body.service_tier, warnings)
     if body.verbosity is not None and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium":
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
-    conversation = _read_conversation(body, prompting, warnings, passes_seals=options.passes_seals)
+    conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
     request = _build_request(body, options, conversation)
     render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
     id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
@@ -75,10 +75,10 @@ def require_messages(fields: dict[str, Raw]) -> None:
 
 
 def read_prompt_fields(
-    body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, passes_seals: bool = False
+    body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, keeps_seal: bool = False
 ) -> Conversation:
-    """Read the messages and template options: the part that /tokenize shares. passes_seals: as in ReaderOptions."""
-    messages = read_messages(body.messages, warnings, passes_seals=passes_seals)
+    """Read the messages and template options: the part that /tokenize shares. keeps_seal: as in ReaderOptions."""
+    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
     continues = _read_continue_final_message(body, warnings)
     template = TemplateOptions(
         kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
@@ -96,12 +96,12 @@ def read_declared_tools(tools: list[ChatWireTool] | None, warnings: list[str]) -
 
 
 def _read_conversation(
-    body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, passes_seals: bool
+    body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
 ) -> Conversation:
     if prompting.tools and body.functions:
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
     tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
-    conversation = read_prompt_fields(prompting, tools, warnings, passes_seals=passes_seals)
+    conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),

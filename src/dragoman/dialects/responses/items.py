@@ -132,17 +132,17 @@ def read_items(
     warnings: list[str],
     path: str = "input",
     *,
-    passes_seals: bool = False,
+    keeps_seal: bool = False,
 ) -> tuple[Message, ...]:
     """Parse items to messages. References are skipped.
 
     tools: the declared tools; those that items load are added.
-    path: field that contains the items. passes_seals: as in ReaderOptions.
+    path: field that contains the items. keeps_seal: as in ReaderOptions.
 
     Raises:
         RequestError: names the offending field.
     """
-    turns = _TurnBuilder(tools, sealing_key, warnings, passes_seals)
+    turns = _TurnBuilder(tools, sealing_key, warnings, keeps_seal)
     for i, item in enumerate(items):
         turns.add(item, f"{path}[{i}]")
     return turns.finish()
@@ -155,10 +155,14 @@ class _TurnBuilder:
     """
 
     def __init__(
-        self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str], passes_seals: bool
+        self,
+        tools: ResponsesToolRegistry,
+        sealing_key: SealingKey | None,
+        warnings: list[str],
+        keeps_seal: bool,
     ) -> None:
         self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
-        self._passes_seals = passes_seals
+        self._keeps_seal = keeps_seal
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -220,7 +224,7 @@ class _TurnBuilder:
         unsealed, seal = self._unseal(item, path), ""
         if unsealed is None:
             visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
-            if self._passes_seals and item.encrypted_content:
+            if self._keeps_seal and item.encrypted_content:
                 seal = item.encrypted_content
                 seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
             reasoning = Reasoning(visible, seal=seal)
@@ -236,7 +240,7 @@ class _TurnBuilder:
             return reasoning
         if key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
-        if self._passes_seals:
+        if self._keeps_seal:
             return None
         replacement = (
             "left out"

@@ -154,7 +154,7 @@ def _build(
     """What a body asks for after these items: they may load tools and update the configuration."""
     body = _apply_updates(body, items)
     tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
-    item_messages = read_items(items, tool_registry, options.sealing_key, warnings, passes_seals=options.passes_seals)
+    item_messages = read_items(items, tool_registry, options.sealing_key, warnings, keeps_seal=options.keeps_seal)
     instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
     messages = (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
     tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)

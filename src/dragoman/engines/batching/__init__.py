@@ -9,12 +9,13 @@ from .engine import BatchingEngine, EngineConfig, build_capabilities, build_rng,
 from .limits import EngineLimits
 from .model import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
 from .offload import BlockFiles, compute_fingerprint
-from .sampler import NumpySampledRows, SamplingState
+from .sampler import GREEDY_BELOW, NumpySampledRows, SamplingState
 from .scheduler import Chunk, SchedulerConfig
-from .sequence import AdapterRegistry
+from .sequence import AdapterRegistry, ReasoningBudgetState
 
 __all__ = [
     "BLOCK_SIZE",
+    "GREEDY_BELOW",
     "AdapterRegistry",
     "BatchingEngine",
     "BlockFiles",
@@ -23,6 +24,7 @@ __all__ = [
     "EngineLimits",
     "Model",
     "NumpySampledRows",
+    "ReasoningBudgetState",
     "Runner",
     "SampledRows",
     "SamplingState",

@@ -9,6 +9,8 @@ _FEATURES = frozenset(
         *CONSTRAINT_FEATURES,
         Feature.TOOLS,
         Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
         Feature.TOKEN_IDS,
     }
 )
@@ -18,6 +20,8 @@ _PARAMETERS = frozenset(
         "top_p",
         "top_k",
         "min_p",
+        "presence_penalty",
+        "frequency_penalty",
         "repetition_penalty",
         "seed",
         "logit_bias",
@@ -33,7 +37,6 @@ _PARAMETERS = frozenset(
         "close_at_limit",
     }
 )
-"""Without presence and frequency penalties: llama.cpp also counts the prompt's tokens."""
 
 
 def build_capabilities(vocab: int, *, images: bool = False) -> Capabilities:

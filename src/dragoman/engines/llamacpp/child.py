@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from .process import READY, LaunchSettings
+from .untouched_memory import return_untouched_memory
 
 
 def main() -> int:
@@ -32,6 +33,7 @@ def main() -> int:
     except (RuntimeError, ValueError) as error:
         print(f"{error}", file=sys.stderr)  # noqa: T201 - its report
         return 1
+    return_untouched_memory()
     print(READY, flush=True)  # noqa: T201 - this is what is waited for
     # Returns when the parent closes the pipe or dies, so that no server outlives it.
     sys.stdin.buffer.read()
@@ -53,8 +55,8 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
-    if launch.gpu_layers == 0 or not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
-        # On a CPU, flash attention makes a sequence's logits depend much more on the rest of the batch.
+    has_gpu = any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+    if not launch.flash_attention and (launch.gpu_layers == 0 or not has_gpu):
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     kv_type = xllamacpp.ggml_type[f"GGML_TYPE_{launch.kv_type}"]
     params.cache_type_k, params.cache_type_v = kv_type, kv_type

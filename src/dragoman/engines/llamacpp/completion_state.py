@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...core.engine import Ended, Failed, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
+from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenOutput, TokenRequest
 from ...core.errors import EngineError
 from ...core.events import FinishReason
+from ..batching import GREEDY_BELOW, ReasoningBudgetState
 from .grammar import build_native_grammar
-from .token_filter import Bias, TokenFilter
+from .prompt_logprobs import PromptScorer, build_logprob
+from .token_filter import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter
 from .token_text import TokenText
-from .wire import CompletionBody, CompletionChunk, ScoredToken
+from .wire import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
 
 _MAX_SEED = 2**32 - 1
 """llama.cpp's LLAMA_DEFAULT_SEED (2**32 - 1): a random seed."""
@@ -19,6 +21,9 @@ _MAX_SEED = 2**32 - 1
 _RESPONSE_FIELDS = ("tokens", "tokens_predicted", "stop", "stop_type", "completion_probabilities")
 """Fields of the last event; the others repeat the whole prompt."""
 
+
+_GREEDY_SAMPLERS = ("penalties", "temperature", "top_k")
+"""With `top_k` 1. The temperature resolves ties: the lowest id wins."""
 
 _CONTEXT_EXCEEDED = "Context size has been exceeded"
 
@@ -33,17 +38,20 @@ class _NextCompletion(Struct, frozen=True):
 
     count: number of tokens, non-streamed, since such a response lists all of its tokens; 0 streams all that are left.
     mask: a bias that excludes all but the tokens allowed by the filter.
+    forced: the token that ends reasoning; nothing else is possible.
     """
 
     count: int = 0
     mask: tuple[Bias, ...] | None = None
+    forced: int | None = None
 
 
 class CompletionState:
     """State of one sequence. Until it has finished, a new completion is requested when one ends or is stale.
 
     is_finished: Ended or Failed was returned.
-    is_stale: further events of the completion follow a token that was rejected or could not be recovered.
+    is_stale: further events of the completion follow a token that was rejected or could not be recovered, or after
+        which tokens are sampled otherwise.
     eog: ids at which llama.cpp ends generation.
     context: maximum tokens of prompt and output.
     seed: of the first completion.
@@ -69,6 +77,12 @@ class CompletionState:
         self._native_grammar = build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
         self._next = self._current = _NextCompletion()
         self._is_announced = False
+        self._penalty_bias = PromptPenaltyBias(request)
+        self._budget = None if request.reasoning_budget is None else ReasoningBudgetState(request.reasoning_budget)
+        self._scorer: PromptScorer | None = None
+        if request.prompt_logprobs is not None and len(request.prompt) > 1:
+            self._scorer = PromptScorer(request.prompt, request.prompt_logprobs, token_text, eog)
+        self._force_reasoning_end()
         self._num_predicted = self._num_completions = 0
 
     @property
@@ -77,7 +91,11 @@ class CompletionState:
 
     def build_body(self, slot: int, *, cached: bool) -> CompletionBody:
         """Build the next completion request. cached: whether the slot's contents may be reused."""
-        request, sampling, completion = self.request, self.request.sampling, self._next
+        request, sampling = self.request, self.request.sampling
+        if self._scorer is not None:
+            return self._build_scoring_body(self._scorer, slot, cached=cached)
+        completion, is_forced = self._next, self._next.forced is not None
+        is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
         self._next, self._current, self.is_stale, self._num_predicted = _NextCompletion(), completion, False, 0
@@ -88,19 +106,52 @@ class CompletionState:
             id_slot=slot,
             stream=completion.count == 0,
             cache_prompt=cached,
-            temperature=sampling.temperature,
+            temperature=0.0 if is_greedy else sampling.temperature,
             seed=(self._seed + self._num_completions - 1) % _MAX_SEED,
-            top_k=sampling.top_k,
+            top_k=1 if is_greedy else sampling.top_k,
             top_p=sampling.top_p,
             min_p=sampling.min_p,
-            repeat_penalty=sampling.repetition_penalty,
+            repeat_penalty=1.0 if is_forced else sampling.repetition_penalty,
             repeat_last_n=self._context,
+            presence_penalty=0.0 if is_forced else sampling.presence_penalty,
+            frequency_penalty=0.0 if is_forced else sampling.frequency_penalty,
             return_tokens=True,
             return_progress=completion.count == 0,
-            logit_bias=self._filter.build_bias(self.output) if completion.mask is None else completion.mask,
+            logit_bias=self._build_bias(completion),
             n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
             # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
             grammar=self._native_grammar if self._num_completions == 1 else "",
+            response_fields=_RESPONSE_FIELDS,
+            samplers=_GREEDY_SAMPLERS if is_greedy else SAMPLERS,
+        )
+
+    def _build_bias(self, completion: _NextCompletion) -> tuple[Bias, ...]:
+        if completion.forced is not None:
+            return ((completion.forced, FORCING_BIAS),)
+        bias = self._filter.build_bias(self.output) if completion.mask is None else completion.mask
+        return (*bias, *self._penalty_bias.build())
+
+    def _build_scoring_body(self, scorer: PromptScorer, slot: int, *, cached: bool) -> CompletionBody:
+        completion = scorer.build_completion()
+        self.is_stale = False
+        return CompletionBody(
+            prompt=completion.prompt,
+            n_predict=completion.count,
+            id_slot=slot,
+            stream=False,
+            cache_prompt=cached,
+            temperature=0.0,
+            seed=0,
+            top_k=1,
+            top_p=1.0,
+            min_p=0.0,
+            repeat_penalty=1.0,
+            repeat_last_n=0,
+            samplers=_GREEDY_SAMPLERS,
+            return_tokens=True,
+            logit_bias=completion.bias,
+            n_probs=completion.n_probs,
+            grammar=completion.grammar,
             response_fields=_RESPONSE_FIELDS,
         )
 
@@ -110,6 +161,8 @@ class CompletionState:
         if chunk.error is not None:
             error_type = ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
             raise error_type(f"llama.cpp: {chunk.error.message or chunk.error.type}")
+        if self._scorer is not None:
+            return self._feed_scores(self._scorer, chunk)
         progress = chunk.prompt_progress
         if progress is not None and progress.total not in (0, len(self.tokens)):
             raise EngineError(f"llama.cpp reads {len(self.tokens)} tokens as {progress.total}")
@@ -117,6 +170,8 @@ class CompletionState:
         if not self._is_announced:
             self._is_announced = True
             outputs.append(Scheduled(self.request.id, progress.cache if progress else 0))
+            if self.request.prompt_logprobs is not None:
+                outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
         if progress is None:
             scores = {scored.id: scored for scored in chunk.completion_probabilities}
             for token in self._recover_tokens(chunk):
@@ -126,6 +181,18 @@ class CompletionState:
         if chunk.stop_type == "eos" and not (self.is_finished or self.is_stale):
             # An end token that the model file does not declare.
             outputs.append(self._finish(Ended(self.request.id, FinishReason.STOP)))
+        return outputs
+
+    def _feed_scores(self, scorer: PromptScorer, chunk: CompletionChunk) -> list[TokenOutput]:
+        request, outputs = self.request, list[TokenOutput]()
+        if not self._is_announced:
+            self._is_announced = True
+            outputs.append(Scheduled(request.id, 0))
+        scorer.feed(chunk)
+        self.is_stale = True
+        if scorer.is_finished:
+            self._scorer = None
+            outputs.append(PromptLogprobs(request.id, scorer.logprobs))
         return outputs
 
     def _recover_tokens(self, chunk: CompletionChunk) -> tuple[int, ...]:
@@ -144,21 +211,38 @@ class CompletionState:
         request, token_filter = self.request, self._filter
         # The grammar in llama.cpp does not cover everything that a request may exclude, so each token is checked here
         # too.
-        if not token_filter.is_allowed(token, self.output):
+        if token != self._current.forced and not token_filter.is_allowed(token, self.output):
             return self._replace_token()
         if not token_filter.accept(token):
             return [self._finish(Failed(request.id, "The grammar of this request failed."))]
         self.output.append(token)
         outputs: list[TokenOutput] = [
-            Sampled(request.id, token, None if scored is None else self._build_logprob(scored))
+            Sampled(request.id, token, None if scored is None else build_logprob(scored, token, request.logprobs or 0))
         ]
+        has_new_bias = self._penalty_bias.observe(token)
+        if self._budget is not None:
+            self._budget.observe(token)
         if token in request.stop_token_ids:
             outputs.append(self._finish(Ended(request.id, FinishReason.STOP, token)))
         elif token_filter.is_finished:
             outputs.append(self._finish(Ended(request.id, FinishReason.STOP)))
         elif len(self.output) >= request.max_tokens:
             outputs.append(self._finish(Ended(request.id, FinishReason.LENGTH)))
+        elif not self._force_reasoning_end() and has_new_bias:
+            self._schedule_completion(_NextCompletion())
         return outputs
+
+    def _force_reasoning_end(self) -> bool:
+        """Request the token that a spent reasoning budget forces, unless the grammar rejects it. Returns whether it
+        does."""
+        forced = None if self._budget is None else self._budget.forced_token
+        if self._budget is None or forced is None:
+            return False
+        if not self._filter.is_in_grammar(forced):
+            self._budget.reject_forced()
+            return False
+        self._schedule_completion(_NextCompletion(1, forced=forced))
+        return True
 
     def _replace_token(self) -> list[TokenOutput]:
         """Replace a rejected token: request another one, if any is allowed."""
@@ -176,8 +260,3 @@ class CompletionState:
 
     def _schedule_completion(self, completion: _NextCompletion) -> None:
         self._next, self.is_stale = completion, True
-
-    def _build_logprob(self, scored: ScoredToken) -> TokenLogprob:
-        top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
-        rank = next((position for position, (id, _) in enumerate(top, start=1) if id == scored.id), None)
-        return TokenLogprob(scored.logprob, rank, top[: self.request.logprobs])

@@ -153,8 +153,7 @@ class LlamaCppEngine:
         if request.images and self._prompt_writer is None:
             raise Unsupported("This model was loaded without a projector and does not accept images.", param="messages")
         check_request(request, len(self._token_text), self.max_model_len)
-        if request.prompt_logprobs is not None or request.reasoning_budget is not None:
-            raise Unsupported("The llamacpp engine does not support prompt logprobs and reasoning budgets.")
+        check_supported(request)
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         self._num_arrived += 1
@@ -297,3 +296,18 @@ class LlamaCppEngine:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"the receiver of {sequence.state.request.id} raised", "exception": error}
             )
+
+
+def check_supported(request: TokenRequest) -> None:
+    """Raise Unsupported for what llama.cpp cannot compute exactly."""
+    sampling = request.sampling
+    if request.images and request.prompt_logprobs is not None:
+        raise Unsupported(
+            "The llamacpp engine does not support prompt logprobs of prompts with images.", param="prompt_logprobs"
+        )
+    if sampling.repetition_penalty != 1 and (sampling.presence_penalty or sampling.frequency_penalty):
+        raise Unsupported(
+            "The llamacpp engine does not support repetition_penalty together with presence_penalty or "
+            "frequency_penalty: llama.cpp would penalize the prompt's tokens too.",
+            param="repetition_penalty",
+        )

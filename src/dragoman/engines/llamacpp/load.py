@@ -63,11 +63,14 @@ class LlamaCppOptions(Struct, frozen=True):
 
     dtype: of the KV cache; weights stay as in the file.
     gpu_layers, threads: as in LaunchSettings.
+    deterministic: no flash attention on a CPU, where it makes a sequence's logits depend much more on the rest of the
+    batch.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     gpu_layers: int = -1
     threads: int | None = None
+    deterministic: bool = False
 
 
 class Projector(Struct, frozen=True):
@@ -232,6 +235,7 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
         kv_type=_KV_TYPES[options.dtype],
         gpu_layers=options.gpu_layers,
         threads=_choose_threads(options.threads),
+        flash_attention=not options.deterministic,
     )
 
 

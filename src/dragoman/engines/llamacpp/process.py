@@ -34,6 +34,7 @@ class LaunchSettings(Struct, frozen=True):
     kv_type: type of the cache's numbers, as in ggml.
     gpu_layers: -1 is llama.cpp's choice.
     threads: None is llama.cpp's choice.
+    flash_attention: llama.cpp uses it where it can.
     pooling: llama.cpp's llama_pooling_type for an embedding model; None for a generative one.
     mmproj: path of the multimodal projector.
     marker: image placeholder in texts.
@@ -48,6 +49,7 @@ class LaunchSettings(Struct, frozen=True):
     kv_type: Literal["F16", "BF16", "F32"] = "F16"
     gpu_layers: int = -1
     threads: int | None = None
+    flash_attention: bool = False
     pooling: int | None = None
     mmproj: str | None = None
     marker: str = ""

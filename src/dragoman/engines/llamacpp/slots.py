@@ -37,7 +37,7 @@ class SlotPool:
         """Acquire a free slot. Returns it, and whether its contents may be reused."""
         best = max(self._free, key=lambda slot: self._count_shared(slot, prompt, salt))
         can_reuse = self._count_shared(best, prompt, salt) > 0
-        slot = best if can_reuse else self._free[0]
+        slot = best if can_reuse else self._find_unshared()
         self._free.remove(slot)
         return slot, can_reuse
 
@@ -53,6 +53,15 @@ class SlotPool:
 
     def clear_cache(self) -> None:
         self._contents = [("", ())] * len(self._contents)
+
+    def _find_unshared(self) -> int:
+        """Find the free slot that was used the longest time ago, beside a slot in use if there is one.
+
+        llama.cpp computes a step in as many passes as there are runs of adjacent slots in use.
+        """
+        free = set(self._free)
+        used = set(range(len(self._contents))) - free
+        return next((slot for slot in self._free if used & {slot - 1, slot + 1}), self._free[0])
 
     def _count_shared(self, slot: int, prompt: Sequence[int], salt: str) -> int:
         slot_salt, tokens = self._contents[slot]

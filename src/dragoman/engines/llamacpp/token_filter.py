@@ -6,6 +6,7 @@ the next completion samples it again under a bias that excludes all other tokens
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
@@ -15,8 +16,41 @@ from ...core.engine import TokenRequest
 
 Bias = tuple[int, float | bool]
 
-_FORCING_BIAS = 200.0
+FORCING_BIAS = 200.0
 """Bias that dominates all others: a factor of e^200, with logits still exact to 2^-16."""
+
+
+class PromptPenaltyBias:
+    """Offsets the penalties of the prompt's tokens, which llama.cpp counts: only sampled tokens count, as in vLLM.
+
+    A frequency penalty grows with each occurrence, so the offset is constant. A presence penalty is the same for any
+    number of occurrences, so its offset ends when the token is sampled. Exact only without a repetition penalty,
+    which scales the logits after the bias.
+    """
+
+    def __init__(self, request: TokenRequest) -> None:
+        sampling = request.sampling
+        self._frequency, self._presence = sampling.frequency_penalty, sampling.presence_penalty
+        self._counts: Counter[int] = Counter()
+        if self._frequency or self._presence:
+            prompt = list(request.prompt)
+            for image in reversed(request.images):
+                del prompt[image.begin : image.end]  # llama.cpp counts no images
+            self._counts.update(prompt)
+        self._unsampled = set(self._counts) if self._presence else set[int]()
+
+    def build(self) -> tuple[Bias, ...]:
+        return tuple(
+            (id, count * self._frequency + (self._presence if id in self._unsampled else 0.0))
+            for id, count in self._counts.items()
+            if self._frequency or id in self._unsampled
+        )
+
+    def observe(self, token: int) -> bool:
+        """Record a sampled token. Returns whether the bias has changed."""
+        has_changed = token in self._unsampled
+        self._unsampled.discard(token)
+        return has_changed
 
 
 class TokenFilter:
@@ -38,6 +72,10 @@ class TokenFilter:
         """Whether the token is allowed. output: the tokens so far."""
         if token in self._find_forbidden(output) or (self._allowed is not None and token not in self._allowed):
             return False
+        return self.is_in_grammar(token)
+
+    def is_in_grammar(self, token: int) -> bool:
+        """Whether the grammar allows the token."""
         return self._matcher is None or self._matcher.allows(token)
 
     def accept(self, token: int) -> bool:
@@ -49,7 +87,7 @@ class TokenFilter:
         """Build the bias of a whole completion: the client's biases, and tokens that are never allowed."""
         client_bias = self._request.sampling.logit_bias
         if self._allowed is not None:
-            return (*client_bias, *((id, _FORCING_BIAS) for id in self._allowed))
+            return (*client_bias, *((id, FORCING_BIAS) for id in self._allowed))
         bad_ids = {word[0] for word in self._request.sampling.bad_words if len(word) == 1}
         return (*client_bias, *((id, False) for id in sorted(bad_ids | self._find_blocked_stop_ids(output))))
 
@@ -61,7 +99,7 @@ class TokenFilter:
         client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
         if 2 * int(allowed.sum()) > len(allowed):
             return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
-        return (*client_bias, *((int(id), _FORCING_BIAS) for id in np.flatnonzero(allowed)))
+        return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))
 
     def _compute_allowed(self, output: list[int]) -> NDArray[np.bool_]:
         allowed = np.ones(self._vocab, np.bool_)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...core.errors import EngineError
+
 _MAX_CHARACTER_BYTES = 4
 """Bytes of a character."""
 
@@ -25,6 +27,17 @@ class TokenText:
     def __len__(self) -> int:
         """Tokens of the vocabulary."""
         return len(self._bytes)
+
+    def get_bytes(self, id: int) -> bytes:
+        """Get the bytes of a token; none of an id that the vocabulary does not have."""
+        return self._bytes[id] if id < len(self._bytes) else b""
+
+    def find_letter(self) -> int:
+        """Find a token whose text is a whole word or letter. Raises EngineError if there is none."""
+        found = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
+        if found is None:
+            raise EngineError("the vocabulary has no token that is a word")
+        return found
 
     def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
         """Recover the `count` tokens before `last` that together decode to `content`.

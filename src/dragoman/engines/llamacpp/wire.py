@@ -57,8 +57,12 @@ class MultimodalPrompt(Struct, frozen=True):
     multimodal_data: tuple[str, ...]
 
 
+SAMPLERS = ("penalties", "top_k", "temperature", "min_p", "top_p")
+"""vLLM's; llama.cpp's defaults differ. top_k comes first: the same tokens are left, and the others see fewer."""
+
+
 class CompletionBody(Struct, frozen=True):
-    """A request to `/completion`. The samplers and their order are vLLM's; llama.cpp's defaults differ."""
+    """A request to `/completion`. samplers: in order."""
 
     prompt: tuple[int, ...] | MultimodalPrompt
     n_predict: int
@@ -72,7 +76,9 @@ class CompletionBody(Struct, frozen=True):
     min_p: float
     repeat_penalty: float
     repeat_last_n: int
-    samplers: tuple[str, ...] = ("penalties", "temperature", "min_p", "top_k", "top_p")
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    samplers: tuple[str, ...] = SAMPLERS
     return_tokens: bool = False
     return_progress: bool = False
     logit_bias: tuple[tuple[int, float | bool], ...] = ()

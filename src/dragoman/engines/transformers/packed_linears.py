@@ -1,7 +1,7 @@
 """Weights of linear layers in the layout of oneDNN's matrix kernels, for a CPU. Independent of requests.
 
-torch's own linear layer hands a plain matrix to the kernel, which rearranges it in every call. In steps of few rows that
-takes as long as the product itself.
+torch's own linear layer hands a plain matrix to the kernel, which rearranges it in every call. In steps of few rows
+that takes as long as the product itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class _PackedWeight:
         self.packed: Tensor | None = None
 
     def set(self, plain: Tensor, packed: Tensor | None) -> None:
+        """Set both forms of a value. packed: None to compute with the plain one, or with none at all."""
         self.packed = packed
         self.parameter.data = plain if self.keeps_plain or packed is None else plain.new_empty(0)
 
@@ -35,6 +36,7 @@ class PackedLinears:
     """The linear layers of a network's language model, packed or as the library made them."""
 
     def __init__(self, network: Network) -> None:
+        self._network = network
         self._layers: list[Network] = []
         self._weights: dict[int, _PackedWeight] = {}
         if _can_pack(network):
@@ -57,6 +59,16 @@ class PackedLinears:
                 weight.set(layer.weight.data, _pack(layer.weight.data))
                 self._weights[key] = weight
             layer.forward = partial(_compute, layer, self._weights[key])
+        self._release_file()
+
+    def _release_file(self) -> None:
+        """Copy the other tensors, unless they are the most of the model: each of them is a view of the mapped file, and
+        would keep all of it in memory."""
+        others = [*self._network.parameters(), *self._network.buffers()]
+        num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
+        if sum(tensor.numel() for tensor in others) < num_packed:
+            for tensor in others:
+                tensor.data = tensor.data.clone()
 
     def unpack(self) -> None:
         """Give the layers their plain weights back."""

@@ -62,7 +62,7 @@ def encode_messages_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
     """Encode a request. Raises Unsupported for what Messages lacks, RequestError for what it cannot represent."""
-    conversation = require_conversation(request)
+    conversation = require_conversation(request, kind)
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings)
@@ -78,9 +78,9 @@ def encode_messages_request(
     return UpstreamRequest("/messages", encode_body(body), warnings=tuple(warnings))
 
 
-def encode_count_request(request: GenerateRequest, model: str) -> UpstreamRequest:
+def encode_count_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
     """Encode a request for the number of tokens of a prompt. Raises as `encode_messages_request`."""
-    body = _encode_prompt(request, require_conversation(request), model, [])
+    body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/messages/count_tokens", encode_body(body))
 
 
@@ -92,7 +92,8 @@ def _encode_prompt(
     if conversation.tools or any(message["role"] == "assistant" for message in messages):
         # A longer conversation will be sent again: caching is automatic, as it is with other engines.
         _mark_for_cache(system)
-        _mark_for_cache(next((m["content"] for m in reversed(messages) if m["role"] == "user"), []))
+        for turn in [turn for turn in messages if turn["role"] == "user"][-1:]:
+            _mark_for_cache(turn["content"])
     body: dict[str, Any] = {"model": model, "messages": messages}
     if system:
         body["system"] = system

@@ -77,7 +77,7 @@ def encode_body(body: dict[str, Any]) -> bytes:
         raise RequestError("The request holds text that is not valid Unicode.") from None
 
 
-def require_conversation(request: GenerateRequest) -> Conversation:
+def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversation:
     """The conversation of a request to a server that has neither Completions nor extensions of Chat.
 
     Raises Unsupported for what such a server cannot do and the request relies on.
@@ -98,7 +98,7 @@ def require_conversation(request: GenerateRequest) -> Conversation:
     if not prompt.template.add_generation_prompt and not prompt.template.continue_final_message:
         raise Unsupported("The upstream always begins an answer.", param="add_generation_prompt")
     for tool in prompt.tools:
-        if isinstance(tool, CustomTool):
+        if isinstance(tool, CustomTool) and not kind.has_openai_tools:
             raise Unsupported("The upstream does not support free-form tools.", param="tools")
     return prompt
 

@@ -49,6 +49,8 @@ from .encoding import (
 from .errors import MAX_ERROR_BODY, ConnectionClosed, build_lost_error, build_transport_error, parse_error
 from .event_stream import EventStream, StreamReader
 from .pool import Upstream, UpstreamPool, build_prefix
+from .responses_events import ResponseEventReader
+from .responses_request import encode_input_tokens_request, encode_responses_request
 from .server_kinds import ServerKind, Wire
 from .wire import DetokenizeResponse, TokensResponse
 
@@ -108,7 +110,7 @@ class UpstreamEngine:
             kind.max_logprobs,
             config.native_tools,
             config.native_reasoning,
-            seals_reasoning=kind.wire is not Wire.CHAT,
+            verifies_reasoning=kind.wire is not Wire.CHAT,
         )
 
     @property
@@ -151,8 +153,10 @@ class UpstreamEngine:
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
         """As `PromptCounter`. Raises Unsupported where the upstream does not tokenize."""
-        if self._config.kind.wire is Wire.MESSAGES:
-            count_request = encode_count_request(request, self._config.model)
+        config = self._config
+        if config.kind.wire is not Wire.CHAT:
+            encode = encode_count_request if config.kind.wire is Wire.MESSAGES else encode_input_tokens_request
+            count_request = encode(request, config.kind, config.model)
             return (await self._fetch(count_request, build_prefix(request.prompt), TokenCountResponse)).input_tokens
         self._check_tokenizes()
         try:
@@ -268,7 +272,9 @@ class UpstreamEngine:
         match config.kind.wire:
             case Wire.MESSAGES:
                 return encode_messages_request(request, config.kind, config.model, config.defaults)
-            case _:
+            case Wire.RESPONSES:
+                return encode_responses_request(request, config.kind, config.model, config.defaults)
+            case Wire.CHAT:
                 return encode_request(request, config.kind, config.model, config.defaults)
 
     async def _build_reader(self, request: GenerateRequest, prefix: bytes) -> StreamReader:
@@ -276,6 +282,8 @@ class UpstreamEngine:
         match self._config.kind.wire:
             case Wire.MESSAGES:
                 return MessageEventReader()
+            case Wire.RESPONSES:
+                return ResponseEventReader()
             case _ if request.return_prompt and isinstance(prompt, tuple):
                 detokenize_request = encode_detokenize_request(self._config.model, prompt)
                 detokenized = await self._fetch(detokenize_request, prefix, DetokenizeResponse)

@@ -174,6 +174,14 @@ _ALL = (
         frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "reasoning_effort", "enable_thinking"}),
         wire=Wire.MESSAGES,
     ),
+    # Any server with OpenAI's Responses. The pipeline applies stop strings, which this API lacks.
+    ServerKind(
+        "responses",
+        frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
+        frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
+        wire=Wire.RESPONSES,
+        has_openai_tools=True,
+    ),
     # Text Embeddings Inference of Hugging Face: no text generation.
     ServerKind("tei", frozenset(), frozenset(), has_tei_rerank=True),
 )

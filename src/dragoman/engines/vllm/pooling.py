@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class PoolingLimits(Struct, frozen=True):
-    """max_num_waiting: inputs in vLLM, or on the way to it, above which requests are rejected."""
+    """Limits of a pooling model.
+
+    max_num_waiting: inputs in vLLM, or on the way to it, above which requests are rejected.
+    """
 
     max_model_len: int
     vocab_size: int

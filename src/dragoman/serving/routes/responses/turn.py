@@ -80,6 +80,8 @@ class ResponseTurn:
 
     If the response is to be stored, that happens before its last event, and after a failure that follows the first
     event.
+
+    keeps_history: whether `next_history` will be read.
     """
 
     def __init__(
@@ -93,7 +95,6 @@ class ResponseTurn:
         *,
         keeps_history: bool = False,
     ) -> None:
-        """keeps_history: `next_history` will be read."""
         self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
             responses_call,
             history,

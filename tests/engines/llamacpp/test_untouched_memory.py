@@ -1,0 +1,48 @@
+"""Pages that were only cleared take no memory; all others keep what they hold."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.engines.llamacpp.untouched_memory import return_untouched_memory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+SIZE = 64 << 20
+MARK_AT = 5 << 20
+
+
+def resident(address: int) -> int:
+    """Bytes of the mapping at an address that are in memory."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    inside = False
+    for line in lines:
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            begin, _, end = first.partition("-")
+            inside = int(begin, 16) <= address < int(end, 16)
+        elif inside and first == "Rss:":
+            return int(line.split()[1]) << 10
+    raise AssertionError("no such mapping")
+
+
+def test_cleared_pages_are_returned_and_written_ones_stay() -> None:
+    with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        anchor = ctypes.c_char.from_buffer(memory)
+        address = ctypes.addressof(anchor)
+        ctypes.memset(address, 0, SIZE)
+        memory[MARK_AT] = 7
+        before = resident(address)
+        assert before >= SIZE
+        assert return_untouched_memory() >= SIZE - (2 << 20)
+        assert resident(address) <= before - SIZE + (4 << 20)
+        assert memory[MARK_AT] == 7
+        assert memory[:MARK_AT] == bytes(MARK_AT)
+        memory[MARK_AT * 2] = 9
+        assert (memory[MARK_AT], memory[MARK_AT * 2]) == (7, 9)
+        del anchor
