@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.http.deadlines import Deadlines
+from dragoman.http.connection import Deadlines
 
 
 class Clockwork(asyncio.AbstractEventLoop):

@@ -28,10 +28,10 @@ _OCTET_STREAM = "application/octet-stream"
 
 
 async def upload(http: HttpRequest) -> JsonResponse | Responder:
-    return _render_file(await store_upload(http, _describe_for_anthropic))
+    return _render_file(await store_upload(http, _describe))
 
 
-def _describe_for_anthropic(form: FormData) -> UploadDescription:
+def _describe(form: FormData) -> UploadDescription:
     part = find_file_part(form)
     seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
     # Browsers on Windows used to send whole paths.

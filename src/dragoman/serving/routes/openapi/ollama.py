@@ -39,7 +39,7 @@ CHAT_REQUEST = Body(
     _OPTIONS,
     {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
 )
-OLLAMA_GENERATE_REQUEST = Body(
+GENERATE_REQUEST = Body(
     "OllamaGenerateRequest",
     (OllamaGenerateBody,),
     OLLAMA_GENERATE,
@@ -71,7 +71,7 @@ OLLAMA: Catalogue = {
         _TAG,
         "Continue a text",
         (answer(OllamaGenerateAnswer), answer(OllamaGenerateAnswer, OllamaError, media=LINES)),
-        (OLLAMA_GENERATE_REQUEST,),
+        (GENERATE_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
     ),
