@@ -19,7 +19,7 @@ from simulator_served import simulated
 from simulator_server import SIMULATOR, server
 
 from dragoman.commands.bench_report import read_run
-from dragoman.engines.simulator.measurements import compare
+from dragoman.engines.simulator.calibrate import compare
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadRequest

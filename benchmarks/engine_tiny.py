@@ -22,8 +22,8 @@ from dragoman.engines.batching import SchedulerConfig, build_rng
 from dragoman.engines.batching.sequence import Sequence
 from dragoman.engines.batching.stepper import Stepper
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
+from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import read_model
-from dragoman.engines.tiny.runner import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 KINDS: dict[str, tuple[Sampling, int | None]] = {

@@ -19,7 +19,7 @@ from tests.serving import test_greedy_key
 from tests.store.cluster import cluster, programs
 from tests.tenants.backends import find_redis_server, redis_server
 
-from dragoman.launch.limits import build_limits_store
+from dragoman.launch.storage import build_limits_store
 from dragoman.settings import Settings
 from dragoman.tenants import Counters, LocalCounters
 from dragoman.tenants.counters import Demand

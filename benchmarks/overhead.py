@@ -2,11 +2,13 @@
 
     python benchmarks/overhead.py [--rows streams,whole] [--rounds 3] [--json FILE] [--plot FILE]
     python benchmarks/overhead.py --rows upstream --peer "smg=smg launch --worker-urls {upstream} --port {port}"
+    python benchmarks/overhead.py --rows streams,whole --peer "xPyD-sim=xpyd-sim serve --model m --port {port}"
 
 Every server is a process of its own, and the rows of one round run one after the other, so that the ratios of a round
 hold on a busy machine where the figures do not. CPU is user and system time of the server's process; memory is what
 half of the answer's tokens have added. Linux only: CPU and memory come from /proc. A peer is another gateway in front
-of the same upstream; its command is given the addresses of both.
+of the same upstream, whose command is given the addresses of both, or without `{upstream}` a server of its own model
+`m`; what it starts in other processes is not counted.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -97,7 +99,9 @@ CHAT, MODEL = "/v1/chat/completions", "m"
 YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
-def build_rows(streams: int, tokens: int, peers: Sequence[str] = ()) -> dict[str, Row]:
+def build_rows(streams: int, tokens: int, gateways: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, Row]:
+    """gateways, models: peers in front of the upstream, and with a model of their own."""
+
     def stream(count: int, length: int) -> Load:
         return Load(count, 1, CHAT, build_chat(length, stream=True), length, streamed=True)
 
@@ -110,10 +114,10 @@ def build_rows(streams: int, tokens: int, peers: Sequence[str] = ()) -> dict[str
     fronts = ("upstream alone", "Dragoman upstream")
     two, responses = build_responses(2), ("raw uvicorn", "sim", "sim stored")
     return {
-        "streams": Row("token", stream(streams, tokens), 0.02, (*YARDSTICKS, "sim")),
-        "long streams": Row("token", stream(streams, 1000), 0.02, (*YARDSTICKS, "sim")),
-        "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim")),
-        "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim")),
+        "streams": Row("token", stream(streams, tokens), 0.02, (*YARDSTICKS, "sim", *models)),
+        "long streams": Row("token", stream(streams, 1000), 0.02, (*YARDSTICKS, "sim", *models)),
+        "whole, 2 tokens": Row("request", whole(16, 100, 2), 0.0005, (*YARDSTICKS, "sim", *models)),
+        "whole, 10 tokens": Row("request", whole(4, 50, 10), 0.02, (*YARDSTICKS, "sim", *models)),
         "Responses, 2 tokens": Row("request", other("/v1/responses", two), 0.0005, responses),
         "Messages, 2 tokens": Row(
             "request", other("/v1/messages", build_chat(2, stream=False)), 0.0005, ("raw uvicorn", "sim")
@@ -121,7 +125,7 @@ def build_rows(streams: int, tokens: int, peers: Sequence[str] = ()) -> dict[str
         "embeddings": Row(
             "request", other("/v1/embeddings", {"model": MODEL, "input": "Hello"}), 0.0005, ("raw uvicorn", "sim")
         ),
-        "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, (*fronts, *peers)),
+        "upstream, Chat to Chat": Row("token", stream(32, 200), 0.02, (*fronts, *gateways)),
         "upstream, translating": Row("token", replace(stream(32, 200), path="/v1/messages"), 0.02, fronts),
     }
 
@@ -140,16 +144,20 @@ def run_server(command: list[str], env: dict[str, str]) -> Generator[tuple[int, 
 
 
 @contextmanager
-def run_peer(command: str, upstream: int, env: dict[str, str]) -> Generator[tuple[int, int]]:
-    """As `run_server`, for a program that does not tell when it listens. command: with `{upstream}` and `{port}`."""
+def run_peer(command: str, upstream: int | None, step: float, env: dict[str, str]) -> Generator[tuple[int, int]]:
+    """As `run_server`, for a program that does not tell when it listens.
+
+    command: with `{upstream}`, `{port}` and `{step}`, the milliseconds of a step.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     filled = command.replace("{upstream}", f"http://127.0.0.1:{upstream}").replace("{port}", str(port))
+    filled = filled.replace("{step}", f"{step * 1e3:g}")
     with subprocess.Popen(
         shlex.split(filled), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            for _ in range(600):
+            for _ in range(1200):
                 assert process.poll() is None, f"{filled} has ended"
                 try:
                     asyncio.run(send_all(port, Load(1, 1, CHAT, build_chat(1, stream=True), 1, streamed=True)))
@@ -261,8 +269,8 @@ async def send_all(port: int, load: Load) -> list[Answer]:
     return [answer for answers in groups for answer in answers]
 
 
-async def measure(process: int, port: int, row: Row) -> tuple[Result, int]:
-    """The figures, and the number of events."""
+async def measure(process: int, port: int, row: Row, *, is_peer: bool = False) -> tuple[Result, int]:
+    """The figures, and the number of events. is_peer: may put tokens that come together into one event."""
     load = row.load
     # Warm: caches are filled, and both sides have imported what they need.
     await send_all(port, Load(2, 1 if load.streamed else 3, load.path, load.body, load.tokens, load.streamed))
@@ -275,7 +283,7 @@ async def measure(process: int, port: int, row: Row) -> tuple[Result, int]:
     answers = await running
     spent = read_usage(process)[0] - cpu
     units = len(answers) * (load.tokens if row.unit == "token" else 1)
-    if load.streamed:
+    if load.streamed and not is_peer:
         assert all(answer.events >= load.tokens for answer in answers), min(answer.events for answer in answers)
     gaps = [after - before for answer in answers for before, after in zip(answer.times, answer.times[1:], strict=False)]
     quantiles = statistics.quantiles(gaps, n=100) if load.streamed else None
@@ -308,10 +316,13 @@ def build_command(server: str, row: Row, folder: Path, upstream: int | None) -> 
 def run_row(name: str, row: Row, folder: Path, env: dict[str, str], peers: Mapping[str, str]) -> list[Result]:
     results: list[Result] = []
     for server in row.servers:
-        if server == "Dragoman upstream" or server in peers:
+        if server in peers and "{upstream}" not in peers[server]:
+            with run_peer(peers[server], None, row.step, env) as (process, port):
+                result, _ = asyncio.run(measure(process, port, row, is_peer=True))
+        elif server == "Dragoman upstream" or server in peers:
             with (
                 run_server(build_command("upstream alone", row, folder, None), env) as (_, upstream),
-                run_peer(peers[server], upstream, env)
+                run_peer(peers[server], upstream, row.step, env)
                 if server in peers
                 else run_server(build_command(server, row, folder, upstream), env) as (process, port),
             ):
@@ -384,13 +395,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="another gateway")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help="another server")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--plot", help="draw the ratios to this file (.png or .svg)")
     args = parser.parse_args()
     chosen = tuple(args.rows.split(","))
     peers = dict(peer.partition("=")[::2] for peer in args.peer)
-    built = build_rows(args.streams, args.tokens, tuple(peers))
+    gateways = [name for name, command in peers.items() if "{upstream}" in command]
+    built = build_rows(args.streams, args.tokens, gateways, [name for name in peers if name not in gateways])
     rows = {name: row for name, row in built.items() if name.startswith(chosen)}
     machine = describe_machine()
     print(machine)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching.sampler import sample
-from dragoman.engines.batching.sampling import SamplingState
+from dragoman.engines.batching.sampler import SamplingState, sample
 
 SEQUENCES, VOCAB = 64, 131_072
 SAMPLINGS = {

@@ -35,14 +35,13 @@ from dragoman.engines.vllm.config import VllmFeatures
 from dragoman.launch import build_models
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes
-from dragoman.parsers.json_objects import JsonObjectSyntax
+from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
 from dragoman.parsers.model_families import (
     HARMONY_FINGERPRINTS,
     HARMONY_REASONING_NAMES,
     HARMONY_TOOL_NAMES,
     Fingerprints,
 )
-from dragoman.parsers.name_prefixed import NamePrefixedSyntax
 from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics

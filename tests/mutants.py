@@ -151,13 +151,13 @@ MUTANTS = (
     Mutant(
         "the last token of a thought is one of the answer (ours: reasoning_tokens one short)",
         "parsers/base.py",
-        "        released = -1 if drop or not size else self._released\n",
+        "        released = -1 if drop or not size else self.released\n",
         "        released = -1\n",
         ("tests/parsers/test_think.py",),
     ),
     Mutant(
         "a stop string's token is listed whole although its end was cut",
-        "dialects/content_tokens.py",
+        "dialects/logprobs.py",
         "        if own.startswith(text):\n",
         "        if False:\n",
         ("tests/dialects/test_content_tokens.py",),
@@ -245,14 +245,14 @@ MUTANTS = (
     Mutant(
         "a body without a type is JSON: a browser sends a Blob without asking first",
         "serving/endpoint.py",
-        'self.headers.get("content-type", "").partition',
-        'self.headers.get("content-type", "application/json").partition',
+        'media_type = self.headers.get("content-type", "")\n',
+        'media_type = self.headers.get("content-type", "application/json")\n',
         ("tests/hardening/test_browsers.py",),
     ),
     Mutant(
         "an image's address on another site flushes the cache: browsers send no Origin then",
         "serving/cors.py",
-        "        if origins or all(site in _OWN_SITES",
+        "        if origins or not sites or all(site in _OWN_SITES",
         "        if True or all(site in _OWN_SITES",
         ("tests/hardening/test_browsers.py",),
     ),
@@ -386,7 +386,7 @@ MUTANTS = (
     ),
     Mutant(
         "objects that have to fit two schemas can fit neither, because each is closed",
-        "constraints/strict_schema.py",
+        "constraints/lark.py",
         '"oneOf" in part or combines_schemas(part)',
         '"oneOf" in part',
         ("tests/constraints/test_strict_schema.py",),
@@ -407,7 +407,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a schema merges is taken for cheap, because each of its keywords is",
-        "constraints/work.py",
+        "constraints/schema.py",
         "    if combines_schemas(part):\n",
         "    if False:\n",
         ("tests/constraints/test_bounded.py",),
@@ -523,7 +523,7 @@ MUTANTS = (
     ),
     Mutant(
         "a small file of a huge image is decoded (vLLM CVE-2026-22773)",
-        "core/image_info.py",
+        "core/images.py",
         "if info.width * info.height > MAX_PIXELS:",
         "if info.width > MAX_PIXELS:",
         ("tests/core/test_image_info.py",),
@@ -546,8 +546,8 @@ MUTANTS = (
     Mutant(
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
-        "    model.queue.check_capacity(find_queue_share(context))\n",
-        "    await context.service.start_limiter.acquire()\n",
+        "    model.queue.check_capacity(terms.queue_share)\n",
+        "    if (turn := context.service.generation.start_limiter.acquire()) is not None:\n        await turn\n",
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(
@@ -651,8 +651,8 @@ MUTANTS = (
     Mutant(
         "an upstream begins a trace of its own",
         "serving/call_observer.py",
-        "        CURRENT_SPAN.set(span_context)\n",
-        "        pass\n",
+        "            CURRENT_SPAN.set(self._span_context)\n",
+        "            pass\n",
         ("tests/telemetry/test_traces.py",),
     ),
     Mutant(
@@ -713,14 +713,14 @@ MUTANTS = (
     ),
     Mutant(
         "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",
-        "launch/port_faults/port.py",
+        "launch/port_faults.py",
         "            listener.close()\n            return\n",
         "            self._listener = listener\n            return\n",
         ("tests/launch/test_doors.py",),
     ),
     Mutant(
         "closing one port of a process cuts the streams of all of them",
-        "launch/port_faults/port.py",
+        "launch/port_faults.py",
         'if transport.get_extra_info("sockname")[1] != self.port:',
         "if connection is None:",
         ("tests/launch/test_doors.py",),
@@ -734,14 +734,14 @@ MUTANTS = (
     ),
     Mutant(
         "what an edit saves is counted though less than `clear_at_least` is saved",
-        "pipeline/context_edits.py",
+        "pipeline/truncation.py",
         "if saved_tokens < (edit.at_least",
         "if saved_tokens <= 0 * (edit.at_least",
         ("tests/pipeline/test_context_edits.py",),
     ),
     Mutant(
         "results of tools that are excluded from clearing are cleared",
-        "pipeline/context_edits.py",
+        "pipeline/truncation.py",
         "if names.get(id) not in edit.exclude}",
         "}",
         ("tests/pipeline/test_context_edits.py",),
@@ -811,7 +811,7 @@ MUTANTS = (
     ),
     Mutant(
         "blocks that nobody fetches stay held for ever",
-        "engines/simulator/transfers.py",
+        "engines/simulator/disaggregation.py",
         "        self._call_at(at + self._context.lease_seconds, self._expire)\n",
         "",
         ("tests/engines/simulator/test_transfers.py",),
@@ -841,21 +841,21 @@ MUTANTS = (
     # Embeddings, and what passes through.
     Mutant(
         "base64 is ignored: vectors of a quarter of their dimensions (litellm#42426)",
-        "dialects/embeddings/reader.py",
+        "dialects/embeddings.py",
         'body.encoding_format == "base64",',
         "False,",
         ("tests/dialects/embeddings",),
     ),
     Mutant(
         "a shortened vector is not normalised again",
-        "engines/arrays/vectors.py",
+        "engines/arrays/embeddings.py",
         "_normalize(vector[:dimensions], normalize)",
         "_normalize(vector, normalize)[:dimensions]",
         ("tests/engines/encoder",),
     ),
     Mutant(
         "a call with a thousand texts keeps one with a single text waiting",
-        "engines/arrays/batcher.py",
+        "engines/arrays/embeddings.py",
         "                self._calls.append(call)",
         "                self._calls.appendleft(call)",
         ("tests/engines/arrays",),
@@ -870,8 +870,8 @@ MUTANTS = (
     Mutant(
         "kv_transfer_params are lost behind a parser",
         "parsers/base.py",
-        "msgspec.structs.replace(event, tokens=(*self._take_pending_tokens(), *tokens))",
-        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*self._take_pending_tokens(), *tokens))",
+        "msgspec.structs.replace(event, tokens=(*owed, *tokens)) if owed else event",
+        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*owed, *tokens))",
         ("tests/serving/test_kv_transfer.py",),
     ),
     # The simulator offline, and recordings.
@@ -1034,27 +1034,27 @@ MUTANTS = (
     Mutant(
         "all parallel calls are number 0 (litellm#33678, vercel/ai#14277)",
         "dialects/chat/writer.py",
-        "return message_fields.render_call_start(event, state.calls - 1)",
-        "return message_fields.render_call_start(event, 0)",
+        "return render_call_start(event, state.calls - 1)",
+        "return render_call_start(event, 0)",
         (CHAT,),
     ),
     Mutant(
         "arguments go to the call before",
         "dialects/chat/writer.py",
-        "return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
-        "return message_fields.render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
+        "return render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
+        "return render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
         (CHAT,),
     ),
     Mutant(
         "the name is repeated in later deltas (lmstudio-bug-tracker#649)",
-        "dialects/chat/message_fields.py",
+        "dialects/chat/writer.py",
         'return b\'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]\' % (index, kind, field, encode_string(text))',
         'return b\'"tool_calls":[{"index":%d,"%s":{"name":"","%s":%s}}]\' % (index, kind, field, encode_string(text))',
         (CHAT,),
     ),
     Mutant(
         "an empty list of calls in every message (vllm#53255)",
-        "dialects/chat/message_fields.py",
+        "dialects/chat/writer.py",
         "if calls and not legacy:",
         "if not legacy:",
         (CHAT,),
@@ -1062,13 +1062,13 @@ MUTANTS = (
     Mutant(
         "reasoning under one name in the stream and under two in the object (vllm#42664)",
         "dialects/chat/writer.py",
-        "fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))",
-        "fields = text and message_fields.render_reasoning(self._options.reasoning_fields[:1], encode_string(text))",
+        "fields = [render_reasoning(names, encode_string(text))] if text else []",
+        "fields = [render_reasoning(names[:1], encode_string(text))] if text else []",
         (CHAT,),
     ),
     Mutant(
         "hidden reasoning shows in the object",
-        "dialects/chat/message_fields.py",
+        "dialects/chat/writer.py",
         "if names and (reasoning or profile is Profile.VLLM):\n        fields.append(render_reasoning(names,",
         'if reasoning or profile is Profile.VLLM:\n        fields.append(render_reasoning(names or ("reasoning",),',
         (CHAT,),
@@ -1133,14 +1133,14 @@ MUTANTS = (
     # The Completions writer.
     Mutant(
         "an echo goes to the choices of the first prompt",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)",
         "choices = range(self._choices_per_prompt)",
         (COMPLETIONS,),
     ),
     Mutant(
         "offsets begin anew in every chunk",
-        "dialects/completions/writer.py",
+        "dialects/completions.py",
         "logprobs = self._render_logprobs(state.offsets, prompt, scored)",
         "logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)",
         (COMPLETIONS,),
@@ -1211,7 +1211,7 @@ MUTANTS = (
     ),
     Mutant(
         "on a path of two vendors Anthropic's clients are answered as OpenAI's (ours, seen with Anthropic's Files)",
-        "dialects/anthropic/files.py",
+        "dialects/anthropic/batches.py",
         'return "anthropic-version" in headers',
         "return False",
         ("tests/serving/test_anthropic_files.py",),
@@ -1225,14 +1225,14 @@ MUTANTS = (
     ),
     Mutant(
         "a function that was never declared can be forced",
-        "dialects/chat/tools.py",
+        "dialects/chat/messages.py",
         "if not any(tool.name == name and isinstance(tool, kind) for tool in tools):",
         "if not tools:",
         (READER,),
     ),
     Mutant(
         "one hosted tool refuses the whole request (llama.cpp#20156)",
-        "dialects/chat/tools.py",
+        "dialects/chat/messages.py",
         'warnings.append(f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was left out")',
         "raise missing_parameter(path)",
         (TRAPS,),
@@ -1254,8 +1254,8 @@ MUTANTS = (
     Mutant(
         "only one name of replayed reasoning is read",
         "dialects/chat/messages.py",
-        "reasoning = message.reasoning or message.reasoning_content",
-        "reasoning = message.reasoning",
+        "message.reasoning or message.reasoning_content or ",
+        "message.reasoning or ",
         (TRAPS,),
     ),
     # Parsers.
@@ -1338,7 +1338,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ids that Kimi gives its calls are replaced, and its next turn does not know them",
-        "parsers/name_prefixed.py",
+        "parsers/json_calls.py",
         'name, id = prefix.removeprefix("functions."), raw',
         'name, id = prefix.removeprefix("functions."), None',
         (PARSERS,),
@@ -1368,8 +1368,8 @@ MUTANTS = (
     Mutant(
         "a part is filled that was never announced (vllm#45742)",
         "dialects/responses/item_writers.py",
-        'item_fields.render_text_part("", b"[]")))\n        ]',
-        'item_fields.render_text_part("", b"[]")))\n        ][1:]',
+        'render_text_part("", b"[]")))]',
+        'render_text_part("", b"[]")))][1:]',
         (RESPONSES,),
     ),
     Mutant(
@@ -1381,7 +1381,7 @@ MUTANTS = (
     ),
     Mutant(
         "cache_write_tokens is 0, whatever was written",
-        "dialects/responses/item_fields.py",
+        "dialects/responses/item_writers.py",
         "usage.prompt, usage.cached or 0, usage.written or 0,",
         "usage.prompt, usage.cached or 0, 0,",
         ("tests/serving/test_counting.py",),
@@ -1460,7 +1460,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that is resumed begins with the event that the client has already",
-        "dialects/responses/event_log.py",
+        "dialects/responses/stored.py",
         "for event in split_events(log) if read_sequence_number(event) > last)",
         "for event in split_events(log) if read_sequence_number(event) >= last)",
         ("tests/serving/responses/test_background.py", RESPONSES),
@@ -1496,14 +1496,14 @@ MUTANTS = (
     # What was said, spelled again.
     Mutant(
         "a chain is tokenised afresh, and the cached prefix ends at the first token that was chosen otherwise",
-        "prompts/token_replay.py",
+        "prompts/tokenizer.py",
         "return matching_ids.popleft() if matching_ids else None",
         "return None",
         ("tests/serving/responses/test_agents.py",),
     ),
     Mutant(
         "sampled ids are taken as they are, control tokens that a user wrote included",
-        "prompts/token_replay.py",
+        "prompts/tokenizer.py",
         "        if id in control_ids:\n            pieces.append([])\n        else:\n            pieces[-1].append(id)\n",  # noqa: E501
         "        pieces[-1].append(id)\n",
         ("tests/prompts/test_token_replay.py",),
@@ -1547,7 +1547,7 @@ MUTANTS = (
     ),
     Mutant(
         "an invalid signature of a thought is believed",
-        "dialects/anthropic/thinking_blocks.py",
+        "dialects/anthropic/content_blocks.py",
         "return self._sealing_key.verify_signature(thinking, signature)",
         "return True",
         ("tests/dialects/anthropic", SERVING),
@@ -1555,14 +1555,14 @@ MUTANTS = (
     # The store.
     Mutant(
         "a failed commit leaves the changes made before it",
-        "store/writer.py",
+        "store/sqlite.py",
         'connection.execute("ROLLBACK TO job")',
         "pass",
         ("tests/store/test_kit.py",),
     ),
     Mutant(
         "acknowledged although the disk was full",
-        "store/writer.py",
+        "store/sqlite.py",
         "job.error = StoreUnavailable(failure.message)",
         "pass",
         ("tests/store/test_sqlite.py",),
@@ -1654,7 +1654,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bad word is sampled where masks are packed for a device",
-        "engines/batching/sampling.py",
+        "engines/batching/sampler.py",
         "        np.bitwise_and.at(packed, forbidden >> 3, ~(1 << (forbidden & 7)).astype(np.uint8))\n",
         "",
         ("tests/engines/batching/test_sampler.py",),
@@ -1682,7 +1682,7 @@ MUTANTS = (
     ),
     Mutant(
         "of TGI's tokens that come at once each says the text of all of them",
-        "dialects/content_tokens.py",
+        "dialects/logprobs.py",
         "        self._text = self._text[len(data) :]\n",
         "",
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
@@ -1717,14 +1717,14 @@ MUTANTS = (
     ),
     Mutant(
         "an executor tokenises a prompt again, and is believed",
-        "engines/rollout/executor_calls.py",
+        "engines/rollout/executor.py",
         "    if candidate.prompt_token_ids not in (None, call.prompt):\n",
         "    if False:\n",
         ("tests/engines/rollout",),
     ),
     Mutant(
         "weights are replaced under a call that runs, and its tokens are of neither policy",
-        "engines/rollout/control.py",
+        "engines/rollout/engine.py",
         "            if self._control is None or not self._control.is_paused:\n",
         "            if False:\n",
         ("tests/engines/rollout",),

@@ -21,9 +21,9 @@ from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import Slo, summarize
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
 from dragoman.launch import build_models
 from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.serving.app import create_app

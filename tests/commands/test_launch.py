@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import create_app
-from dragoman.commands.agents import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
+from dragoman.commands.launch import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
 
 from ..loopback import served
 from .processes import build_environment, read_until, run_command, start_command

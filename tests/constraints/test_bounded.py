@@ -12,8 +12,7 @@ import pytest
 
 from dragoman.constraints.bounded import BoundedCompiler
 from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
-from dragoman.constraints.schema import parse_schema
-from dragoman.constraints.work import estimate
+from dragoman.constraints.schema import estimate, parse_schema
 from dragoman.core.errors import Overloaded, RequestError
 from dragoman.core.request import ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
 from dragoman.core.syntax import FreeText, JsonValue, LiteralText

@@ -9,8 +9,7 @@ import jsonschema_rs
 import pytest
 
 from dragoman.constraints.grammar_compiler import Compiler
-from dragoman.constraints.lark import compose_grammar
-from dragoman.constraints.strict_schema import close_schema
+from dragoman.constraints.lark import close_schema, compose_grammar
 from dragoman.core.request import JsonSchema
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman.core.image_info import MAX_BYTES, ImageInfo, check_image, read_image_info
+from dragoman.core.images import MAX_BYTES, ImageInfo, check_image, read_image_info
 from dragoman.core.message import InlineMedia
 from tests.pictures import PIXEL, framed, png
 

@@ -6,10 +6,8 @@ import pytest
 
 from dragoman.core.errors import Unsupported
 from dragoman.dialects.all_parameters import ALL_PARAMETERS
-from dragoman.dialects.chat.parameters import CHAT
-from dragoman.dialects.chat.wire import ChatBody, ChatPromptFields
-from dragoman.dialects.completions.parameters import COMPLETIONS
-from dragoman.dialects.completions.wire import CompletionsBody
+from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
+from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from .asking import chat, chat_refusal, completions, completions_refusal

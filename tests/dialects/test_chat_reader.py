@@ -51,7 +51,7 @@ from dragoman.core.request import (
 )
 from dragoman.dialects.base import Header, ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.chat.parameters import CHAT
+from dragoman.dialects.chat.wire import CHAT
 
 from ..pictures import PIXEL, data_url, framed
 from .asking import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole

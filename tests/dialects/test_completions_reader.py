@@ -7,7 +7,7 @@ import pytest
 from dragoman.core.errors import Unsupported
 from dragoman.core.request import GenerationLimits, Regex
 from dragoman.dialects.base import ReaderOptions
-from dragoman.dialects.completions.parameters import COMPLETIONS
+from dragoman.dialects.completions import COMPLETIONS
 
 from .asking import OPTIONS, VLLM, completions, completions_refusal, completions_request
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.events import Token
-from dragoman.dialects.content_tokens import ContentTokens, content_tokens
+from dragoman.dialects.logprobs import ContentTokens, content_tokens
 
 END = Token(2, "<|im_end|>", special=True)
 

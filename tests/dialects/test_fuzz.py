@@ -13,20 +13,16 @@ from hypothesis import strategies as st
 from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.chat.parameters import CHAT
-from dragoman.dialects.completions import read_completions
-from dragoman.dialects.completions.parameters import COMPLETIONS
-from dragoman.dialects.embeddings import read_embeddings
-from dragoman.dialects.embeddings.parameters import EMBEDDINGS
+from dragoman.dialects.chat.wire import CHAT
+from dragoman.dialects.completions import COMPLETIONS, read_completions
+from dragoman.dialects.embeddings import EMBEDDINGS, read_embeddings
 from dragoman.dialects.errors import render_openai_error
-from dragoman.dialects.generate import read_generate
-from dragoman.dialects.generate.parameters import GENERATE
-from dragoman.dialects.scoring import read_rerank, read_score
-from dragoman.dialects.scoring.parameters import RERANK, SCORE
+from dragoman.dialects.generate import GENERATE, read_generate
+from dragoman.dialects.scoring import RERANK, SCORE, read_rerank, read_score
 from dragoman.dialects.sglang import read_sglang
-from dragoman.dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
+from dragoman.dialects.sglang.reader import SGLANG, SGLANG_PARAMS
 from dragoman.dialects.tgi import read_tgi
-from dragoman.dialects.tgi.parameters import TGI, TGI_PARAMS
+from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 
 from ..pictures import PIXEL_URL

@@ -15,7 +15,7 @@ from dragoman.dialects.anthropic import read_count_tokens, read_messages
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.chat.reader import read_chat
 from dragoman.dialects.completions import read_completions
-from dragoman.dialects.generate.reader import read_generate
+from dragoman.dialects.generate import read_generate
 from dragoman.dialects.responses.reader import read_responses
 from dragoman.dialects.sglang.reader import read_sglang
 from dragoman.dialects.tgi.reader import read_tgi

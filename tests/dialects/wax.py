@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.dialects.sealing import Purpose, VerificationMode
+from dragoman.dialects.base import Purpose, VerificationMode
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ from dragoman.core.engine import (
 )
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, build_rng
-from dragoman.engines.batching.adapters import LoadedAdapter
-from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.sequence import LoadedAdapter, Sequence
 from dragoman.engines.batching.stepper import Stepper
+from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import Llama
-from dragoman.engines.tiny.runner import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()

@@ -89,8 +89,8 @@ async def started(models: Models) -> AsyncGenerator[Models]:
 
 
 @asynccontextmanager
-async def upstream() -> AsyncGenerator[Models]:
-    """The embedded model behind a server of its own, on a real socket."""
+async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> AsyncGenerator[Models]:
+    """The embedded model behind a server of its own, on a real socket. kind: how it is spoken to."""
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)
     server = Server(
@@ -104,7 +104,7 @@ async def upstream() -> AsyncGenerator[Models]:
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        (model,) = await asyncio.to_thread(build_models, Settings(model=url), SystemClock())
+        (model,) = await asyncio.to_thread(build_models, Settings(model=url, upstream_kind=kind), SystemClock())
         lent = replace(model, backend=EventBackend(model.backend.engine, next(iter(behind)).tokenizer))  # pyright: ignore
         async with started(Models([lent])) as models:
             yield models

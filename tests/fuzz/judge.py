@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, cast
 
-from dragoman.conformance import anthropic, chat, completions, ollama, responses, sglang, shared_shapes, tgi
+from dragoman.conformance import anthropic, chat, checks, completions, ollama, responses, sglang, tgi
 from dragoman.conformance.checks import Violation, require, require_object
 
 from .exchange import Request, Response
@@ -71,7 +71,7 @@ def check_error(request: Request, response: Response) -> None:
     elif _is_below(path, *_TGI) or (path in _SHARED and "error_type" in body):
         tgi.check_error(body)
     else:
-        shared_shapes.check_error(body.get("error"))
+        checks.check_error(body.get("error"))
 
 
 def _is_below(path: str, *routes: str) -> bool:

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.context import ServerContext
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits, ServerContext
 from dragoman.http.sockets import has_left
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from tests.http.wire import GET, HEAD, answers, body_of, echo, piece, serving, start, stream
 
 SOON = 0.02

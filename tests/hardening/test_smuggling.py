@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from tests.http.wire import HEAD, answers, body_of, echo, serving
 
 POST = b"POST / " + HEAD

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.image_info import MAX_BYTES
+from dragoman.core.images import MAX_BYTES
 from dragoman.serving.fetch import Fetcher, is_public
 from tests.loopback import served
 from tests.pictures import PIXEL

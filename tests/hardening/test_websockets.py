@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from dragoman.engines.scripted import Say, ScriptEntry
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from dragoman.launch.websocket import WebSocket
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from tests.hardening.test_smuggling import AMBIGUOUS
 from tests.http.wire import HEAD, Answer, answers, echo, serving, stream
 

@@ -13,8 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.http.body import ChunkedReader
 from dragoman.http.connection import HttpConnection
+from dragoman.http.context import HttpLimits
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.limits import HttpLimits
 from dragoman.http.wakeup import Wakeup
 from tests.http.wire import GET, HEAD, Answer, answers, body_of, echo, piece, serving, start, stream
 

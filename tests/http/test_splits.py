@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from dragoman.http.server import Http11ProtocolFactory
 from tests.http.wire import HEAD, echo
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from dragoman.http.limits import HttpLimits
+from dragoman.http.context import HttpLimits
 from dragoman.http.server import Http11ProtocolFactory
 
 HEAD = b"HTTP/1.1\r\nhost: h\r\n"

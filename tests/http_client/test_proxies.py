@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.http_client import ProxyRules
-from dragoman.http_client.proxies import Proxy
-from dragoman.http_client.url import parse_url
+from dragoman.http_client.urls import Proxy, parse_url
 
 
 def find(url: str, **settings: str) -> Proxy | None:

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from dragoman.http_client import HttpClientError, InvalidResponse
-from dragoman.http_client.content_coding import MAX_PIECE, build_decoder
+from dragoman.http_client.response import MAX_PIECE, build_decoder
 
 from .far import CHUNKED, Far, answering, client, get, serve
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from dragoman.core.errors import EngineError, NotFound, RequestError
 from dragoman.launch import build_models
-from dragoman.launch.puller import HubPuller
+from dragoman.launch.hub_models import HubPuller
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock

@@ -36,7 +36,7 @@ def only_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
             return ModuleSpec(name, None)
         return None if name in ("torch", "transformers", "mlx_lm", "vllm") else importlib.util.find_spec(name)
 
-    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
 
 
 def prepare(model: str) -> PreparedModel:

@@ -16,10 +16,8 @@ from dragoman.core.errors import EngineError
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.hub import HubError
 from dragoman.launch import build_models
-from dragoman.launch.hub_models import find_reference, prepare_model, prepare_pull
-from dragoman.launch.library_support import check_library_support
-from dragoman.launch.local_models import check_local_model
-from dragoman.launch.puller import HubPuller
+from dragoman.launch.hub_models import HubPuller, find_reference, prepare_model, prepare_pull
+from dragoman.launch.local_models import check_library_support, check_local_model
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 from tests.hub.shapes import SINGLE

@@ -33,7 +33,7 @@ ASK: dict[str, Any] = {
 def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(_: str) -> None: ...
 
-    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
     monkeypatch.setattr("dragoman.hub.modelscope.find_spec", find_spec)
 
 

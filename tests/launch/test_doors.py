@@ -15,8 +15,7 @@ import pytest_asyncio
 
 from dragoman.core.errors import RequestError
 from dragoman.launch.instances import PortDispatcher, expand_instances
-from dragoman.launch.port_faults.port import ServerPort
-from dragoman.launch.port_faults.schedule import ServerPortController, ServerPorts, plan_changes
+from dragoman.launch.port_faults import ServerPort, ServerPortController, ServerPorts, plan_changes
 from dragoman.launch.server import Server, assemble_server, build_uvicorn_config
 from dragoman.launch.shutdown import ShutdownConfig
 from dragoman.serving.port_faults import PortCommand

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_greeting, build_models
-from dragoman.launch.engine_detection import detect_engine
-from dragoman.launch.secret import load_secret_key
+from dragoman.launch.local_models import detect_engine
+from dragoman.launch.storage import load_secret_key
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from dragoman.launch.limits import build_limits_store, check_limits_store
+from dragoman.launch.storage import build_limits_store, check_limits_store
 from dragoman.settings import Settings, SettingsError
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from dragoman.tenants.shared import LimitsStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.launch.engine_detection import choose_engine
+from dragoman.launch.local_models import choose_engine
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
@@ -32,7 +32,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str) -> ModuleSpec | None:
         return None if name in missing else importlib.util.find_spec(name)
 
-    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
 
 
 def model_directory(path: Path, architecture: str, **more: object) -> Path:
@@ -162,8 +162,8 @@ def test_the_engine_depends_on_the_machine_and_on_what_is_installed(
     def find_spec(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name in installed else None
 
-    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
-    monkeypatch.setattr("dragoman.launch.engine_detection.sys.platform", "darwin" if is_apple else "linux")
-    monkeypatch.setattr("dragoman.launch.engine_detection.platform.machine", lambda: "arm64" if is_apple else "x86_64")
+    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.launch.local_models.sys.platform", "darwin" if is_apple else "linux")
+    monkeypatch.setattr("dragoman.launch.local_models.platform.machine", lambda: "arm64" if is_apple else "x86_64")
     encoded = json.dumps({"architectures": ["LlamaForCausalLM"], **config}).encode()
     assert choose_engine(encoded, "config.json", 1000).engine == engine

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.engines.scripted import ScriptedEngine
 from dragoman.launch import build_greeting, build_models
-from dragoman.launch.store import build_store
+from dragoman.launch.storage import build_store
 from dragoman.pipeline.models import ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock

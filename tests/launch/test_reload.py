@@ -17,10 +17,10 @@ import httpx2
 import pytest
 import yaml
 
+from dragoman.launch.listener import build_tls_context
 from dragoman.launch.models import build_models
 from dragoman.launch.reload import Reloader
 from dragoman.launch.server import build_application
-from dragoman.launch.tls import build_tls_context
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.launch.store import build_store, check_store
+from dragoman.launch.storage import build_store, check_store
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Key, MemoryStore, Put, SqliteStore
 from dragoman.store.postgres import PostgresStore

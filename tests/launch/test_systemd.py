@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from dragoman.launch.listener import Notifier, inherit_sockets
 from dragoman.launch.server import adopt_address
-from dragoman.launch.systemd import Notifier, inherit_sockets
 from dragoman.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="systemd is for Linux")
@@ -122,7 +122,7 @@ def test_sockets_of_another_process_are_not_taken() -> None:
 def test_a_socket_that_does_not_listen_is_refused() -> None:
     script = (
         "import os, socket\n"
-        "from dragoman.launch.systemd import inherit_sockets\n"
+        "from dragoman.launch.listener import inherit_sockets\n"
         "left, right = socket.socketpair()\n"
         "os.dup2(left.fileno(), 3)\n"
         "inherit_sockets({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})\n"

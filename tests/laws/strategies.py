@@ -61,6 +61,7 @@ TOKENS = tuple(
 )
 
 
+SEALS = ("anthropic:c2ln\u2028", "anthropic-redacted:ZGF0YQ==", "openai:Z0FBQQ==")
 WEIGHTS = (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5))
 
 
@@ -135,7 +136,12 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             events += [ToolCallDelta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))]
         else:
             delta = TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
-            events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
+            seal = draw(st.sampled_from(("", "", *SEALS))) if kind is Reasoning else ""
+            # What a vendor has redacted has a seal and no text.
+            if not seal or draw(st.booleans()):
+                events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
+            if seal:
+                events.append(ReasoningDelta(choice, "", draw(tokens(most=1)), seal))
     reason = draw(st.sampled_from(kinds.reasons))
     stop = draw(st.sampled_from((None, "END", 7))) if reason is FinishReason.STOP else None
     weights = draw(st.sampled_from((None, (), WEIGHTS))) if kinds.weights else None
@@ -178,14 +184,14 @@ def _append(parts: list[ReplyPart], event: Event) -> None:
             parts[-1] = ToolCall(id, name, text + piece, before + toks, custom)
         case (TextDelta(_, piece, toks), Text(text, before)):
             parts[-1] = Text(text + piece, before + toks)
-        case (ReasoningDelta(_, piece, toks), Reasoning(text, before)):
-            parts[-1] = Reasoning(text + piece, before + toks)
+        case (ReasoningDelta(_, piece, toks, seal), Reasoning(text, before, "")):
+            parts[-1] = Reasoning(text + piece, before + toks, seal)
         case (RefusalDelta(_, piece, toks), Refusal(text, before)):
             parts[-1] = Refusal(text + piece, before + toks)
         case TextDelta(_, piece, toks), _:
             parts.append(Text(piece, toks))
-        case ReasoningDelta(_, piece, toks), _:
-            parts.append(Reasoning(piece, toks))
+        case ReasoningDelta(_, piece, toks, seal), _:
+            parts.append(Reasoning(piece, toks, seal))
         case RefusalDelta(_, piece, toks), _:
             parts.append(Refusal(piece, toks))
         case _:

@@ -42,6 +42,10 @@ def is_consistent(case: Case) -> bool:
     return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
 
 
+def wrapped(text: str, seal: str) -> str:
+    return f"{seal} of {text}"
+
+
 def signed(thought: str) -> str:
     return f"signed {thought}"
 
@@ -54,6 +58,7 @@ views = st.builds(
     omit_thinking=st.booleans(),
     sign=st.sampled_from((no_signature, signed)),
     reports_edits=st.booleans(),
+    wrap_seal=st.sampled_from((None, wrapped)),
 )
 # What a model may take for JSON.
 PIECES = (

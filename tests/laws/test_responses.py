@@ -18,9 +18,9 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.base import Header
-from dragoman.dialects.content_tokens import content_tokens
 from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
-from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, event_log
+from dragoman.dialects.logprobs import content_tokens
+from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, stored
 from dragoman.dialects.responses.stored import StoredResponse, finalize
 from dragoman.dialects.responses.tools import ToolName
 
@@ -43,6 +43,10 @@ def is_consistent(case: Case) -> bool:
     return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
 
 
+def wrapped(text: str, seal: str) -> str:
+    return f"{seal} of {text}"
+
+
 def sealed(thought: str) -> str:
     return f"sealed {len(thought)}"
 
@@ -61,6 +65,7 @@ views = st.builds(
         )
     ),
     seal_reasoning=st.sampled_from((None, sealed)),
+    wrap_seal=st.sampled_from((None, wrapped)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
 
@@ -120,7 +125,11 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Res
 @given(one_answer, views)
 def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRenderOptions):
     (choice,) = case.reply.choices
-    parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
+    parts = [
+        part
+        for part in choice.parts
+        if isinstance(part, ToolCall) or part.text or (isinstance(part, Reasoning) and part.seal)
+    ]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
     told = whole(case, view)
@@ -220,13 +229,13 @@ def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view:
 @given(one_answer, views, st.data())
 def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesRenderOptions, data: st.DataObject):
     whole = b"".join(queued(case, view)[1])
-    events = list(event_log.split_events(whole))
+    events = list(stored.split_events(whole))
     assert b"".join(events) == whole
-    assert [event_log.read_sequence_number(event) for event in events] == list(range(len(events)))
+    assert [stored.read_sequence_number(event) for event in events] == list(range(len(events)))
     last = data.draw(st.integers(-1, len(events)))
-    assert event_log.skip_through(whole, last) == b"".join(events[last + 1 :])
-    assert event_log.get_last_event(whole) == events[-1]
-    assert [event_log.has_ended(event) for event in events] == [False] * (len(events) - 1) + [True]
+    assert stored.skip_through(whole, last) == b"".join(events[last + 1 :])
+    assert stored.get_last_event(whole) == events[-1]
+    assert [stored.has_ended(event) for event in events] == [False] * (len(events) - 1) + [True]
 
 
 @given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())
@@ -238,8 +247,8 @@ def test_a_response_may_be_ended_from_outside_at_any_point(
     end = finalize(StoredResponse(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())), told, error)
     assert (
         end.first_number
-        == event_log.read_sequence_number(event_log.get_last_event(told)) + 1
-        == event_log.read_sequence_number(end.events)
+        == stored.read_sequence_number(stored.get_last_event(told)) + 1
+        == stored.read_sequence_number(end.events)
     )
     last = grammar.check_stream(told + end.events + writer.end)[-1]["response"]
     assert last == json.loads(end.response)

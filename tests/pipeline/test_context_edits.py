@@ -12,9 +12,9 @@ from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, Tool
 from dragoman.core.request import ClearReasoning, ClearToolResults, Conversation, Edit, GenerateRequest
 from dragoman.launch import build_models
 from dragoman.pipeline.admission import CallTerms
-from dragoman.pipeline.context_edits import PLACEHOLDER, build_edited_prompt
 from dragoman.pipeline.models import TokenBackend
 from dragoman.pipeline.prompt_encoding import encode_prompt
+from dragoman.pipeline.truncation import PLACEHOLDER, build_edited_prompt
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 

@@ -13,6 +13,8 @@ from dragoman.pipeline.request_queue import (
     FAST_REJECTIONS,
     MIN_WINDOW,
     ONE_QUEUE,
+    RECENT_ARRIVALS,
+    SLOTS_PER_RESERVED,
     SLOTS_PER_SUCCESSOR,
     QueuedRequest,
     QueueShare,
@@ -252,6 +254,60 @@ async def test_few_wait_in_an_engine_whose_memory_is_full_before_its_slots() -> 
         await engine.begin()
         await asyncio.sleep(0)
     assert len(engine.running) > 200
+
+
+async def fill(queue: RequestQueue, engine: Engine) -> None:
+    """`greedy` has all that the engine runs but one request, which is of `b`."""
+    await engine.ask("b")
+    for _ in range(600):
+        await engine.ask("greedy")
+    for _ in range(20):
+        await engine.begin()
+        await asyncio.sleep(0)
+
+
+async def test_the_last_places_of_an_engine_are_for_those_below_their_share() -> None:
+    queue = RequestQueue(1000, slots=64)
+    engine = Engine(queue, 64)
+    await fill(queue, engine)
+    assert len(engine.running) == 64 - 64 // SLOTS_PER_RESERVED
+    assert not engine.inside
+    for owner in ("b", "c", "b", "c"):
+        await engine.ask(owner)
+        await engine.begin()
+    assert len(engine.running) == 64
+    assert [owner for owner, _ in engine.running[-4:]] == ["b", "c", "b", "c"]
+    # Places that become free are kept again.
+    for _ in range(20):
+        await engine.end()
+    assert len(engine.running) == 60
+
+
+async def test_nothing_is_reserved_for_nobody() -> None:
+    queue = RequestQueue(5000, slots=64)
+    engine = Engine(queue, 64)
+    await fill(queue, engine)
+    for _ in range(RECENT_ARRIVALS):
+        await engine.ask("greedy")
+        await engine.end()
+    await engine.begin()
+    assert len(engine.running) == 64
+
+
+async def test_the_reserve_costs_no_capacity_for_long() -> None:
+    """An engine with more memory than was measured gets more, though a part of it is always withheld."""
+    queue = RequestQueue(5000, slots=256)
+    engine = Engine(queue, 64)
+    await fill(queue, engine)
+    for _ in range(200):
+        await engine.ask("greedy")
+        await engine.end()
+    assert len(engine.running) <= 64
+    engine.slots = 128
+    for _ in range(800):
+        await engine.ask("b" if len(engine.running) < 3 else "greedy")
+        await engine.end()
+    assert len(engine.running) > 90
 
 
 @pytest.mark.parametrize("owner", ["", "a"])

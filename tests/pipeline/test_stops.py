@@ -19,8 +19,8 @@ from dragoman.core.events import (
     ToolCallStart,
     get_answer_tokens,
 )
+from dragoman.pipeline.choice import StopStage, StopStrings
 from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
-from dragoman.pipeline.stops import StopStage, StopStrings
 
 from .spelling import BYTES, Bytes
 

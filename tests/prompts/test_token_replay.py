@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
 from dragoman.prompts.render import Rendered, Renderer
-from dragoman.prompts.token_replay import SampledPrefixes, find_ids_since_control
+from dragoman.prompts.tokenizer import SampledPrefixes, find_ids_since_control
 from tests.prompts import vocabularies
 from tests.prompts.reference import NOW
 from tests.prompts.templates import template

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.launch.multiprocess.processes import Client
 from tests.loopback import find_free_port
@@ -22,12 +23,15 @@ STARTUP = 400.0
 """Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Ask again and again. Ray tells other processes nothing of its replicas."""
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T]) -> T:
+    """Ask again and again until the answer is true or not empty. Ray tells other processes nothing of its replicas."""
     pause = threading.Event()
     for _ in range(1200):
-        if condition():
-            return
+        if answer := condition():
+            return answer
         pause.wait(0.1)
     raise AssertionError("it has not happened in two minutes")
 

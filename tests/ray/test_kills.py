@@ -52,12 +52,10 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
                     endless.append(start_endless(client, is_refusal))
                 if number % others_every == others_every - 1:
                     title = OTHERS[number // others_every % len(OTHERS)]
-                    wait_until(lambda title=title: bool(cluster.list_processes(title)))
-                    victims = cluster.list_processes(title)
+                    victims = wait_until(lambda title=title: cluster.list_processes(title))
                 else:
                     title = "Dragoman"
-                    wait_until(lambda: len(cluster.list_ready()) > 1)
-                    victims = cluster.list_ready()
+                    victims = wait_until(lambda: ready if len(ready := cluster.list_ready()) > 1 else [])
                 os.kill(chance.choice(victims), signal.SIGKILL)
                 killed[title] += 1
         replace_all(cluster)

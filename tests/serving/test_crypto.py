@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.sealing import Purpose, VerificationMode
+from dragoman.dialects.base import Purpose, VerificationMode
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.crypto import Sealer
 from dragoman.serving.service import ServingOptions

@@ -103,11 +103,12 @@ def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(lim
     assert mean(greedy.ttfts) <= 1.1 * mean(fair.ttfts)
 
 
-def test_the_others_are_served_without_limits_too() -> None:
-    """Weighted fair queueing alone: no request of theirs is refused."""
-    greedy = run_in_virtual_time(serve_keys(20 * RATE, {}))
+@pytest.mark.parametrize(("factor", "limit"), [(20, 0.2), (100, 0.6)])
+def test_the_others_are_served_without_limits_too(factor: int, limit: float) -> None:
+    """Weighted fair queueing alone: no request of theirs is refused or waits for the engine to be empty."""
+    greedy = run_in_virtual_time(serve_keys(factor * RATE, {}))
     assert (greedy.failed, greedy.refused) == (0, 0)
-    assert max(greedy.ttfts) < 1.0
+    assert mean(greedy.ttfts) < limit
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ from dragoman.serving.service import StartLimiter
 
 
 async def begin(turns: StartLimiter, number: int, begun: list[int]) -> None:
-    await turns.acquire()
+    if (turn := turns.acquire()) is not None:
+        await turn
     begun.append(number)
 
 

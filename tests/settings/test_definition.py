@@ -19,7 +19,7 @@ from dragoman.settings import (
     Settings,
     load_settings,
 )
-from dragoman.settings.ray import RaySettings
+from dragoman.settings.sections import RaySettings
 from dragoman.settings.values import read_value
 
 EXAMPLES: dict[object, str] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import Append, Bounds, Delete, Item, Key, Put, SqliteStore, StoreUnavailable
-from dragoman.store.run_locks import RunLock, is_alive
+from dragoman.store.sqlite import RunLock, is_alive
 
 from .backends import key, put
 

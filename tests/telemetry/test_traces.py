@@ -16,7 +16,7 @@ import pytest
 from dragoman.core.metrics import Histogram
 from dragoman.core.trace_context import SpanContext, parse_trace_context
 from dragoman.telemetry import MetricSet, OtlpExporter, OtlpSettings, Span, SpanKind, Tracer, read_otlp_environment
-from dragoman.telemetry.otlp import HistogramMetric, HistogramPoint, encode_metrics, encode_traces
+from dragoman.telemetry.exporter import HistogramMetric, HistogramPoint, encode_metrics, encode_traces
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
 

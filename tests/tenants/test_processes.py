@@ -23,7 +23,7 @@ PLACE = Demand("places", PLACES, period=0)
 
 WORKER = """
 import asyncio, os, sys, time
-from dragoman.launch.limits import build_counters, build_limits_store
+from dragoman.launch.storage import build_counters, build_limits_store
 from dragoman.settings import Settings
 from tests.tenants.test_processes import ATTEMPTS, PLACE, REQUESTS
 from dragoman.tenants.counters import Demand
@@ -50,7 +50,7 @@ asyncio.run(main())
 """
 HOLDER = """
 import asyncio, os, sys
-from dragoman.launch.limits import build_counters, build_limits_store
+from dragoman.launch.storage import build_counters, build_limits_store
 from dragoman.settings import Settings
 from tests.tenants.test_processes import PLACE, PLACES
 

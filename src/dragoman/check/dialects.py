@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ..conformance import anthropic, chat, completions, ollama, responses, shared_shapes
+from ..conformance import anthropic, chat, checks, completions, ollama, responses
 from ..conformance.checks import Violation, require, require_object, require_string
 from .registry import Json, get_object, get_objects
 
@@ -322,7 +322,7 @@ def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
 
 def check_openai_error(body: Json) -> None:
     """OpenAI's envelope. Raises Violation."""
-    shared_shapes.check_error(body.get("error"))
+    checks.check_error(body.get("error"))
 
 
 def check_error_basics(body: Json) -> None:

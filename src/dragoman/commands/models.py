@@ -32,8 +32,11 @@ def pull(
 ) -> None:
     """Download a model, or its newest version, without serving it."""
     with report_errors():
-        from ..launch.download_progress import DownloadDisplay  # noqa: PLC0415 - it brings the whole server
-        from ..launch.hub_models import find_reference, prepare_pull  # noqa: PLC0415 - as above
+        from ..launch.hub_models import (  # noqa: PLC0415 - it brings the whole server
+            DownloadDisplay,
+            find_reference,
+            prepare_pull,
+        )
 
         found = find_reference(model, revision)
         if found is None:
@@ -79,7 +82,7 @@ def _find_engine(model: LocalModel) -> str:
         return "llamacpp"
     if (model.directory / "adapter_config.json").is_file():
         return "(adapter)"
-    from ..launch.engine_detection import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
+    from ..launch.local_models import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
 
     try:
         return choose_directory_engine(model.directory).engine

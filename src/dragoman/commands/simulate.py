@@ -20,9 +20,8 @@ from .progress import show_progress
 from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
-    from ..engines.simulator.autoscaling import AutoscalerConfig
     from ..engines.simulator.disaggregated_replay import DisaggregationConfig
-    from ..engines.simulator.fleet import Fleet, ReplicaGroup
+    from ..engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup
     from ..engines.simulator.host_link import OffloadingSettings
     from ..engines.simulator.profile import Hardware, SimulatorProfile
     from ..engines.simulator.replay import ReplayResult
@@ -415,7 +414,7 @@ def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:
 
 
 def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
-    from ..engines.simulator.autoscaling import AutoscalerConfig  # noqa: PLC0415
+    from ..engines.simulator.fleet import AutoscalerConfig  # noqa: PLC0415
 
     if options.autoscale is None:
         return None

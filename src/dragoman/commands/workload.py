@@ -102,7 +102,7 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
 def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
-    from ..engines.simulator.traces import TraceOptions, read_trace  # noqa: PLC0415
+    from ..engines.simulator.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
 
     given = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
     trace = read_trace(read_file(path), given, np.random.default_rng(options.seed))
@@ -114,7 +114,7 @@ def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest
 def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
-    from ..engines.simulator.synthetic import (  # noqa: PLC0415
+    from ..engines.simulator.workload_sources import (  # noqa: PLC0415
         SessionOptions,
         generate_bursts,
         generate_poisson,

@@ -12,6 +12,7 @@ import json
 from .checks import (
     Json,
     Violation,
+    parse_named_events,
     require,
     require_count,
     require_key,
@@ -19,7 +20,6 @@ from .checks import (
     require_objects,
     require_string,
 )
-from .sse import parse_named_events
 
 STOP_REASONS = (
     "end_turn",

@@ -6,7 +6,7 @@ the stream:   choices interleaved, roles in index order; then [usage]; then [DON
 
 from __future__ import annotations
 
-from . import shared_shapes
+from . import checks
 from .checks import (
     Json,
     require,
@@ -21,7 +21,10 @@ from .chunks import ChunkState
 
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
-DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call"}) | REASONING_FIELDS
+REASONING_DETAILS = "reasoning_details"
+"""OpenRouter's list of what a client has to send back: whole, beside the end of the reasoning or alone."""
+DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS})
+DELTA_FIELDS |= REASONING_FIELDS
 
 
 def check_stream(
@@ -65,7 +68,7 @@ class _ChatStreamState(ChunkState):
             ignored = (None, "") if reason is not None else (None,)
             delta = {name: value for name, value in delta.items() if value not in ignored or name == "role"}
         require_key(choice, "finish_reason", location)
-        shared_shapes.check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
+        checks.check_chat_logprobs(choice.get("logprobs"), f"{location}.logprobs")
         if index >= len(self._choices):
             require(index == len(self._choices), f"{location} begins before choice {len(self._choices)}")
             require(delta.get("role") == "assistant", f"{location}: the first delta has no role")
@@ -96,7 +99,8 @@ class _ChatStreamState(ChunkState):
         require("role" not in delta, f"{location}: the role again")
         # Empty deltas cost a chunk each and carry nothing.
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
-        fields = {"reasoning" if field in REASONING_FIELDS else field for field in delta}
+        names = {*REASONING_FIELDS, REASONING_DETAILS}
+        fields = {"reasoning" if field in names else field for field in delta}
         # Text, reasoning and calls are ordered among each other; in a shared delta that order would be lost.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
         require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
@@ -139,7 +143,7 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")
     require_string(response.get("model"), "model")
-    shared_shapes.check_usage(response.get("usage"))
+    checks.check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
     require([choice.get("index") for choice in choices] == list(range(len(choices))), "the indices are not dense")
     for choice in choices:
@@ -153,7 +157,7 @@ def _check_final_choice(choice: Json, reasons: tuple[str, ...]) -> None:
     for key in ("content", "refusal"):
         require_key(message, key, "message")
     require_key(choice, "logprobs", "choice")
-    shared_shapes.check_chat_logprobs(choice["logprobs"], "logprobs")
+    checks.check_chat_logprobs(choice["logprobs"], "logprobs")
     reason = choice.get("finish_reason")
     require(reason in reasons, f"finish_reason is {reason!r}")
     # Absent rather than empty: agents test for the key, and an empty list looks like a turn that calls tools.

@@ -1,7 +1,13 @@
-"""The error for a violated rule of a wire grammar, and checks of JSON shapes."""
+"""What the wire grammars share: the error for a violated rule, checks of JSON shapes, a parser of server-sent events.
+
+The shapes are those that several dialects have: usage, token logprobs, errors. The parser reads unnamed events, as in
+OpenAI's older dialects, and named ones. It knows nothing of payloads.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any, cast
 
 Json = dict[str, Any]
@@ -47,3 +53,104 @@ def require_key(value: Json, key: str, location: str) -> None:
 
 def _shorten(value: object) -> str:
     return repr(value)[:80]
+
+
+def check_usage(value: object, location: str = "usage") -> None:
+    counts = require_object(value, location)
+    prompt, completion, total = (
+        require_count(counts.get(key), f"{location}.{key}")
+        for key in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
+    require(total == prompt + completion, f"{location}.total_tokens is {total}, expected {prompt + completion}")
+    details = require_object(counts.get("prompt_tokens_details") or {}, f"{location}.prompt_tokens_details")
+    cached = require_count(details.get("cached_tokens") or 0, f"{location}.prompt_tokens_details.cached_tokens")
+    # Cached tokens are part of prompt_tokens; billing subtracts them, which would become negative.
+    require(cached <= prompt, f"{location}: more cached tokens than prompt tokens")
+
+
+def check_chat_logprobs(value: object, location: str) -> None:
+    """Check the `logprobs` of a chat choice, streamed or full."""
+    if value is None:
+        return
+    logprobs = require_object(value, location)
+    for name in ("content", "refusal"):
+        for i, entry in enumerate(require_objects(logprobs.get(name) or [], f"{location}.{name}")):
+            _check_logprob(entry, f"{location}.{name}[{i}]")
+            for other in require_objects(entry.get("top_logprobs"), f"{location}.{name}[{i}].top_logprobs"):
+                _check_logprob(other, f"{location}.{name}[{i}].top_logprobs")
+
+
+def _check_logprob(entry: Json, location: str) -> None:
+    require_string(entry.get("token"), f"{location}.token")
+    require(
+        isinstance(entry.get("logprob"), int | float) and entry["logprob"] <= 0, f"{location}.logprob is no logprob"
+    )
+    require_key(entry, "bytes", location)
+    if entry["bytes"] is not None:
+        require(
+            all(0 <= require_count(byte, location) < 256 for byte in require_array(entry["bytes"], location)),
+            f"{location}.bytes are no bytes",
+        )
+
+
+def check_error(value: object) -> None:
+    body = require_object(value, "error")
+    for key in ("message", "type", "param", "code"):
+        require_key(body, key, "error")
+    require(require_string(body["message"], "error.message") != "", "error.message is empty")
+    require_string(body["type"], "error.type")
+
+
+DONE = "[DONE]"
+
+
+class ParsedStream:
+    """The payloads of a stream. done: it ended with [DONE], after which nothing may follow."""
+
+    def __init__(self, data: bytes) -> None:
+        self.payloads: list[Json] = []
+        self.done = False
+        for block in map(_parse_data, _split_events(data)):
+            require(not self.done, f"an event after {DONE}")
+            if block == DONE:
+                self.done = True
+            else:
+                self.payloads.append(_parse_payload(block))
+
+
+def parse_named_events(data: bytes) -> Iterator[Json]:
+    """Parse the payloads of named events. Each repeats its name as `type`."""
+    for block in _split_events(data):
+        name, newline, data_line = block.partition("\n")
+        require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
+        payload = _parse_payload(_parse_data(data_line))
+        event_name = name.removeprefix("event: ")
+        require(
+            payload.get("type") == event_name, f"an event named {event_name} says that it is {payload.get('type')!r}"
+        )
+        yield payload
+
+
+def _split_events(data: bytes) -> Iterator[str]:
+    """Split a stream into events. Comments, which serve as keepalives, are skipped."""
+    text = data.decode()
+    require(not text or text.endswith("\n\n"), "the stream ends inside an event")
+    return (block for block in text.split("\n\n")[:-1] if not block.startswith(":"))
+
+
+def _parse_data(block: str) -> str:
+    require(block.startswith("data: "), f"not a data event: {block[:40]!r}")
+    # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
+    require(len(block.splitlines()) == 1, f"one event in several lines: {block[:40]!r}")
+    return block.removeprefix("data: ")
+
+
+def _parse_payload(block: str) -> Json:
+    try:
+        return require_object(json.loads(block, parse_constant=_reject_constant), "the payload")
+    except ValueError as error:
+        raise Violation(f"not JSON: {error}: {block[:40]!r}") from None
+
+
+def _reject_constant(name: str) -> float:
+    raise Violation(f"{name} is not JSON")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from . import shared_shapes
-from .checks import Json, require, require_count, require_objects, require_string
-from .sse import ParsedStream
+from . import checks
+from .checks import Json, ParsedStream, require, require_count, require_objects, require_string
 
 CONSTANT_FIELDS = ("id", "created", "model")
 
@@ -37,7 +36,7 @@ class ChunkState(ABC):
         # Clients that asked for usage stop reading there.
         require(not self._has_usage, "a chunk after the one with usage")
         if "error" in chunk:
-            shared_shapes.check_error(chunk["error"])
+            checks.check_error(chunk["error"])
             self._has_failed = True
             return
         self._check_constant(chunk)
@@ -46,7 +45,7 @@ class ChunkState(ABC):
         if not choices:
             require(self._include_usage, "a usage chunk that was not requested")
             require(self._has_ended, "usage before all choices ended")
-            shared_shapes.check_usage(chunk.get("usage"))
+            checks.check_usage(chunk.get("usage"))
             self._has_usage = True
         for choice in choices:
             self._check_choice(choice)

@@ -6,7 +6,7 @@ the stream:   choices interleaved; then [usage]; then [DONE], unless an error ca
 
 from __future__ import annotations
 
-from . import shared_shapes
+from . import checks
 from .checks import (
     Json,
     require,
@@ -95,7 +95,7 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")
     require_string(response.get("model"), "model")
-    shared_shapes.check_usage(response.get("usage"))
+    checks.check_usage(response.get("usage"))
     choices = require_objects(response.get("choices"), "choices")
     require([choice.get("index") for choice in choices] == list(range(len(choices))), "the indices are not dense")
     for choice in choices:

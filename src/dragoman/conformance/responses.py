@@ -12,8 +12,12 @@ the items that were done.
 from __future__ import annotations
 
 from .checks import (
+    DONE,
     Json,
     Violation,
+    check_chat_logprobs,
+    check_error,
+    parse_named_events,
     require,
     require_array,
     require_count,
@@ -22,8 +26,6 @@ from .checks import (
     require_objects,
     require_string,
 )
-from .shared_shapes import check_chat_logprobs, check_error
-from .sse import DONE, parse_named_events
 
 DONE_EVENT = f"data: {DONE}\n\n".encode()
 RESPONSE_FIELDS = (

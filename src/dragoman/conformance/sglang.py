@@ -6,9 +6,17 @@ the stream:   choices interleaved, identified by `index` if there are several; t
 
 from __future__ import annotations
 
-from . import shared_shapes
-from .checks import Json, require, require_array, require_count, require_object, require_objects, require_string
-from .sse import ParsedStream
+from . import checks
+from .checks import (
+    Json,
+    ParsedStream,
+    require,
+    require_array,
+    require_count,
+    require_object,
+    require_objects,
+    require_string,
+)
 
 REASONS = ("stop", "length", "abort")
 LOGPROB_FIELDS = ("input_token_logprobs", "output_token_logprobs")
@@ -22,7 +30,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     for answer in stream.payloads:
         require(not has_failed, "an event after an error")
         if "error" in answer:
-            shared_shapes.check_error(answer["error"])
+            checks.check_error(answer["error"])
             has_failed = True
             continue
         # SGLang numbers the choices only where there are several.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from .checks import (
     Json,
+    ParsedStream,
     require,
     require_array,
     require_count,
@@ -19,7 +20,6 @@ from .checks import (
     require_objects,
     require_string,
 )
-from .sse import ParsedStream
 
 REASONS = ("length", "eos_token", "stop_sequence")
 ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")

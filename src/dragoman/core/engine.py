@@ -25,8 +25,8 @@ from .embeddings import (
 )
 from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
+from .images import PromptImage
 from .request import Conversation, GenerateRequest, Sampling
-from .vision import PromptImage
 
 MAX_LISTED_IDS = 10
 """Maximum wrong token ids that an error names."""
@@ -67,6 +67,7 @@ class Capabilities(Struct, frozen=True):
     max_alternatives: how many of them it can know; a request for more gets a warning. None is all.
     native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
     not run.
+    verifies_reasoning: its reasoning has seals, which it verifies itself when they come back.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -75,6 +76,7 @@ class Capabilities(Struct, frozen=True):
     native_tools: bool = False
     native_reasoning: bool = False
     max_alternatives: int | None = None
+    verifies_reasoning: bool = False
 
 
 class Health(Struct, frozen=True):

@@ -129,9 +129,15 @@ class TextDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class ReasoningDelta(Struct, frozen=True, tag=True, gc=False):
+    """A piece of reasoning.
+
+    seal: see `message.Reasoning`; a delta with one is the last of its part.
+    """
+
     choice: int
     text: str
     tokens: tuple[Token, ...] = ()
+    seal: str = ""
 
 
 class RefusalDelta(Struct, frozen=True, tag=True, gc=False):

@@ -51,9 +51,33 @@ class Text(Struct, frozen=True, tag=True):
     tokens: tuple[Token, ...] = ()
 
 
+class SealKind(StrEnum):
+    """Which vendor made a seal, and of what kind: the seal begins with it.
+
+    ANTHROPIC: the signature of a thinking block.
+    ANTHROPIC_REDACTED: the data of a redacted_thinking block.
+    OPENAI: the encrypted content of a reasoning item.
+    """
+
+    ANTHROPIC = "anthropic:"
+    ANTHROPIC_REDACTED = "anthropic-redacted:"
+    OPENAI = "openai:"
+
+    def read(self, seal: str) -> str | None:
+        """What the vendor made; None in a seal of another kind."""
+        return seal.removeprefix(self) if seal.startswith(self) else None
+
+
 class Reasoning(Struct, frozen=True, tag=True):
+    """Reasoning of the model.
+
+    seal: a SealKind and what an upstream's vendor made to recognize its own reasoning, which has to come back
+    unchanged. Such reasoning may have no text.
+    """
+
     text: str
     tokens: tuple[Token, ...] = ()
+    seal: str = ""
 
 
 class Refusal(Struct, frozen=True, tag=True):

@@ -43,12 +43,18 @@ class Choice(Struct, frozen=True):
 
     @property
     def has_tool_calls(self) -> bool:
-        return any(isinstance(part, ToolCall) for part in self.parts)
+        return any([isinstance(part, ToolCall) for part in self.parts])
 
     @property
     def tokens(self) -> tuple[Token, ...]:
         """All tokens of this choice in sampling order."""
         return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
+
+    def split_parts(self) -> tuple[str, str, str, tuple[ToolCall, ...]]:
+        """The text, the reasoning, the refusal and the calls: as `join_text` and the others return them."""
+        if len(self.parts) == 1 and type(self.parts[0]) is Text:  # Nearly every answer.
+            return self.parts[0].text, "", "", ()
+        return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
 
     def join_text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
@@ -91,13 +97,14 @@ class _OpenPart:
         self.kind, self.id, self.name, self.custom = kind, id, name, custom
         self.pieces: list[str] = []
         self.tokens: list[Token] = []
+        self.seal = ""
 
     def build(self) -> ReplyPart:
         text, tokens = "".join(self.pieces), tuple(self.tokens)
         if self.kind is ToolCall:
             return ToolCall(self.id, self.name, text, tokens, self.custom)
         if self.kind is Reasoning:
-            return Reasoning(text, tokens)
+            return Reasoning(text, tokens, self.seal)
         return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
 
 
@@ -116,8 +123,9 @@ class ReplyBuilder:
         match event:
             case TextDelta(choice, text, tokens):
                 self._append(choice, Text, text, tokens)
-            case ReasoningDelta(choice, text, tokens):
+            case ReasoningDelta(choice, text, tokens, seal):
                 self._append(choice, Reasoning, text, tokens)
+                self._parts[choice][-1].seal = seal
             case ToolCallDelta(choice, arguments, tokens):
                 self._append(choice, ToolCall, arguments, tokens)
             case RefusalDelta(choice, text, tokens):
@@ -141,11 +149,14 @@ class ReplyBuilder:
 
     def feed_all(self, batch: list[Event]) -> None:
         for event in batch:
-            self.feed(event)
+            if type(event) is TextDelta:  # The common case.
+                self._append(event.choice, Text, event.text, event.tokens)
+            else:
+                self.feed(event)
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
-        if not parts or parts[-1].kind is not kind:
+        if not parts or parts[-1].kind is not kind or parts[-1].seal:
             parts.append(_OpenPart(kind))
         parts[-1].pieces.append(text)
         parts[-1].tokens.extend(tokens)
@@ -157,13 +168,13 @@ class ReplyBuilder:
     def build(self) -> Reply:
         """The answer so far. An unfinished choice has reason ABORT."""
         choices = tuple(
-            self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)
+            [self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)]
         )
         return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits, self._timings)
 
     @staticmethod
     def _build_choice(parts: list[_OpenPart], finish: ChoiceFinished | None) -> Choice:
-        built_parts = tuple(part.build() for part in parts)
+        built_parts = tuple([part.build() for part in parts])
         if finish is None:
             return Choice(built_parts, FinishReason.ABORT)
         return Choice(built_parts, finish.reason, finish.stop, finish.tokens, finish.kv_transfer_params, finish.weights)

@@ -167,13 +167,21 @@ class SamplingOptions(Struct, frozen=True):
 
     def list_set_fields(self) -> tuple[str, ...]:
         """Names of the fields that the client set."""
+        if self == NO_SAMPLING_OPTIONS:
+            return ()
         values = msgspec.structs.astuple(self)
         return tuple(name for name, value in zip(self.__struct_fields__, values, strict=True) if value is not None)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """Resolve the effective values: the client's, else the default. bad_words arrive tokenized."""
-        overrides = {name: getattr(self, name) for name in self.list_set_fields() if name != "bad_words"}
+        names = self.list_set_fields()
+        if not names and not bad_words:
+            return defaults
+        overrides = {name: getattr(self, name) for name in names if name != "bad_words"}
         return msgspec.structs.replace(defaults, bad_words=bad_words or defaults.bad_words, **overrides)
+
+
+NO_SAMPLING_OPTIONS = SamplingOptions()
 
 
 class GenerationLimits(Struct, frozen=True):
@@ -202,6 +210,7 @@ class Extras(Struct, frozen=True):
 
     reply, fault: the scripted reply or injected fault of a Scriptable engine.
     data_parallel_rank: index of the engine replica that must run the request.
+    session_id: requests of one session, which a scheduler may treat alike. Only a hint: ignored without a warning.
     """
 
     kv_transfer_params: str | None = None
@@ -210,11 +219,17 @@ class Extras(Struct, frozen=True):
     reply: str | None = None
     fault: str | None = None
     data_parallel_rank: str | None = None
+    session_id: str | None = None
 
     def list_items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""
+        if self == NO_EXTRAS:
+            return ()
         items = zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True)
         return tuple((name, value) for name, value in items if value is not None)
+
+
+NO_EXTRAS = Extras()
 
 
 class GenerateRequest(Struct, frozen=True):

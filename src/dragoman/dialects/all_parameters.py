@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .anthropic.parameters import COUNT_TOKENS, MESSAGES
-from .chat.parameters import CHAT
-from .completions.parameters import COMPLETIONS
-from .embeddings.cohere import COHERE_EMBED
-from .embeddings.parameters import EMBEDDINGS
-from .generate.parameters import GENERATE, SAMPLING_PARAMS
-from .ollama.parameters import (
+from .anthropic.wire import COUNT_TOKENS, MESSAGES
+from .chat.wire import CHAT
+from .cohere_embed import COHERE_EMBED
+from .completions import COMPLETIONS
+from .embeddings import EMBEDDINGS
+from .generate import GENERATE, SAMPLING_PARAMS
+from .ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
@@ -17,11 +17,11 @@ from .ollama.parameters import (
     OLLAMA_OPTIONS,
 )
 from .parameter_table import ParameterSupport
-from .responses.parameters import RESPONSES
-from .scoring.parameters import RERANK, SCORE
-from .sglang.parameters import SGLANG, SGLANG_PARAMS
-from .tgi.parameters import TGI, TGI_PARAMS
-from .tokenize.parameters import DETOKENIZE, TOKENIZE
+from .responses.wire import RESPONSES
+from .scoring import RERANK, SCORE
+from .sglang.reader import SGLANG, SGLANG_PARAMS
+from .tgi.wire import TGI, TGI_PARAMS
+from .tokenize import DETOKENIZE, TOKENIZE
 
 ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
     *CHAT.rows,

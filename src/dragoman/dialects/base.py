@@ -1,19 +1,117 @@
-"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure."""
+"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure.
+
+`SealingKey` is the interface for data that only this server can decrypt or sign. Knows no key and no cipher.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
 from ..core.events import Event
+from ..core.message import Reasoning
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
-from .field_names import CORE_NAMES, FieldNames
-from .sealing import SealingKey
+
+_LEADING_PATH = re.compile(r"[A-Za-z_][\w.\[\]]*")
+
+
+class FieldNames:
+    """Renames paths. names: (regular expression of the start of a core path, replacement); the first match applies."""
+
+    def __init__(self, *names: tuple[str, str]) -> None:
+        self.names = names
+        self._patterns = tuple((re.compile(rf"{pattern}(?!\w)"), replacement) for pattern, replacement in names)
+
+    def rename(self, path: str) -> str:
+        for pattern, replacement in self._patterns:
+            if match := pattern.match(path):
+                return match.expand(replacement) + path[match.end() :]
+        return path
+
+    def rename_warning(self, warning: str) -> str:
+        """Rename the path that a warning starts with, if any."""
+        match = _LEADING_PATH.match(warning)
+        return warning if match is None else self.rename(match[0]) + warning[match.end() :]
+
+    def translate(self, error: DragomanError) -> None:
+        """Rename the field that an error names, in its message too. Has no effect the second time."""
+        if error.is_translated or error.param is None:
+            return
+        error.is_translated = True
+        param = self.rename(error.param)
+        if param != error.param:
+            whole_name = re.compile(rf"(?<![\w.]){re.escape(error.param)}(?!\w)")
+            error.message = whole_name.sub(lambda _: param, error.message)
+            error.param = param
+
+
+CORE_NAMES = FieldNames()
+"""Of dialects whose names the core uses."""
+
+
+class VerificationMode(StrEnum):
+    """How to handle reasoning from a client that fails verification.
+
+    STRICT: the request is rejected.
+    LENIENT: the reasoning is left out, or replaced by its summary, with a warning; unsigned reasoning is accepted.
+    OFF: signatures are not verified.
+    """
+
+    STRICT = "strict"
+    LENIENT = "lenient"
+    OFF = "off"
+
+
+class Purpose(StrEnum):
+    """The purpose that a sealed text is bound to: it cannot be opened for another."""
+
+    REASONING = "reasoning"
+    COMPACTION = "compaction"
+
+
+class SealingKey(Protocol):
+    """The server's key bound to one caller: another caller's data is rejected like another server's."""
+
+    @property
+    def check(self) -> VerificationMode: ...
+
+    def seal(self, purpose: Purpose, text: str) -> str:
+        """Encrypt and authenticate a text, as ASCII. The result differs each time."""
+        ...
+
+    def unseal(self, purpose: Purpose, sealed: str) -> str | None:
+        """Decrypt; None if damaged, or sealed by another server or for another caller or purpose."""
+        ...
+
+    def sign(self, thought: str) -> str: ...
+
+    def verify_signature(self, thought: str, signature: str) -> bool: ...
+
+
+def pack_reasoning(text: str, seal: str) -> str:
+    """Pack reasoning and its seal into one text to be sealed; without a seal that is the text itself."""
+    if not seal and not text.startswith("\0"):
+        return text
+    return "\0" + msgspec.json.encode((text, seal)).decode()
+
+
+def unpack_reasoning(packed: str) -> Reasoning:
+    """Unpack the text of `pack_reasoning`."""
+    if not packed.startswith("\0"):
+        return Reasoning(packed)
+    try:
+        text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
+    except msgspec.MsgspecError:
+        # A text that was sealed before there were packed ones.
+        return Reasoning(packed)
+    return Reasoning(text, seal=seal)
 
 
 class Profile(StrEnum):
@@ -93,6 +191,7 @@ class ReaderOptions(Struct, frozen=True):
     tokens_as_ids: what a request without `return_tokens_as_token_ids` gets.
     drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
     prefix cache.
+    keeps_seal: an engine verifies the seals of reasoning itself, so they are passed on instead of rejected.
     """
 
     profile: Profile = Profile.OPENAI
@@ -102,3 +201,4 @@ class ReaderOptions(Struct, frozen=True):
     sealing_key: SealingKey | None = None
     drop_nonces: bool = True
     tokens_as_ids: bool = False
+    keeps_seal: bool = False

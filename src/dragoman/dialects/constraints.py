@@ -24,17 +24,20 @@ def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None,
 
 def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
     """Read the constraints in vLLM's own fields, each with its field name."""
+    outputs = fields.structured_outputs
+    constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
+    if outputs is not None and not constraints and outputs.close_at_limit is None:
+        # A misspelled member would otherwise produce an unconstrained answer without an error.
+        raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
+    texts = (fields.guided_regex, fields.guided_choice, fields.guided_grammar)
+    if texts == (None, None, None) and not bytes(fields.guided_json):
+        return constraints
     guided_outputs = StructuredOutputs(
         json=fields.guided_json,
         regex=fields.guided_regex,
         choice=fields.guided_choice,
         grammar=fields.guided_grammar,
     )
-    outputs = fields.structured_outputs
-    constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
-    if outputs is not None and not constraints and outputs.close_at_limit is None:
-        # A misspelled member would otherwise produce an unconstrained answer without an error.
-        raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
     return [*constraints, *_read_outputs(guided_outputs, "guided_")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -54,17 +55,21 @@ class ChunkEnvelope:
     """The envelope of one answer.
 
     kinds: the `object` of a chunk and of the full response.
-    chunk_prefix: the bytes before the choices of a chunk.
+    chunk_prefix: the bytes before the choices of a chunk, once the stream has begun.
     """
 
     __slots__ = ("_header", "_kinds", "_options", "_usage_field", "chunk_prefix")
 
     def __init__(self, header: Header, options: RenderOptions, kinds: tuple[bytes, bytes]) -> None:
         self._header, self._options, self._kinds = header, options, kinds
-        self.chunk_prefix = b"data: " + _render_head(header, options, kinds[0])
+        self.chunk_prefix = b""
         # OpenAI sends `usage: null` in the other chunks of such a stream; vLLM leaves the field out.
         null_usage = options.include_usage and options.profile is Profile.OPENAI
         self._usage_field = b',"usage":null' if null_usage and not options.continuous_usage else b""
+
+    def begin_stream(self) -> None:
+        """Call it before the first chunk. An answer that is not streamed has none."""
+        self.chunk_prefix = b"data: " + _render_head(self._header, self._options, self._kinds[0])
 
     @property
     def chunk_suffix(self) -> bytes:
@@ -115,17 +120,21 @@ class ChunkWriter:
 
 
 def _render_head(header: Header, options: RenderOptions, kind: bytes) -> bytes:
-    fields = [
-        b'"id":' + encode_string(header.id),
-        b'"object":"%s"' % kind,
-        b'"created":%d' % header.created,
-        b'"model":' + encode_string(header.model),
-    ]
-    if options.service_tier:
+    fixed = _render_fixed_fields(header.model, header.fingerprint, options.service_tier)
+    return b'{"id":%s,"object":"%s","created":%d,%s,"choices":[' % (
+        encode_string(header.id), kind, header.created, fixed,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _render_fixed_fields(model: str, fingerprint: str | None, has_service_tier: bool) -> bytes:
+    """The fields that are the same in nearly all answers."""
+    fields = [b'"model":' + encode_string(model)]
+    if has_service_tier:
         fields.append(b'"service_tier":"default"')
-    if header.fingerprint is not None:
-        fields.append(b'"system_fingerprint":' + encode_string(header.fingerprint))
-    return b'{%s,"choices":[' % b",".join(fields)
+    if fingerprint is not None:
+        fields.append(b'"system_fingerprint":' + encode_string(fingerprint))
+    return b",".join(fields)
 
 
 class UsageCounter:
@@ -145,6 +154,9 @@ class UsageCounter:
         return Usage(started.prompt_tokens, self._completion, started.cached_tokens, written=started.written_tokens)
 
 
+_FINISH_REASONS = {reason: b'"%s"' % reason.value.encode() for reason in FinishReason}
+
+
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
     """A finish reason without tool calls.
 
@@ -152,7 +164,7 @@ def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
     """
     if reason is FinishReason.ABORT and profile is Profile.OPENAI:
         return b'"length"'
-    return b'"%s"' % reason.value.encode()
+    return _FINISH_REASONS[reason]
 
 
 def render_kv_transfer(params: str | None, profile: Profile) -> bytes:

@@ -1,18 +1,19 @@
 """The fields that the generating endpoints share, with their bounds and meanings.
 
-The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `shared_parameters`.
+The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `parameter_table`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Extras, GenerationLimits, SamplingOptions
 from .base import Profile, ReaderOptions
-from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
+from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object, read_json_value
 
 INT32 = 2**31 - 1
 # The limit of OpenAI's `top_logprobs`, and the default of vLLM's `max_logprobs`.
@@ -170,6 +171,11 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
+    session_id: Annotated[str, Meta(max_length=1_024)] | None = None
+
+    def build_extras(self) -> Extras:
+        session_id = None if not self.session_id else msgspec.json.encode(self.session_id).decode()
+        return msgspec.structs.replace(super().build_extras(), session_id=session_id)
 
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
@@ -282,3 +288,19 @@ def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], .
         more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
         raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
+
+
+THINKING_KWARGS = ("enable_thinking", "thinking")
+"""The kwargs that templates use to switch thinking on or off."""
+
+
+def read_thinking_switch(kwargs: Raw) -> bool | None:
+    """The value of the switch in `chat_template_kwargs`; None if not set."""
+    value = read_json_value(kwargs, "chat_template_kwargs")
+    if not isinstance(value, dict):
+        return None
+    values = cast(dict[str, object], value)
+    for name in THINKING_KWARGS:
+        if isinstance(switch := values.get(name), bool):
+            return switch
+    return None

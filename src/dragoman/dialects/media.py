@@ -6,7 +6,7 @@ import base64
 import binascii
 
 from ..core.errors import RequestError
-from ..core.image_info import check_image
+from ..core.images import check_image
 from ..core.message import InlineMedia, MediaSource, RemoteMedia
 from .body import invalid_value
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..core.events import WeightSpan
 from .envelope import VllmRequestMetrics
-from .generate.writer import GenerateTokenLogprob
+from .generate import GenerateTokenLogprob
 from .logprobs import ChatTokenLogprob, CompletionLogprobs, PromptLogprob
 
 ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter", "abort"]
@@ -74,11 +74,27 @@ class AnsweredToolCall(Struct, frozen=True):
     custom: CalledCustomTool | UnsetType = UNSET
 
 
+class AnsweredReasoning(Struct, frozen=True):
+    """A part of the reasoning with what its vendor verifies when a client sends it back, in OpenRouter's format.
+
+    index: of the part.
+    """
+
+    type: Literal["reasoning.text", "reasoning.encrypted"]
+    format: Literal["anthropic-claude-v1", "openai-responses-v1"]
+    index: int
+    text: str | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+    summary: str | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+
+
 class ChatAnswerMessage(Struct, frozen=True):
     """The answer of one choice.
 
     content: null if the answer has only reasoning, a refusal or tool calls.
     reasoning, reasoning_content: the same text under the two names that clients read.
+    reasoning_details: only from an upstream that verifies its own reasoning.
     function_call: the answer to the legacy field `functions`.
     """
 
@@ -91,6 +107,7 @@ class ChatAnswerMessage(Struct, frozen=True):
     tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
     reasoning: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType | None = UNSET
+    reasoning_details: list[AnsweredReasoning] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True):
@@ -164,6 +181,7 @@ class ChatDelta(Struct, frozen=True):
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    reasoning_details: list[AnsweredReasoning] | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
     tool_calls: list[ChatToolCallDelta] | UnsetType = UNSET
     function_call: FunctionDelta | UnsetType = UNSET

@@ -1,13 +1,24 @@
 """Body readers: find where a request's body ends and decode it, by Content-Length or chunked. Pure state machines.
 
-Bytes after the body belong to the next request and are returned.
+`BadRequest` is the error for a malformed or unacceptable request, here and in `head`.
 """
 
 from __future__ import annotations
 
 import re
 
-from .bad_request import BadRequest
+
+class BadRequest(Exception):
+    """A request that the server rejects.
+
+    message: for the client and the log; contains nothing from the request.
+    lines: extra header lines, each with its CRLF.
+    """
+
+    def __init__(self, status: int, message: str, lines: bytes = b"") -> None:
+        super().__init__(message)
+        self.status, self.message, self.lines = status, message, lines
+
 
 MAX_LINE = 1024
 """Bytes of a chunk-size line."""

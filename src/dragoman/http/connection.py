@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
-from .bad_request import BadRequest
-from .body import BodyReader
+from .body import BadRequest, BodyReader
 from .context import ServerContext, log
 from .deadlines import Deadlines
 from .exchange import HttpExchange

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 import httptools
 from msgspec import Struct
 
-from .bad_request import BadRequest
-from .body import BodyReader, ChunkedReader, ContentLengthReader
+from .body import BadRequest, BodyReader, ChunkedReader, ContentLengthReader
 
 HEAD_END = b"\r\n\r\n"
 

@@ -9,8 +9,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from .connection import ConnectionTimeouts, HttpConnection
-from .context import ServerContext
-from .limits import HttpLimits
+from .context import HttpLimits, ServerContext
 
 
 class Http11ProtocolFactory:

@@ -2,8 +2,8 @@
 
 from .client import ClientTimeouts, HttpClient
 from .errors import ClientClosed, ConnectFailed, ConnectionLost, HttpClientError, InvalidResponse, ResponseTimeout
-from .proxies import ProxyRules
 from .response import HttpResponse
+from .urls import ProxyRules
 
 __all__ = [
     "ClientClosed",

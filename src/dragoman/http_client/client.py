@@ -12,9 +12,8 @@ from msgspec import Struct
 from .connection import ClientConnection
 from .dial import OriginRoute, build_route, open_connection
 from .errors import ClientClosed, ConnectFailed, ConnectionLost
-from .proxies import ProxyRules
 from .response import HttpResponse
-from .url import Url, parse_url
+from .urls import ProxyRules, Url, parse_url
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})

@@ -17,11 +17,11 @@ from collections.abc import Callable
 import httptools
 
 from .errors import ConnectionLost, HttpClientError, InvalidResponse, ResponseTimeout
-from .response import HttpResponse
-from .response_head import (
+from .response import (
     HEAD_END,
     BodyFraming,
     ClientResponseHead,
+    HttpResponse,
     ResponseCallbacks,
     check_partial_head,
     parse_response_head,

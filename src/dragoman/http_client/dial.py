@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from .connection import MAX_HEAD_BYTES, ClientConnection
 from .errors import ConnectFailed, HttpClientError
-from .proxies import Proxy
-from .response_head import HEAD_END, parse_response_head
-from .url import Url
+from .response import HEAD_END, parse_response_head
+from .urls import Proxy, Url
 
 STAGGER = 0.25
 """Seconds until the next address of a host is tried beside the one before (Happy Eyeballs, RFC 8305)."""

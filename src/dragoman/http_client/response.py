@@ -1,13 +1,206 @@
-"""A response whose body is read in pieces, either awaited or handed to a receiver as they arrive."""
+"""Responses: heads parsed with llhttp in strict mode and validated, and bodies that are read in pieces.
+
+A response whose body two clients could delimit differently is rejected (response splitting, RFC 9112, 6.3 and 11.1). A
+body is either awaited or handed to a receiver as it arrives; compressed ones are decoded in bounded pieces.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import zlib
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Protocol
 
-from .content_coding import ContentDecoder, build_decoder
-from .response_head import ClientResponseHead
+import httptools
+from msgspec import Struct
+
+from .errors import InvalidResponse
+
+HEAD_END = b"\r\n\r\n"
+_PREFIX = b"HTTP/1."
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
+_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
+"""Bytes that are invalid anywhere in a head: bare CR and LF and folded lines among them."""
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+
+class BodyFraming(Enum):
+    """What ends a body."""
+
+    NONE = "none"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+class ClientResponseHead(Struct, frozen=True):
+    """A parsed response head.
+
+    headers: by name in lower case; values of equal names are joined by commas.
+    keeps_alive: whether the connection can be used again after the body.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    framing: BodyFraming
+    keeps_alive: bool
+
+
+class ResponseCallbacks:
+    """The callbacks of llhttp for one response; httptools defines the method names.
+
+    pieces: of the body; the caller takes them out.
+    headers: of the head, with lower-case names; trailers are dropped.
+    is_complete: the response has ended.
+    has_excess: more bytes follow it.
+    """
+
+    __slots__ = ("_in_head", "_n_begun", "headers", "is_complete", "on_body", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+        self._in_head, self._n_begun = True, 0
+
+    @property
+    def has_excess(self) -> bool:
+        return self._n_begun > 1
+
+    def on_message_begin(self) -> None:
+        self._n_begun += 1
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            self.headers.append((name.lower(), value.strip(b"\t ")))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+def check_partial_head(data: bytes) -> None:
+    """Reject an incomplete head early if it cannot become valid. Raises InvalidResponse."""
+    if data[: len(_PREFIX)] != _PREFIX[: len(data)]:
+        raise InvalidResponse("the server does not speak HTTP/1.1")
+
+
+def parse_response_head(
+    data: bytes,
+) -> tuple[ClientResponseHead, httptools.HttpResponseParser, ResponseCallbacks]:
+    """Parse a complete head, up to and including `HEAD_END`. The parser takes the body next.
+
+    Raises:
+        InvalidResponse: the head is malformed, or does not delimit its body.
+    """
+    if _STATUS_LINE.match(data) is None or _FORBIDDEN.search(data) is not None:
+        raise InvalidResponse("the head of the response is malformed")
+    callbacks = ResponseCallbacks()
+    parser = httptools.HttpResponseParser(callbacks)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserError as error:
+        raise InvalidResponse(f"the head of the response is malformed: {error}") from None
+    headers: dict[str, str] = {}
+    for name, value in callbacks.headers:
+        key, text = name.decode("ascii", "replace"), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    status = parser.get_status_code()
+    framing = _find_framing(status, parser.get_http_version(), callbacks.headers)
+    options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
+    keeps_alive = parser.get_http_version() == "1.1" and "close" not in options and framing is not BodyFraming.CLOSE
+    if framing is BodyFraming.NONE and ({"content-length", "transfer-encoding"} & headers.keys()):
+        # A server that sends the body nevertheless would have it taken for the next response.
+        keeps_alive = False
+    return ClientResponseHead(status, headers, framing, keeps_alive), parser, callbacks
+
+
+def _find_framing(status: int, version: str, headers: list[tuple[bytes, bytes]]) -> BodyFraming:
+    """llhttp rejects most invalid combinations, but the framing must not depend on its version."""
+    # No body, whatever the headers say (RFC 9112, 6.3).
+    if status < 200 or status in (204, 304):
+        return BodyFraming.NONE
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    lengths = [value for name, value in headers if name == b"content-length"]
+    if codings:
+        if lengths or version != "1.1" or [coding.lower() for coding in codings] != [b"chunked"]:
+            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one beside a Content-Length")
+        return BodyFraming.CHUNKED
+    if not lengths:
+        return BodyFraming.CLOSE
+    if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
+        raise InvalidResponse("the response has an invalid Content-Length, or several")
+    return BodyFraming.LENGTH
+
+
+MAX_PIECE = 256 * 1024
+"""Decoded bytes that are held at once: a small piece can decode to a thousand times its size."""
+_WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+
+class ContentDecoder:
+    """Decodes gzip, or deflate with the zlib header or without it, as old servers send it (RFC 9110, 8.4.1.2)."""
+
+    __slots__ = ("_decompressor", "_has_begun", "_has_more", "_is_deflate", "_pending")
+
+    def __init__(self, coding: str) -> None:
+        self._decompressor = zlib.decompressobj(_WINDOW[coding])
+        self._is_deflate, self._has_begun = coding == "deflate", False
+        self._pending, self._has_more = b"", False
+
+    def feed(self, data: bytes) -> None:
+        """Add encoded bytes. Only after `take` has returned all that the earlier ones decode to."""
+        self._pending += data
+
+    def take(self) -> bytes:
+        """The next decoded bytes, at most `MAX_PIECE`; b"" if more input is needed. Raises InvalidResponse."""
+        if not self._pending and not self._has_more:
+            return b""
+        data, self._pending = self._pending, b""
+        if data and self._decompressor.eof:
+            raise InvalidResponse("the compressed body goes on after its end")
+        try:
+            decoded = self._decompress(data)
+        except zlib.error as error:
+            raise InvalidResponse(f"the compressed body is invalid: {error}") from None
+        self._pending = self._decompressor.unconsumed_tail
+        # zlib may hold decoded bytes although it has consumed all input.
+        self._has_more = len(decoded) == MAX_PIECE
+        if self._decompressor.unused_data:
+            raise InvalidResponse("the compressed body goes on after its end")
+        return decoded
+
+    def finish(self) -> None:
+        """The body has ended. Raises InvalidResponse if the compressed data has not."""
+        if self._has_begun and not self._decompressor.eof:
+            raise InvalidResponse("the compressed body was cut off")
+
+    def _decompress(self, data: bytes) -> bytes:
+        is_first, self._has_begun = not self._has_begun, True
+        try:
+            return self._decompressor.decompress(data, MAX_PIECE)
+        except zlib.error:
+            if not self._is_deflate or not is_first:
+                raise
+            # `deflate` is the zlib format (RFC 9110, 8.4.1.2), but some servers send the raw one.
+            self._decompressor = zlib.decompressobj(-15)
+            return self._decompressor.decompress(data, MAX_PIECE)
+
+
+def build_decoder(content_encoding: str) -> ContentDecoder | None:
+    """The decoder of a body; None for one that is not encoded. Raises InvalidResponse for other codings."""
+    coding = content_encoding.strip().lower()
+    if coding in ("", "identity"):
+        return None
+    if coding not in _WINDOW:
+        raise InvalidResponse("the body has a content coding that was not requested")
+    return ContentDecoder(coding)
+
 
 MAX_BUFFERED_BYTES = 64 * 1024
 """Unread bytes of a body, above which reading from the connection pauses."""

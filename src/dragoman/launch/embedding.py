@@ -14,12 +14,10 @@ from ..pipeline.models import Models, ServedModel
 from ..serving.app import Application
 from ..serving.clock import Clock, SystemClock
 from ..settings import Settings, SettingsError, load_keywords
-from .limits import build_limits_store
 from .models import add_queues, build_models, build_models_in_background, warn_unsupported
 from .plugin import SupportedEngine, build_served_model
-from .secret import load_secret_key
 from .server import ModelsBuilder, build_application
-from .store import build_store
+from .storage import build_limits_store, build_store, load_secret_key
 
 
 def create_app(

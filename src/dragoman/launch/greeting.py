@@ -10,7 +10,7 @@ from ..core.embeddings import EncodingTask
 from ..engines.simulator.config import VLLM_VERSION
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend, TextEncoderBackend
 from ..settings import Settings
-from .store import find_store_file
+from .storage import find_store_file
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:

@@ -6,17 +6,23 @@ are all in the cache is loaded without a request to the hub.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import EngineError
+from ..core.errors import EngineError, NotFound, RequestError
+from ..core.pull import PullProgress
 from ..hub import (
     DownloadCancelled,
     DownloadEvent,
@@ -45,11 +51,64 @@ from ..pipeline.adapters import read_adapter
 from ..pipeline.lifecycle import LoadProgress
 from ..pipeline.models import ServedModel
 from ..settings import Settings, state_directory
-from .download_progress import DownloadDisplay
-from .engine_detection import EngineChoice, check_engine_installed, choose_engine
-from .local_models import check_architecture
+from .local_models import EngineChoice, check_architecture, check_engine_installed, choose_engine
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 
 log = logging.getLogger(__name__)
+
+STEP_PERCENT = 10
+
+
+class DownloadDisplay:
+    """The progress of one download. Entered as a context manager, it draws a bar if standard error is a terminal.
+
+    print_line: prints a line elsewhere; by default it is logged.
+    """
+
+    def __init__(self, name: str, print_line: Callable[[str], None] = log.info) -> None:
+        self._name, self._print_line = name, print_line
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._next_percent = STEP_PERCENT
+
+    def __enter__(self) -> None:
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console  # noqa: PLC0415 - it costs a tenth of a second
+        from rich.progress import (  # noqa: PLC0415 - as above
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self._name, total=None)
+        self._bar.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, event: DownloadEvent) -> None:
+        """Show an event of the download."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=event.all_completed, total=event.all_total)
+            return
+        percent = 100 * event.all_completed // event.all_total if event.all_total else 100
+        if percent >= self._next_percent:
+            self._next_percent = percent - percent % STEP_PERCENT + STEP_PERCENT
+            done, total = format_bytes(event.all_completed), format_bytes(event.all_total)
+            self._print_line(f"{self._name}: downloaded {percent} % ({done} of {total})")
+
 
 _HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
 """What precedes the name in a browser's address, and in Ollama's names of models of the hub."""
@@ -314,3 +373,61 @@ def _plan_part(
         select(reference.repository, repository.files),
         hub=repository.hub,
     )
+
+
+_INTERVAL_BYTES = 16 << 20
+"""Bytes of a file between two reports."""
+
+
+class HubPuller:
+    """Downloads models into the shared cache. They can be served after a restart with MODEL, or by a settings file."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def pull(self, model: str) -> AsyncGenerator[PullProgress]:
+        """Download a model, and report the progress. Closing the generator cancels the download.
+
+        model: `org/name[:quant][@revision]`, also with `hf:` or `hf.co/` before it.
+
+        Raises:
+            NotFound: MODEL is no name of the hub.
+            RequestError: there is no such model, or it cannot be loaded.
+            EngineError: the download failed.
+        """
+        yield PullProgress("pulling manifest")
+        try:
+            # Ollama's name of the default.
+            found = find_reference(model.removesuffix(":latest"))
+            if found is None:
+                raise NotFound(f"`{model[:100]}` is not a model of the hub; write `org/name` or `org/name:QUANT`.")
+            prepared = await asyncio.to_thread(prepare_pull, self._settings, *found)
+        except HubError as error:
+            raise RequestError(f"{error}.", param="model") from error
+        reports: asyncio.Queue[DownloadEvent | None] = asyncio.Queue()
+        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+
+        def on_event(event: DownloadEvent) -> None:
+            loop.call_soon_threadsafe(reports.put_nowait, event)
+
+        task = asyncio.create_task(asyncio.to_thread(download, prepared.plan, on_event, cancelled))
+        task.add_done_callback(lambda _: reports.put_nowait(None))
+        reported: dict[str, int] = {}
+        try:
+            while (event := await reports.get()) is not None:
+                if event.file is None:
+                    continue
+                last = reported.get(event.file, -_INTERVAL_BYTES)
+                if event.completed - last >= _INTERVAL_BYTES or event.completed == event.total:
+                    reported[event.file] = event.completed
+                    digest = None if event.digest is None else f"sha256:{event.digest}"
+                    name = event.file if event.digest is None else event.digest[:12]
+                    status = "verifying sha256 digest" if event.status == "verifying" else f"pulling {name}"
+                    yield PullProgress(status, digest, event.total, event.completed)
+            await task
+        except (HubError, DownloadCancelled, OSError) as error:
+            raise EngineError(f"{error}.") from error
+        finally:
+            cancelled.set()
+            await asyncio.gather(task, return_exceptions=True)
+        yield PullProgress("success")

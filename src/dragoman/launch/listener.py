@@ -1,11 +1,18 @@
-"""The listening sockets of a server."""
+"""The listening sockets of a server, its own or inherited from systemd, their TLS, and what systemd is notified of.
+
+systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be loaded again while the server runs.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 import stat
+import time
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
+from pathlib import Path
 
 from ..settings import Settings, SettingsError
 
@@ -60,3 +67,120 @@ def listen(settings: Settings) -> socket.socket:
         raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
     listener.set_inheritable(True)
     return listener
+
+
+FIRST_FD = 3
+"""SD_LISTEN_FDS_START."""
+ALIVE = "WATCHDOG=1"
+"""The state that shows that the event loop runs."""
+
+
+def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
+    """Take over the listening sockets of socket activation; none if the process was started otherwise.
+
+    The variables are removed, so that child processes do not take the sockets for theirs.
+
+    Raises:
+        SettingsError: an inherited descriptor is no listening stream socket.
+    """
+    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    environment.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or not number.isdecimal():
+        return []
+    return [_adopt(fd) for fd in range(FIRST_FD, FIRST_FD + int(number))]
+
+
+def _adopt(fd: int) -> socket.socket:
+    try:
+        os.set_inheritable(fd, False)
+        listener = socket.socket(fileno=fd)
+        is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise SettingsError(f"LISTEN_FDS: descriptor {fd} is no socket: {error.strerror}") from error
+    if listener.type != socket.SOCK_STREAM or not is_listening:
+        raise SettingsError(f"LISTEN_FDS: descriptor {fd} is no listening stream socket")
+    return listener
+
+
+class Notifier:
+    """Sends the state of the service to systemd. Does nothing where the service manager did not ask for it.
+
+    environment: with NOTIFY_SOCKET (a path, or an abstract name after `@`) and WATCHDOG_USEC.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        watchdog = environment.get("WATCHDOG_USEC", "")
+        is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog_interval = (
+            int(watchdog) / 2_000_000 if watchdog.isdecimal() and is_ours and self._address else None
+        )
+        """Seconds between two signs of life; None if none is expected."""
+
+    def notify_ready(self) -> None:
+        self.send("READY=1")
+
+    def notify_reloading(self) -> None:
+        # Type=notify-reload requires the time.
+        self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def notify_stopping(self) -> None:
+        self.send("STOPPING=1")
+
+    def notify_alive(self) -> None:
+        self.send(ALIVE)
+
+    def send(self, state: str) -> None:
+        if self._address[:1] not in ("/", "@"):
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.connect(address)
+                channel.send(state.encode())
+        except OSError:
+            # As sd_notify: a service manager that does not listen is no reason to fail.
+            pass
+
+
+def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises SettingsError."""
+    if settings.ssl_certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, settings)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    """Load the certificate chain and its key: connections that are accepted from now on get them.
+
+    Raises:
+        SettingsError: they cannot be read or do not belong together; the former ones stay in use.
+    """
+    assert settings.ssl_certfile is not None
+    for flag, path in (("--ssl-certfile", settings.ssl_certfile), ("--ssl-keyfile", settings.ssl_keyfile)):
+        if path is not None and not Path(path).is_file():
+            raise SettingsError(f"{flag}: {path} does not exist")
+
+    def refuse_password() -> str:
+        # Otherwise OpenSSL would ask for it on the terminal.
+        raise SettingsError(
+            "--ssl-keyfile: the key is encrypted; store it without a password, readable by the server only"
+        )
+
+    # A failure in a context that is in use could leave it with a certificate and the wrong key.
+    for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+        try:
+            each.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, refuse_password)
+        except ssl.SSLError as error:
+            reason = error.reason or str(error)
+            raise SettingsError(
+                f"--ssl-certfile: {settings.ssl_certfile}: {reason.replace('_', ' ').lower()}"
+            ) from error
+        except OSError as error:
+            raise SettingsError(
+                f"--ssl-certfile: {error.filename or settings.ssl_certfile}: {error.strerror}"
+            ) from error

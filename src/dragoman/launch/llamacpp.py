@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..core.engine import PrefixCache, TokenEngine
 from ..core.errors import EngineError
+from ..core.images import ImageProcessor
 from ..core.request import Sampling
-from ..core.vision import ImageProcessor
 from ..engines import llamacpp
 from ..engines.llamacpp import GgufMetadata, ImageToken, LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Projector
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel

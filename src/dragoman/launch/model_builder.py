@@ -8,9 +8,9 @@ from pathlib import Path
 from ..constraints.bounded import BoundedCompiler
 from ..core.control import EngineControl, Trainable
 from ..core.engine import Embedder, PrefixCache, TokenEngine
+from ..core.images import ImageProcessor
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
-from ..core.vision import ImageProcessor
 from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, compute_fingerprint
 from ..pipeline.adapters import Adapters
 from ..pipeline.detokenizer import Vocabulary

@@ -1,13 +1,26 @@
-"""A model's metadata from its directory, and the settings that override it: names, template, formats, end tokens."""
+"""A model's metadata from its directory, the settings that override it, and the report of a loaded model.
+
+The metadata are names, template, formats and end tokens. Facts about its files are read from their headers, without the
+weights.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..core.errors import EngineError
 from ..core.syntax import ReasoningFormat, ToolFormat
+from ..hub import RepositoryFile, find_gguf_models, format_bytes
 from ..parsers import registry, response_template
+from ..pipeline.models import ModelDetails, ServedModel, TokenBackend
 from ..prompts.template import ChatTemplate, load_template
 from ..prompts.tokenizer import HfTokenizer
 from ..settings import GenerationConfig, Settings
@@ -93,4 +106,218 @@ def detect_formats(
     return (
         None if reasoning is None else registry.find_reasoning_format(reasoning, special_tokens),
         None if tools is None else registry.find_tool_format(tools, special_tokens),
+    )
+
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors format: https://huggingface.co/docs/safetensors."""
+_KV_BYTES = 2
+"""Bytes of a number in the KV cache, in float16 or bfloat16."""
+
+
+_FILE_TYPES = {
+    **{1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M"},
+    **{13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
+    **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
+}
+"""llama.cpp's `llama_ftype` of the usual quantizations, for a file whose name has none."""
+
+
+class _Quantization(msgspec.Struct):
+    quant_method: str | None = None
+    bits: int | None = None
+
+
+class _Text(msgspec.Struct):
+    max_position_embeddings: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_size: int | None = None
+
+
+class _Config(_Text):
+    model_type: str | None = None
+    quantization_config: _Quantization | None = None
+    quantization: _Quantization | None = None
+    text_config: _Text | None = None
+
+
+class _Tensor(msgspec.Struct):
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_details(path: Path) -> ModelDetails:
+    """Read the details of a model directory or a GGUF file. What cannot be read is None: they are no condition."""
+    if path.suffix == ".gguf":
+        return _read_gguf(path)
+    parameters, dtypes = 0, Counter[str]()
+    files = sorted(path.glob("*.safetensors"))
+    for file in files:
+        for tensor in _read_header(file):
+            parameters += prod(tensor.shape)
+            dtypes[tensor.dtype] += prod(tensor.shape)
+    try:
+        config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
+    except (OSError, msgspec.DecodeError):
+        config = _Config()
+    # Multimodal models describe their language model in an object of its own.
+    text = config.text_config or config
+    return ModelDetails(
+        source=str(path),
+        format="safetensors" if files else None,
+        family=config.model_type,
+        quantization=_describe_quantization(config),
+        dtype=dtypes.most_common(1)[0][0].lower() if dtypes else None,
+        size=sum(file.stat().st_size for file in files) or None,
+        # The numbers of packed weights are not the number of weights.
+        parameters=parameters if parameters and _describe_quantization(config) is None else None,
+        trained_length=text.max_position_embeddings,
+        kv_bytes_per_token=_compute_kv_bytes(text),
+    )
+
+
+def _read_header(file: Path) -> list[_Tensor]:
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            # The length is read from the file, and a damaged one may ask for any amount of memory.
+            if length > MAX_HEADER_BYTES:
+                return []
+            header = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
+        return [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
+    except (OSError, msgspec.DecodeError):
+        return []
+
+
+def _describe_quantization(config: _Config) -> str | None:
+    quantization = config.quantization_config or config.quantization
+    if quantization is None:
+        return None
+    bits = "" if quantization.bits is None else f"{quantization.bits}-bit"
+    return " ".join(word for word in (quantization.quant_method, bits) if word) or None
+
+
+def _compute_kv_bytes(text: _Text) -> int | None:
+    """None for an architecture whose fields have other names."""
+    heads, hidden = text.num_attention_heads, text.hidden_size
+    head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
+    kv_heads = text.num_key_value_heads or heads
+    if text.num_hidden_layers is None or head_dim is None or kv_heads is None:
+        return None
+    return 2 * text.num_hidden_layers * kv_heads * head_dim * _KV_BYTES
+
+
+def _read_gguf(path: Path) -> ModelDetails:
+    from ..engines.llamacpp.gguf import count_parameters, find_parts, read_metadata  # noqa: PLC0415 - numpy takes long to import
+    from ..engines.llamacpp.model import compute_bytes_per_token  # noqa: PLC0415 - as above
+
+    size = sum(part.stat().st_size for part in find_parts(path) if part.exists())
+    models = find_gguf_models([RepositoryFile(path.name, size)])
+    named = models[0].quantization if models else ""
+    details = ModelDetails(source=str(path), format="gguf", quantization=named or None, size=size)
+    try:
+        metadata, parameters = read_metadata(path), count_parameters(path)
+    except EngineError:
+        return details
+    return replace(
+        details,
+        family=metadata.architecture,
+        quantization=named or _FILE_TYPES.get(metadata.get_number("general.file_type") or 0),
+        parameters=parameters,
+        trained_length=metadata.get_number(metadata.build_architecture_key("context_length")),
+        kv_bytes_per_token=compute_bytes_per_token(metadata),
+    )
+
+
+@runtime_checkable
+class HasKvCapacity(Protocol):
+    """An engine that knows the capacity of its KV cache."""
+
+    @property
+    def num_kv_tokens(self) -> int: ...
+
+
+def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
+    """The lines about a model that has been built: what runs it, what it needs, what it can do."""
+    details = model.details
+    if details.engine is None:
+        return []
+    return [
+        ", ".join(_describe_weights(settings, details)),
+        ", ".join(_describe_context(model)),
+        *_describe_formats(settings, model),
+    ]
+
+
+def _describe_weights(settings: Settings, details: ModelDetails) -> Iterator[str]:
+    yield f"engine {details.engine} ({details.reason})"
+    yield f"device {_find_device(settings, details)}"
+    if details.quantization is not None:
+        yield f"quantization {details.quantization}"
+    if details.dtype is not None:
+        yield f"weights in {details.dtype}"
+    if details.engine in ("tiny", "encoder"):
+        yield "computed in float32"
+    elif settings.dtype != "auto":
+        yield f"computed in {settings.dtype}"
+    if details.parameters is not None:
+        yield f"{details.parameters:,} parameters"
+    if details.size is not None:
+        yield format_bytes(details.size)
+    if details.revision is not None:
+        yield f"commit {details.revision}"
+
+
+def _find_device(settings: Settings, details: ModelDetails) -> str:
+    match details.engine:
+        case "tiny" | "encoder":
+            return "cpu"
+        case "transformers" if settings.device == "auto":
+            # Loaded by the engine already; importing it here would take seconds in a server without it.
+            torch: Any = sys.modules["torch"]
+            return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        case "transformers":
+            return settings.device
+        case "llamacpp" if settings.gpu_layers == 0:
+            return "cpu"
+        case "llamacpp":
+            return "chosen by llama.cpp" if settings.gpu_layers < 0 else f"gpu for {settings.gpu_layers} layers"
+        case _:
+            return "chosen by the library"
+
+
+def _describe_context(model: ServedModel) -> Iterator[str]:
+    yield f"context {model.max_model_len} tokens"
+    engine, details = model.backend.engine, model.details
+    if isinstance(engine, HasKvCapacity):
+        size = details.kv_bytes_per_token and engine.num_kv_tokens * details.kv_bytes_per_token
+        memory = "" if not size else f" ({format_bytes(size)} in 16 bits when full)"
+        yield f"KV cache of {engine.num_kv_tokens} tokens{memory}"
+
+
+def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:
+    if not isinstance(model.backend, TokenBackend):
+        return
+    if model.backend.renderer is None:
+        yield "no chat template: only raw prompts are answered; set --chat-template for conversations"
+        return
+    template = None if model.tokenizer_info is None else model.tokenizer_info.chat_template
+    special_tokens = model.backend.tokenizer.special_tokens.keys()
+    detected = (None, None) if template is None else registry.detect_formats(template, special_tokens)
+    declared = "declared by the model"
+    reasoning = settings.reasoning_parser or detected[0] or declared
+    tools = settings.tool_call_parser or detected[1] or declared
+    yield ", ".join(
+        (
+            "chat template found",
+            "no tool call parser detected: calls that the model makes by itself stay text (see --tool-call-parser)"
+            if model.tools is None
+            else f"tool call parser {tools}",
+            "no reasoning parser detected: reasoning stays in the text (see --reasoning-parser)"
+            if model.reasoning is None
+            else f"reasoning parser {reasoning}",
+        )
     )

@@ -21,12 +21,10 @@ from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSlot, Mod
 from ..pipeline.request_queue import RequestQueue
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .engine_detection import check_directory, choose_directory_engine, detect_engine
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
-from .local_models import check_local_model, find_model_name
+from .local_models import check_directory, check_local_model, choose_directory_engine, detect_engine, find_model_name
 from .model_builder import build_engine_limits
-from .model_details import describe_loaded, read_details
-from .model_metadata import load_configured_template, resolve_served_names
+from .model_metadata import describe_loaded, load_configured_template, read_details, resolve_served_names
 
 log = logging.getLogger(__name__)
 

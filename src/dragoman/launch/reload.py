@@ -20,8 +20,8 @@ from ..serving.app import Application
 from ..serving.clock import Clock
 from ..settings import FIELDS, Settings, SettingsError
 from ..tenants import Tenant, load_key_file
+from .listener import load_certificate
 from .models import build_changed_models
-from .tls import load_certificate
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from ..serving.clock import Clock
 from ..settings import Settings
 from .hub_models import build_prepared, download_prepared, find_reference, prepare_model
 from .model_builder import build_token_model
-from .model_details import HasKvCapacity
+from .model_metadata import HasKvCapacity
 from .models import DEFAULT_SLOTS, add_queues, build, parse_model
 
 HOSTED = ("tiny", "transformers", "mlx", "llamacpp")

@@ -22,9 +22,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from ..dialects.base import Profile
-from ..dialects.sealing import VerificationMode
-from ..http.limits import HttpLimits
+from ..dialects.base import Profile, VerificationMode
+from ..http.context import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import Models
 from ..serving.app import Application, create_app
@@ -40,19 +39,14 @@ from ..settings import Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
 from ..tenants.shared import LimitsStore
 from .greeting import build_greeting, is_simulated
-from .limits import build_counters, build_limits_store, check_limits_store
-from .listener import listen_on_file
+from .hub_models import HubPuller
+from .listener import Notifier, build_tls_context, inherit_sockets, listen_on_file
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
-from .port_faults.port import ServerPort
-from .port_faults.schedule import ServerPortController, ServerPorts
-from .puller import HubPuller
+from .port_faults import ServerPort, ServerPortController, ServerPorts
 from .reload import Reloader, load_tenants
-from .secret import load_secret_key
 from .shutdown import LongLived, ShutdownConfig
-from .store import build_store, check_store
-from .systemd import Notifier, inherit_sockets
-from .tls import build_tls_context
+from .storage import build_counters, build_limits_store, build_store, check_limits_store, check_store, load_secret_key
 
 log = logging.getLogger(__name__)
 

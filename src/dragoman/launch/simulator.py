@@ -19,10 +19,9 @@ from ..engines.simulator.faults import Fault, parse_faults
 from ..engines.simulator.host_link import OffloadingSettings
 from ..engines.simulator.kv_notifications import parse_kv_transfer_config as read_kv_transfer
 from ..engines.simulator.kv_publisher import parse_kv_events_config
-from ..engines.simulator.lengths import parse_length_distribution
-from ..engines.simulator.lexicon import Lexicon
 from ..engines.simulator.profile import SimulatorProfile, load
-from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, read_dataset
+from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
+from ..engines.simulator.reply_tokens import Lexicon
 from ..engines.simulator.server_config import KvTransferSettings, SimulatorConfig
 from ..engines.simulator.speculation import parse_acceptance_rates, parse_speculative_config
 from ..engines.simulator.vision import SimulatedVision, find_image_token

@@ -18,7 +18,9 @@ from ..engines.upstream import (
     UpstreamControl,
     UpstreamDefaults,
     UpstreamEngine,
+    Wire,
     discover,
+    find_kind_by_host,
 )
 from ..http_client import ClientTimeouts
 from ..parsers import registry
@@ -44,6 +46,9 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         if value is not None
     }
     max_tokens = sampling.pop("max_new_tokens", None)
+    if discovered.kind.wire is Wire.MESSAGES:
+        # This API requires a limit.
+        max_tokens = max_tokens or discovered.max_tokens
     if "top_k" in sampling:
         # A generation_config.json's -1 is no limit, as 0 is here.
         sampling["top_k"] = max(sampling["top_k"], 0)
@@ -118,7 +123,8 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     """Discover the model and the upstream's kind. Fully configured servers send no request, so that they can start
     first.
     """
-    kind, tasks = KINDS.get(settings.upstream_kind), _read_tasks(settings.upstream_task)
+    kind = KINDS.get(settings.upstream_kind) or find_kind_by_host(upstreams[0].url)
+    tasks = _read_tasks(settings.upstream_task)
     if kind is not None and settings.upstream_model is not None:
         if tasks is None and kind.has_tei_rerank:
             raise ValueError("--upstream-task: set `embed` or `score`, as an upstream of this kind does not generate")

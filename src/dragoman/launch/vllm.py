@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 
 from ..core.errors import EngineError
-from ..engines.vllm.options import VllmOptions, load
+from ..engines.vllm.options import LoadedEngine, VllmOptions, load
+from ..engines.vllm.pooling import VllmEmbedder, VllmScorer
 from ..pipeline.adapters import Adapters, read_adapter
-from ..pipeline.models import ServedModel
+from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
 from .model_builder import build_token_model
-from .model_metadata import load_chat_template, resolve_formats
+from .model_metadata import load_chat_template, resolve_formats, resolve_served_names
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -26,15 +28,23 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     if adapters:
         arguments.setdefault("enable_lora", True)
     template = load_chat_template(settings, directory)
-    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory))
+    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory, generates=False))
     options = VllmOptions(
         arguments,
         None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end),
         settings.max_queued_requests,
     )
-    engine = load(directory, options)
+    loaded = load(directory, options)
+    if not isinstance(loaded, LoadedEngine):
+        if adapters:
+            raise EngineError("vLLM's pooling models are served without adapters")
+        return _build_pooling_model(settings, clock, directory, loaded)
+    engine = loaded.engine
     for adapter in adapters:
         engine.add_adapter(adapter.name, adapter.path)
+    served_adapters = Adapters(adapters, engine) if arguments.get("enable_lora") else None
+    if served_adapters is not None:
+        engine.on_adapter_drop(served_adapters.drop)
     return build_token_model(
         settings,
         clock,
@@ -45,8 +55,24 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         cache=engine,
         monitored=engine,
         control=engine.control,
-        adapters=Adapters(adapters, engine) if arguments.get("enable_lora") else None,
+        trainable=engine.trainable,
+        vision=loaded.vision,
+        adapters=served_adapters,
     )
+
+
+def _build_pooling_model(
+    settings: Settings, clock: Clock, directory: Path, engine: VllmEmbedder | VllmScorer
+) -> ServedModel:
+    tokenizer = load_tokenizer(directory, generates=False)
+    name, aliases = resolve_served_names(settings, directory.resolve().name)
+    match engine:
+        case VllmEmbedder():
+            backend, limit = EmbedderBackend(engine, tokenizer), engine.embedding_info.max_tokens
+        case VllmScorer():
+            backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, backend, limit, int(clock.now()), aliases, stats_source=engine, tokenizer_info=info)
 
 
 def build_engine_arguments(settings: Settings) -> dict[str, Any]:
@@ -67,6 +93,7 @@ def build_engine_arguments(settings: Settings) -> dict[str, Any]:
         "enable_chunked_prefill": None if settings.enable_chunked_prefill else False,
         "kv_events_config": _decode_object("kv_events_config", settings.kv_events_config),
         "kv_transfer_config": _decode_object("kv_transfer_config", settings.kv_transfer_config),
+        "speculative_config": _decode_object("speculative_config", settings.speculative_config),
     }
     explicit = {name: value for name, value in candidates.items() if value is not None}
     return {

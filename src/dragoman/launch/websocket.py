@@ -12,7 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from ..http.limits import HttpLimits
+from ..http.context import HttpLimits
 from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
 from .shutdown import LongLived
 

@@ -43,14 +43,14 @@ class Buffer:
     __slots__ = (
         "_chunks",
         "_covered",
-        "_end",
         "_has_tokens",
         "_marker_ends",
         "_offset",
-        "_released",
         "_single_tokens",
         "_tokens",
         "_unmatched_bytes",
+        "end",
+        "released",
     )
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
@@ -59,25 +59,26 @@ class Buffer:
         self._offset = 0  # Characters of the first piece that are already taken.
         self._tokens: deque[tuple[int, int, Token]] | None = None  # Where its text begins and ends.
         self._covered = 0  # Where the text of the last token ends.
-        self._end = 0
-        self._released = 0
+        self.end = 0
+        """Offset of the end of all text that has arrived; the buffer holds what is behind `released`."""
+        self.released = 0
         self._single_tokens = frozenset(single_tokens)
         self._has_tokens = False
         self._unmatched_bytes = b""  # Text after the last token, which belongs to tokens to come.
         self._marker_ends: dict[int, int] | None = None  # Where tokens that are markers end, and their lengths.
 
     def __len__(self) -> int:
-        return self._end - self._released
+        return self.end - self.released
 
     @property
     def is_empty(self) -> bool:
         """Whether no text and no tokens are buffered."""
-        return self._end == self._released and not self._tokens
+        return self.end == self.released and not self._tokens
 
     @property
     def start(self) -> int:
         """Offset of the buffer's start, in characters from the start of the stream."""
-        return self._released
+        return self.released
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
         if self._single_tokens:
@@ -85,20 +86,20 @@ class Buffer:
         if text:
             self._chunks = self._chunks or deque()
             self._chunks.append(text)
-        self._end += len(text)
+        self.end += len(text)
         if tokens:
             self._tokens = self._tokens or deque()
             self._tokens.extend(self._spans(text, tokens))
-            self._covered = self._end
+            self._covered = self.end
 
     def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
         """Each token with the span of its text; the last one spans the rest of the text."""
         # One token a delta is the rule while streaming; nothing has to be aligned then.
         if len(tokens) == 1 and not tokens[0].markup:
-            yield self._covered, self._end, tokens[0]
+            yield self._covered, self.end, tokens[0]
             return
         data, at, begin = text.encode(), 0, self._covered
-        end = self._end - len(text)
+        end = self.end - len(text)
         for token in tokens[:-1]:
             own = data[at : at + _count_overlap(data, at, token)]
             at += len(own)
@@ -107,13 +108,13 @@ class Buffer:
             yield min(begin, end), end, token
             # A character of several tokens is released with all of them.
             begin = end - (at < len(data) and data[at] & 0xC0 == 0x80)
-        yield (self._end if tokens[-1].markup else begin), self._end, tokens[-1]
+        yield (self.end if tokens[-1].markup else begin), self.end, tokens[-1]
 
     def pop(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
         """Release n characters and the tokens of which any was released. drop: only tokens with no text left."""
         parts: list[str] = []
         size = n
-        self._released += n
+        self.released += n
         while n and self._chunks:
             chunk = self._chunks[0]
             available = len(chunk) - self._offset
@@ -127,8 +128,8 @@ class Buffer:
             n -= available
         tokens: list[Token] = []
         # A dropped marker must not take a token along whose text goes on behind it: that token belongs to the text.
-        released = -1 if drop or not size else self._released
-        while self._tokens and (self._tokens[0][1] <= self._released or self._tokens[0][0] < released):
+        released = -1 if drop or not size else self.released
+        while self._tokens and (self._tokens[0][1] <= self.released or self._tokens[0][0] < released):
             tokens.append(self._tokens.popleft()[2])
         self._chunks, self._tokens = self._chunks or None, self._tokens or None
         return "".join(parts), tuple(tokens)
@@ -149,9 +150,9 @@ class Buffer:
 
     def skip(self, n: int) -> None:
         """Advance past n characters that were not buffered, while the buffer is empty."""
-        self._end += n
-        self._released += n
-        self._covered = self._end
+        self.end += n
+        self.released += n
+        self._covered = self.end
 
     def is_marker(self, marker: str, unread: int) -> bool:
         """Whether this text, which ends `unread` characters before the end of the buffer, is a marker.
@@ -160,14 +161,14 @@ class Buffer:
         tokens the text decides.
         """
         return (
-            marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
+            marker not in self._single_tokens or not self._has_tokens or self.end - unread in (self._marker_ends or ())
         )
 
     def first_mark(self, unread: int) -> int:
         """How many of the last `unread` characters precede the first token among them that is a marker; -1 without
         any.
         """
-        begin = self._end - unread
+        begin = self.end - unread
         starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
         return min(starts) - begin if starts else -1
 
@@ -185,7 +186,7 @@ class Buffer:
                 continue
             pos = start + len(token.utf8)
             self._marker_ends = self._marker_ends or {}
-            self._marker_ends[self._end + len(text) - len(data[pos:].decode())] = len(token.text)
+            self._marker_ends[self.end + len(text) - len(data[pos:].decode())] = len(token.text)
         # Bounded: with tokens that do not spell the text (a normalizing tokenizer) it would grow by the whole answer.
         self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
 
@@ -229,6 +230,11 @@ class PrefixMatcher:
         self.matched: int = 0
         """Characters of markers that have been read."""
 
+    def can_match(self, text: str) -> bool:
+        """Whether a marker may begin in this text, or behind it; only before anything has been read."""
+        stripped = text.lstrip(" \t\r\n")
+        return not stripped or any([marker.startswith(stripped[0]) for marker in self._candidates])
+
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
         """The position after the marker, or of the first character that belongs to none.
 
@@ -271,6 +277,13 @@ class TextParser(ABC):
     def feed(self, event: Event) -> list[Event]:
         # By far the most frequent event.
         if type(event) is TextDelta:
+            buffer = self._buffer
+            # Most deltas of a stream are plain text of the current state. They are passed on without the buffer, which
+            # keeps the cost of a token constant and small.
+            if event.text and buffer.end == buffer.released and not self._pending_tokens:
+                fast_event = self._fast_path(event)
+                if fast_event is not None:
+                    return [fast_event]
             return self._feed_text(event)
         match event:
             case ReasoningDelta() | RefusalDelta() | ToolCallStart() | ToolCallDelta():
@@ -280,18 +293,13 @@ class TextParser(ABC):
             case ChoiceFinished(choice, reason, _, tokens):
                 self._choice = choice
                 self._finish(reason)
-                self._events.append(msgspec.structs.replace(event, tokens=(*self._take_pending_tokens(), *tokens)))
+                owed = self._take_pending_tokens()
+                self._events.append(msgspec.structs.replace(event, tokens=(*owed, *tokens)) if owed else event)
             case _:
                 self._events.append(event)
         return self._take_events()
 
     def _feed_text(self, event: TextDelta) -> list[Event]:
-        # Most deltas of a stream are plain text of the current state. They are passed on without the buffer, which
-        # keeps the cost of a token constant and small.
-        if event.text and not self._buffer and not self._pending_tokens:
-            fast_event = self._fast_path(event)
-            if fast_event is not None:
-                return [fast_event]
         self._choice = event.choice
         self._buffer.push(event.text, event.tokens)
         self._consume(event.text, 0)
@@ -354,6 +362,8 @@ class TextParser(ABC):
         it.
         """
         # Tokens of delimiters are control text to the client (logprobs list them), but inside a call they are the call.
+        if not self._pending_tokens and self._buffer.is_empty:
+            return ()
         owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
         tokens = (*owed, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()
@@ -365,8 +375,8 @@ class TextParser(ABC):
             # Tokens that spelled markers are reported with the next event that can carry them, so that none is lost.
             case _ if not tokens:
                 return event
-            case ReasoningDelta(choice, text, event_tokens):
-                return ReasoningDelta(choice, text, (*tokens, *event_tokens))
+            case ReasoningDelta(choice, text, event_tokens, seal):
+                return ReasoningDelta(choice, text, (*tokens, *event_tokens), seal)
             case RefusalDelta(choice, text, event_tokens):
                 return RefusalDelta(choice, text, (*tokens, *event_tokens))
             case ToolCallDelta(choice, arguments, event_tokens):

@@ -8,9 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from .delimited_calls import AlternativeSyntaxes, CallTemplate, Delimiters
-from .json_objects import JsonObjectSyntax
+from .json_calls import JsonObjectSyntax, NamePrefixedSyntax
 from .model_families import CallFamily
-from .name_prefixed import NamePrefixedSyntax
 from .pythonic import PythonicSyntax
 from .xml_tags import XmlTagSyntax
 

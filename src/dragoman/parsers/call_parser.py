@@ -8,7 +8,7 @@ from typing import Protocol
 from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.message import CustomTool, Tool
 from ..core.syntax import ParseContext
-from .argument_decoder import ArgumentDecoder, build_argument_decoder
+from .arguments import ArgumentDecoder, build_argument_decoder
 from .base import TextParser
 from .json_text import ObjectReader, ReadStatus, ValueReader, decode_string, skip_whitespace
 

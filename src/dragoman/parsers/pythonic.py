@@ -13,9 +13,8 @@ from msgspec import Struct
 from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
-from .argument_writer import ArgumentWriter, build_argument_writer
+from .arguments import ArgumentWriter, build_argument_writer
 from .base import PrefixMatcher, PrefixResult
-from .call_names import ARGUMENT_NAME, NameReader, check_name
 from .call_parser import CallReader
 from .enforced_arguments import (
     Schema,
@@ -32,7 +31,15 @@ from .json_text import ReadStatus
 from .json_values import Json, encode
 from .multi_pattern import MarkerScanner
 from .pythonic_value import NO_MARKERS, PythonicValueReader, StringSyntax
-from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+from .tool_parameters import (
+    ARGUMENT_NAME,
+    NameReader,
+    Parameter,
+    ToolParameters,
+    check_name,
+    read_enforceable_parameters,
+    read_parameters,
+)
 
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
 _MAX_DEPTH = 4

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from types import MappingProxyType
 
-from .argument_writer import escape_json
+from .arguments import escape_json
 from .base import PrefixMatcher, PrefixResult
 from .json_text import PYTHON_ESCAPES, ReadStatus, StringDecoder
 from .json_values import decode, encode

@@ -131,6 +131,9 @@ class ThinkParser(TextParser):
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
+        if self._state is ThinkParser._parse_start and not self._prefix_matcher.can_match(event.text):
+            # As `_parse_start` does, which would read the delta by way of the buffer.
+            self._state = ThinkParser._parse_reasoning if self._is_open else ThinkParser._parse_answer
         # The two states of nearly all deltas need no buffer.
         if self._state is ThinkParser._parse_answer:
             return event

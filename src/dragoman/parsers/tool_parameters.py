@@ -1,6 +1,10 @@
-"""The declared parameters of a tool, one by one: for syntaxes that write arguments by name and not as JSON."""
+"""The declared parameters of a tool, one by one, and their names: for syntaxes that write arguments by name and not as
+JSON.
+"""
 
 from __future__ import annotations
+
+import re
 
 from msgspec import Struct
 
@@ -8,6 +12,40 @@ from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
 from .enforced_arguments import check_size
 from .json_values import Json, decode, encode, find_schema_types, resolve
+
+FUNCTION_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,]*")
+ARGUMENT_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")
+
+
+def check_name(name: str, pattern: re.Pattern[str] = FUNCTION_NAME) -> str:
+    """The name, if the parser can read it back. Raises Unsupported."""
+    if pattern.fullmatch(name) and name:
+        return name
+    raise Unsupported(f"The name {name[:100]!r} cannot be represented in this model's tool call format.")
+
+
+class NameReader:
+    """Reads blanks, and then all characters that may belong to a name."""
+
+    def __init__(self, pattern: re.Pattern[str] = FUNCTION_NAME) -> None:
+        self._pattern = pattern
+        self._parts: list[str] = []
+
+    def read(self, text: str, pos: int) -> tuple[int, bool]:
+        """The position after the characters read, and whether the name has ended."""
+        if not self._parts:
+            while pos < len(text) and text[pos].isspace():
+                pos += 1
+        match = self._pattern.match(text, pos)
+        end = pos if match is None else match.end()
+        if end > pos:
+            self._parts.append(text[pos:end])
+        return end, end < len(text)
+
+    @property
+    def name(self) -> str:
+        return "".join(self._parts)
+
 
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINING_KEYWORDS = (

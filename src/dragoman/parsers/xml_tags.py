@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
-from .argument_writer import ArgumentWriter, build_argument_writer
+from .arguments import ArgumentWriter, build_argument_writer
 from .base import PrefixMatcher, PrefixResult
-from .call_names import NameReader, check_name
 from .call_parser import CallReader
 from .enforced_arguments import (
     Schema,
@@ -27,7 +26,14 @@ from .enforced_arguments import (
 from .json_text import ReadStatus, ValueReader
 from .json_values import coerce, decode, encode, find_schema_types, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
-from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+from .tool_parameters import (
+    NameReader,
+    Parameter,
+    ToolParameters,
+    check_name,
+    read_enforceable_parameters,
+    read_parameters,
+)
 
 _CDATA_START, _CDATA_END = "<![CDATA[", "]]>"
 

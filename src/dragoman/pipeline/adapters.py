@@ -65,6 +65,10 @@ class Adapters:
             await self._loader.load_adapter(adapter.name, adapter.path)
         self._adapters[adapter.name] = adapter
 
+    def drop(self, name: str) -> None:
+        """Remove an adapter that the engine does not have."""
+        self._adapters.pop(name, None)
+
     def replace_all(self, adapters: Iterable[Adapter]) -> None:
         """Take over what an engine in another process has: another front end may have changed it."""
         self._adapters = {adapter.name: adapter for adapter in adapters}

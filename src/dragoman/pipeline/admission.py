@@ -58,7 +58,8 @@ class CallTerms(Struct, frozen=True):
     max_logprobs: maximum number of alternatives per token.
     close_at_limit: what applies to requests that leave `GenerationLimits.close_at_limit` open.
     timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
-    wait_for_start: paces the expensive part of admission; what is cheap to reject does not wait. None is no pacing.
+    begin_start: paces the expensive part of admission; what is cheap to reject does not wait. Returns what is to be
+        awaited first, if anything. None is no pacing.
     """
 
     answer_id: str
@@ -72,7 +73,7 @@ class CallTerms(Struct, frozen=True):
     max_logprobs: int = 20
     close_at_limit: bool = False
     timeout: float | None = None
-    wait_for_start: Callable[[], Awaitable[None]] | None = None
+    begin_start: Callable[[], Awaitable[None] | None] | None = None
     arrival_time: float | None = None
 
 
@@ -83,6 +84,10 @@ _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
     StringChoices: Feature.CHOICE,
     ContextFreeGrammar: Feature.GRAMMAR,
 }
+
+_NO_PARTS: frozenset[type[Part]] = frozenset()
+_MEDIA_FEATURES: dict[type[Part], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
+_MEDIA_HOLDERS = frozenset({*_MEDIA_FEATURES, ToolResult})
 
 FREE_SIZE = 1024 * 1024
 """Texts of up to this many characters are never rejected by the cheap bound, however small the context is."""
@@ -106,20 +111,54 @@ def check_request(
     Raises:
         Unsupported: the client relies on a parameter that the engine does not support.
     """
-    for feature, param in _find_required_features(request):
+    prompt = request.prompt
+    part_types = _collect_part_types(prompt.messages) if isinstance(prompt, Conversation) else _NO_PARTS
+    for feature, param in _find_required_features(request, part_types):
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
-    warnings = list(_check_tool_results(request.prompt, terms))
+    warnings = list(_check_tool_results(prompt, terms)) if ToolResult in part_types else []
     alternatives = capabilities.max_alternatives
     if alternatives is not None and (request.logprobs or 0) > alternatives:
         warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
-    requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
+    requested = set(_find_parameters(request, part_types))
+    if not renders_prompt:
+        requested.update(_find_prompt_parameters(request, terms))
     # Those of the pipeline never reach the engine, so it need not support them.
-    ignored = sorted(_SENT_NAMES.get(name, name) for name in requested - capabilities.parameters - _PIPELINE_PARAMETERS)
-    if ignored and terms.is_strict:
+    ignored_names = requested - capabilities.parameters - _PIPELINE_PARAMETERS
+    if not ignored_names:
+        return warnings
+    ignored = sorted(_SENT_NAMES.get(name, name) for name in ignored_names)
+    if terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return warnings + [f"{name} is ignored: this model's engine does not support it" for name in ignored]
+
+
+def _collect_part_types(messages: tuple[Message, ...]) -> frozenset[type[Part]]:
+    """The types of all parts. Nearly every conversation has texts only: then no part needs to be looked at again."""
+    return frozenset([type(part) for message in messages for part in message.parts])
+
+
+def drop_foreign_reasoning(
+    conversation: Conversation, capabilities: Capabilities
+) -> tuple[Conversation, tuple[str, ...]]:
+    """Drop reasoning with a seal that this engine cannot verify: it may not be a model's. Returns warnings too."""
+    if capabilities.verifies_reasoning or not any(map(_has_sealed_reasoning, conversation.messages)):
+        return conversation, ()
+    messages: list[Message] = []
+    for message in conversation.messages:
+        if _has_sealed_reasoning(message):
+            parts = tuple(part for part in message.parts if not isinstance(part, Reasoning) or not part.seal)
+            if not parts:
+                continue
+            message = msgspec.structs.replace(message, parts=parts)  # noqa: PLW2901 - the same message, without them
+        messages.append(message)
+    warning = "messages: reasoning that another model's server has sealed cannot be read here; it was left out"
+    return msgspec.structs.replace(conversation, messages=tuple(messages)), (warning,)
+
+
+def _has_sealed_reasoning(message: Message) -> bool:
+    return any(isinstance(part, Reasoning) and part.seal for part in message.parts)
 
 
 def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
@@ -141,7 +180,9 @@ def _check_tool_results(prompt: Prompt, terms: CallTerms) -> Iterator[str]:
                 yield f"messages: {problem[0].lower()}{problem[1:]}"
 
 
-def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
+def _find_required_features(
+    request: GenerateRequest, part_types: frozenset[type[Part]]
+) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
         yield _CONSTRAINT_FEATURES[type(request.constraint)], request.constraint_param
     if request.logprobs is not None:
@@ -160,14 +201,15 @@ def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature,
             yield Feature.TOOLS, "tools"
         if prompt.reasoning.budget is not None:
             yield Feature.REASONING_BUDGET, "thinking_token_budget"
-        yield from _find_media_features(prompt.messages)
+        # A tool's result may contain media.
+        if not part_types.isdisjoint(_MEDIA_HOLDERS):
+            yield from _find_media_features(prompt.messages)
 
 
 def _find_media_features(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
-    kinds: dict[type[Part], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
     for index, message in enumerate(messages):
         for part in _flatten_parts(message.parts):
-            feature = kinds.get(type(part))
+            feature = _MEDIA_FEATURES.get(type(part))
             if feature is not None:
                 yield feature, f"messages[{index}].content"
 
@@ -192,15 +234,21 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
             raise RequestError(f"`{param}` is {requested}; the maximum is {limit}.", param=param)
 
 
-def _find_parameters(request: GenerateRequest) -> Iterator[str]:
-    """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
-    yield from request.sampling.list_set_fields()
-    # Ids of the prompt alone are the pipeline's to use.
-    yield from (name for name, value in request.extras.list_items() if not _ONLY_PROMPT_IDS.fullmatch(value))
+def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
+    """Find the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
+    names = [*request.sampling.list_set_fields()]
+    # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
+    for name, value in request.extras.list_items():
+        if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value):
+            names.append(name)
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
-    yield from (name for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True) if value != default)
-    if isinstance(request.prompt, Conversation) and any(_is_detailed(m) for m in request.prompt.messages):
-        yield "detail"
+    for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
+        if value != default:
+            names.append(name)
+    prompt, has_media = request.prompt, not part_types.isdisjoint(_MEDIA_HOLDERS)
+    if has_media and isinstance(prompt, Conversation) and any(_is_detailed(message) for message in prompt.messages):
+        names.append("detail")
+    return names
 
 
 def _is_detailed(message: Message) -> bool:
@@ -233,7 +281,7 @@ def estimate_prompt_tokens(request: GenerateRequest) -> int:
     prompt = request.prompt
     if isinstance(prompt, tuple):
         return len(prompt)
-    size = _estimate_size(prompt) if isinstance(prompt, str) else _estimate_conversation_size(prompt)
+    size = len(prompt) if isinstance(prompt, str) else _estimate_conversation_size(prompt)
     return max(1, size // 4)
 
 
@@ -255,7 +303,7 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
             check_countable(prompt, limit, longest_token, verb="truncated")
         return
     if isinstance(prompt, str):
-        size, param = _estimate_size(prompt), "prompt"
+        size, param = len(prompt), "prompt"
     elif isinstance(prompt, Conversation):
         size, param = _estimate_conversation_size(prompt), "messages"
     else:
@@ -282,7 +330,7 @@ def check_countable(
     # Truncating needs the whole text tokenised first, so without this bound a request could occupy a processor at will.
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
-        size = _estimate_size(prompt)
+        size = len(prompt)
     else:
         size, param = _estimate_conversation_size(prompt), "messages"
         _check_arguments(prompt, limit, longest_token)
@@ -301,32 +349,29 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     A template may rewrite or omit them, so the bound allows for many that never reach the model.
     """
     most = max(FREE_SIZE, limit * longest_token)
-    calls = sum(len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall)
+    calls = sum(
+        [len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall]
+    )
     if calls > most:
         message = f"The arguments of the tool calls have {calls} characters; at most {most} are taken."
         raise RequestError(message, param="messages", code="string_above_max_length")
-    tools = sum(len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool))
+    tools = sum([len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool)])
     if tools > most:
         message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
         raise RequestError(message, param="tools", code="string_above_max_length")
 
 
 def _estimate_conversation_size(prompt: Conversation) -> int:
-    return sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts))
-
-
-def _estimate_part_size(part: Part) -> int:
-    match part:
-        case Text(text) | Refusal(text):
-            return _estimate_size(text)
-        case ToolCall() | Reasoning() | ToolResult() | Image() | Audio() | File():
+    """A lower bound of the texts' UTF-8 bytes: an exact count would copy them."""
+    size = 0
+    for message in prompt.messages:
+        for part in message.parts:
             # A template may omit past reasoning and may rewrite arguments, so neither counts towards a lower bound.
-            return 0
-
-
-def _estimate_size(text: str) -> int:
-    """A lower bound of the text's UTF-8 bytes; an exact count would copy the text."""
-    return len(text)
+            if isinstance(part, Text | Refusal):
+                size += len(part.text)
+            elif isinstance(part, ToolResult):
+                size += sum([len(item.text) for item in part.content if isinstance(item, Text)])
+    return size
 
 
 def find_prompt_param(request: GenerateRequest) -> str:

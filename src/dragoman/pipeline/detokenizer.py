@@ -80,7 +80,7 @@ class Detokenizer:
     unless they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
     """
 
-    __slots__ = ("_pending_bytes", "_skips_special", "_visible_ids", "_vocabulary")
+    __slots__ = ("_skips_special", "_visible_ids", "_vocabulary", "pending_bytes")
 
     def __init__(
         self, vocabulary: Vocabulary, *, visible_ids: frozenset[int] = frozenset(), skips_special: bool = True
@@ -88,28 +88,24 @@ class Detokenizer:
         self._vocabulary = vocabulary
         self._visible_ids = visible_ids
         self._skips_special = skips_special
-        self._pending_bytes = b""
-
-    @property
-    def has_pending_bytes(self) -> bool:
-        """Whether a character is incomplete."""
-        return bool(self._pending_bytes)
+        self.pending_bytes = b""
+        """The beginning of an incomplete character."""
 
     def feed(self, id: int) -> str:
         """The text that this id releases; "" while a character is incomplete."""
         entry = self._vocabulary.find_entry(id)
         if entry.token.special and self._skips_special and id not in self._visible_ids:
             return ""
-        if entry.text is not None and not self._pending_bytes:
+        if entry.text is not None and not self.pending_bytes:
             return entry.text
-        data = self._pending_bytes + entry.data
+        data = self.pending_bytes + entry.data
         text, used = utf_8_decode(data, "replace", False)
-        self._pending_bytes = data[used:]
+        self.pending_bytes = data[used:]
         return text
 
     def flush(self) -> str:
         """The replacement for bytes that never completed a character."""
-        data, self._pending_bytes = self._pending_bytes, b""
+        data, self.pending_bytes = self.pending_bytes, b""
         return data.decode("utf-8", "replace")
 
 
@@ -138,7 +134,7 @@ class TextAssembler:
 
     def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
         """Add the next token; returns the event that it releases, if any."""
-        if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.has_pending_bytes):
+        if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.pending_bytes):
             delta = self._vocabulary.find_delta(id)
             if delta is not None:
                 return delta
@@ -157,7 +153,7 @@ class TextAssembler:
         stop: the sampled stop token.
         kv_transfer_params, weights: as in `events.ChoiceFinished`.
         """
-        final_delta = self._build_delta(self._detokenizer.flush())
+        final_delta = self._build_delta(self._detokenizer.flush()) if self._detokenizer.pending_bytes else None
         tokens, self._pending_tokens = tuple(self._pending_tokens), []
         finished = ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)
         return [finished] if final_delta is None else [final_delta, finished]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -310,7 +310,8 @@ class ModelSlot:
 
     def acquire_model(self) -> ServedModel:
         """Return the model for a new request. Raises Overloaded while it has failed or is not loaded."""
-        if self.state is ModelState.FAILED:
+        state = self.state
+        if state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
             if self._was_never_loaded:
                 raise Overloaded(
@@ -318,7 +319,7 @@ class ModelSlot:
                     retry_after=retry_after,
                 )
             raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
-        if self.model is None or self.state is not ModelState.LOADED:
+        if self.model is None or state is not ModelState.LOADED:
             raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model
@@ -444,11 +445,23 @@ class Lease(AsyncGenerator[list[Event]]):
         self._batches = batches
         usage_guard.__enter__()
 
+    # The inherited one is one more coroutine.
+    def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
+        return self.asend(None)
+
     async def asend(self, value: None) -> list[Event]:
-        return await self._advance(self._batches.asend(value))
+        try:
+            return await self._batches.asend(value)
+        except BaseException:
+            self._release()
+            raise
 
     async def athrow(self, *exception: Any) -> list[Event]:  # noqa: ANN401 - as the generator protocol has it
-        return await self._advance(self._batches.athrow(*exception))
+        try:
+            return await self._batches.athrow(*exception)
+        except BaseException:
+            self._release()
+            raise
 
     async def aclose(self) -> None:
         """Close the stream, also when it has ended already, which the inherited `aclose` does not expect."""
@@ -456,13 +469,6 @@ class Lease(AsyncGenerator[list[Event]]):
             await self._batches.aclose()
         finally:
             self._release()
-
-    async def _advance(self, step: Awaitable[list[Event]]) -> list[Event]:
-        try:
-            return await step
-        except BaseException:
-            self._release()
-            raise
 
     def _release(self) -> None:
         usage_guard, self._usage_guard = self._usage_guard, None

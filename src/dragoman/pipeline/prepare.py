@@ -12,12 +12,19 @@ from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
+from ..core.images import PromptImage
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
-from ..core.vision import PromptImage
 from ..parsers import registry
-from .admission import CallTerms, check_request, check_text_length, estimate_prompt_tokens, find_prompt_param
-from .choice import ChoicePipeline
+from .admission import (
+    CallTerms,
+    check_request,
+    check_text_length,
+    drop_foreign_reasoning,
+    estimate_prompt_tokens,
+    find_prompt_param,
+)
+from .choice import ChoicePipeline, StopStage
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import compile_grammar
@@ -25,7 +32,6 @@ from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
 from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
-from .stops import StopStage
 from .truncation import build_dropped_warning, build_fitting_prompt
 
 ChoiceFactory = Callable[[int], ChoicePipeline]
@@ -91,10 +97,14 @@ async def prepare_job(
     if not isinstance(backend, TokenBackend | EventBackend):
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
+    if isinstance(request.prompt, Conversation):
+        conversation, foreign = drop_foreign_reasoning(request.prompt, model.capabilities)
+        request = msgspec.structs.replace(request, prompt=conversation) if foreign else request
+        warnings += foreign
     if isinstance(backend, TokenBackend):
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
-    if terms.wait_for_start is not None:
-        await terms.wait_for_start()
+    if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:
+        await waiter
     # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
@@ -155,7 +165,9 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
 
 def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int) -> QueueTicket:
     # Engines without priorities serve requests in the order of their arrival.
-    priority = request.priority if "priority" in model.capabilities.parameters else 0
+    priority = request.priority
+    if priority and "priority" not in model.capabilities.parameters:
+        priority = 0
     return QueueTicket(model.queue, terms.queue_share, tokens, priority, terms.is_background)
 
 
@@ -279,6 +291,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             images=self._place_images(encoded),
             arrival_time=self.terms.arrival_time,
         )
+        if candidates == 1:
+            return (first,)
         return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
 
     def _choose_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Callable[[], Matcher | None]:
@@ -301,10 +315,13 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
 
     def _select_extras(self) -> tuple[tuple[str, str], ...]:
         """The extras that the engine supports; `check_request` has warned about the others."""
+        items = self.request.extras.list_items()
+        if not items:
+            return ()
         supported = self.model.capabilities.parameters
         return tuple(
             (name, strip_reused_ids(value) if name == "kv_transfer_params" else value)
-            for name, value in self.request.extras.list_items()
+            for name, value in items
             if name in supported
         )
 
@@ -330,9 +347,11 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         context = ParseContext(encoded.prompt_tail, find_callable_tools(request), self.terms.new_id)
         is_conversation = isinstance(request.prompt, Conversation)
         return tuple(
-            ChoicePipeline(
-                registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
-                _build_stop_stage(request, choice),
-            )
-            for choice in range(n_choices)
+            [
+                ChoicePipeline(
+                    registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
+                    _build_stop_stage(request, choice),
+                )
+                for choice in range(n_choices)
+            ]
         )

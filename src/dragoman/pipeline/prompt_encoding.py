@@ -15,9 +15,9 @@ from msgspec import Meta
 from ..core.engine import check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
+from ..core.images import ImageProcessor, PreparedImage
 from ..core.message import Audio, File, Image, InlineMedia, Message, Part, Text, Tool, ToolResult
 from ..core.request import Conversation, GenerateRequest
-from ..core.vision import ImageProcessor, PreparedImage
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .admission import CallTerms, iterate_parts
 from .models import TokenBackend
@@ -42,7 +42,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     ignored_options: template options of the request that the template does not read.
     n_dropped: number of messages left out, see `truncation`.
     images: in order, preprocessed but not yet placed.
-    applied_edits: see `context_edits`.
+    applied_edits: see `truncation`.
     """
 
     ids: tuple[int, ...]
@@ -226,7 +226,7 @@ def _model_renderer(backend: TokenBackend) -> Renderer:
 
 def _estimate_size(conversation: Conversation) -> int:
     """Estimate the prompt's characters; stops counting once the estimate is large enough to need a thread."""
-    size = sum(len(msgspec.json.encode(tool)) for tool in conversation.tools)
+    size = sum([len(msgspec.json.encode(tool)) for tool in conversation.tools]) if conversation.tools else 0
     for message in conversation.messages:
         if size > MAX_INLINE_CHARS:
             return size

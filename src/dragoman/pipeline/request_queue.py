@@ -5,6 +5,8 @@ client that sends more than the engine can do, and everybody else is rejected. S
 
 - Order: the key that has received the least service for its weight is next. Service is measured in tokens, as in
   "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
+- Reserve: an owner that has its share of a full engine already leaves the last places to the others. Without it these
+  would wait until one of its requests ends, since a slot that a long generation holds cannot be taken back.
 - Bounds: a request that finds the queue full replaces the last request of the key with the most waiting requests (or
   tokens) for its weight, if its own key has fewer; otherwise it is rejected.
 
@@ -26,10 +28,18 @@ DEFAULT_MAX_TOKENS = 32 * 1024 * 1024
 FAST_REJECTIONS = 50
 """Rejections after which one request is passed to the engine again."""
 MIN_WINDOW = 16
-"""Requests of owners that may wait in the engine's own first-come-first-served queue, if fewer are running. Enough to
-fill a step of the engine; each of them delays the next key's turn."""
+"""Requests of owners that may wait in the engine's own first-come-first-served queue at first: each of them delays the
+next key's turn. One more for each that starts while others are held here, so that an engine that begins any number of
+requests in a step gets them; as few as this again where they do not start."""
 SLOTS_PER_SUCCESSOR = 32
 """Running requests of a full engine for each that waits in its queue, to take the place of one that ends."""
+SLOTS_PER_RESERVED = 16
+"""Requests that the engine can run for each place that is reserved for owners below their share. While one key alone
+fills the engine, the reserve is idle."""
+RECENT_ARRIVALS = 1024
+"""An owner shares the engine with others until so many requests have arrived after its last one."""
+ENDS_OF_FULL_ENGINE = 16
+"""Requests that end while another waits in the engine's own queue: then what runs is all that the engine can run."""
 COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
@@ -60,13 +70,15 @@ class QueuedRequest:
     """One request's place. Created by `RequestQueue.enqueue`; `leave` must follow, whatever happens.
 
     tokens: of the prompt.
+    n_ended: requests of the queue that had ended when this one was dispatched.
     """
 
-    __slots__ = ("_queue", "_waiter", "order", "owner", "state", "tokens")
+    __slots__ = ("_queue", "_waiter", "n_ended", "order", "owner", "state", "tokens")
 
     def __init__(self, queue: RequestQueue, owner: _Owner, tokens: int, order: tuple[bool, int, int]) -> None:
         self._queue, self.owner, self.tokens, self.order = queue, owner, tokens, order
         self.state = _State.WAITING
+        self.n_ended = 0
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait_for_turn(self) -> None:
@@ -97,15 +109,16 @@ class _Owner:
     waiting: not dispatched, in the order of their turns.
     n_pending, pending_tokens: not running: waiting here or in the engine's own queue.
     n_present: all requests that have not left.
+    last_arrival: the number of its last request among all that have arrived.
     served: tokens of service, divided by the weight.
     """
 
-    __slots__ = ("n_pending", "n_present", "name", "pending_tokens", "served", "waiting", "weight")
+    __slots__ = ("last_arrival", "n_pending", "n_present", "name", "pending_tokens", "served", "waiting", "weight")
 
     def __init__(self, share: QueueShare) -> None:
         self.name, self.weight = share.name, share.weight
         self.waiting: list[QueuedRequest] = []
-        self.n_pending = self.pending_tokens = self.n_present = 0
+        self.n_pending = self.pending_tokens = self.n_present = self.last_arrival = 0
         self.served = 0.0
 
     def serve(self, tokens: int) -> None:
@@ -134,11 +147,13 @@ class RequestQueue:
         self._owners: dict[str, _Owner] = {}
         # Sums over the owners, of which there can be thousands.
         self._n_waiting = self._n_pending = self._n_present = 0
-        self._n_arrived = self._n_dispatched = self._n_running = 0
+        self._n_arrived = self._n_running = self._n_ended = 0
+        # In the order in which the engine got them.
+        self._dispatched: dict[QueuedRequest, None] = {}
         self._fast_rejections = 0
+        self._window = MIN_WINDOW
         self._capacity: int | None = None
-        """Requests that the engine runs at once, if it was full; less than its slots where its memory is full."""
-        self._peak = self._n_ended = 0
+        """Requests that the engine can run at once, if it was full; less than its slots where its memory is full."""
         self.waiting_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
 
@@ -172,6 +187,7 @@ class RequestQueue:
             victim.wake()
         owner = self._find_owner(share)
         self._n_arrived += 1
+        owner.last_arrival = self._n_arrived
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
         # Nearly always an append: the order of arrival is the last part of the key.
         insort(owner.waiting, request, key=_get_order)
@@ -189,13 +205,15 @@ class RequestQueue:
         if request.state is _State.DISPATCHED:
             self._leave_pending(request)
             request.state = _State.RUNNING
-            self._n_dispatched -= 1
+            del self._dispatched[request]
             self._n_running += 1
-            self._peak = max(self._peak, self._n_running)
+            if self._n_waiting:
+                self._window += 1
             if self._capacity is not None:
                 self._capacity = max(self._capacity, self._n_running)
             self._fast_rejections = 0
-            self._dispatch()
+            if self._n_waiting:
+                self._dispatch()
 
     def leave(self, request: QueuedRequest, completion_tokens: int) -> None:
         owner = request.owner
@@ -208,10 +226,10 @@ class RequestQueue:
                 self._leave_pending(request)
             case _State.DISPATCHED:
                 self._leave_pending(request)
-                self._n_dispatched -= 1
+                del self._dispatched[request]
             case _State.RUNNING:
-                self._n_running -= 1
                 self._measure_capacity()
+                self._n_running -= 1
         # The engine has less to do, so it may accept a request again; one that only waited here changes nothing for it.
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
@@ -219,7 +237,8 @@ class RequestQueue:
         owner.serve(COMPLETION_WEIGHT * completion_tokens)
         owner.n_present -= 1
         self._n_present -= 1
-        self._dispatch()
+        if self._n_waiting:
+            self._dispatch()
         if not self._n_present:
             # Nobody competes: service that was received before does not count.
             self._owners.clear()
@@ -251,17 +270,27 @@ class RequestQueue:
     def _dispatch(self) -> None:
         """Pass requests to the engine, as many as may be there."""
         while self._n_waiting and (
-            self._concurrency is None or self._n_dispatched + self._n_running < self._concurrency
+            self._concurrency is None or len(self._dispatched) + self._n_running < self._concurrency
         ):
             # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
             # `served`.
-            owner = min((owner for owner in self._owners.values() if owner.waiting), key=_get_turn)
-            if owner.name and self._n_dispatched >= self._compute_window():
+            owners = [owner for owner in self._owners.values() if owner.waiting]
+            owner = owners[0] if len(owners) == 1 else min(owners, key=_get_turn)
+            if owner.name and len(self._owners) > 1 and self._has_only_reserve(owner):
+                owner = min(
+                    (other for other in owners if not self._has_only_reserve(other)),
+                    key=_get_turn,
+                    default=None,
+                )
+                if owner is None:
+                    return
+            if owner.name and len(self._dispatched) >= self._compute_window():
                 return
             request = owner.waiting.pop(0)
             self._n_waiting -= 1
             request.state = _State.DISPATCHED
-            self._n_dispatched += 1
+            request.n_ended = self._n_ended
+            self._dispatched[request] = None
             # Counted when it is dispatched: if it counted at its end, a key could pass on any number of requests before
             # that.
             owner.serve(max(1, request.tokens))
@@ -269,27 +298,49 @@ class RequestQueue:
 
     def _compute_window(self) -> int:
         """Requests that may wait in the engine's own queue. At most half of all, so that others can be replaced."""
-        window = min(max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
+        window = min(self._window, max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
         if self._slots is None:
             return window
         # In a full engine each of them waits until another request ends, and with it the next key's turn.
-        capacity = min(self._slots, self._capacity or self._slots)
+        capacity = self._get_capacity(self._slots)
         return min(window, max(0, capacity - self._n_running) + max(1, capacity // SLOTS_PER_SUCCESSOR))
 
+    def _get_capacity(self, slots: int) -> int:
+        return slots if self._capacity is None else min(slots, self._capacity)
+
+    def _has_only_reserve(self, owner: _Owner) -> bool:
+        """Whether nothing but the reserve is free, and this owner has its share of the engine."""
+        if self._slots is None:
+            return False
+        capacity = self._get_capacity(self._slots)
+        reserve = capacity // SLOTS_PER_RESERVED
+        if not reserve or capacity - self._n_running - len(self._dispatched) > reserve:
+            return False
+        oldest = self._n_arrived - RECENT_ARRIVALS
+        weights = sum(other.weight for other in self._owners.values() if other.n_present or other.last_arrival > oldest)
+        # All weights are its own where nobody else has come lately: then nothing is reserved.
+        n_admitted = owner.n_present - len(owner.waiting)
+        return weights > owner.weight and n_admitted * weights >= capacity * owner.weight
+
     def _measure_capacity(self) -> None:
-        """A running request has ended. Memory can be full before the slots are: as many requests ended as run, others
-        waited all the time, and no more than `_peak` ran.
+        """A running request has ended. Memory can be full before the slots are: then what the engine has got waits
+        while requests end, and no more can run than do. What was measured once grows again while nothing waits there.
         """
         self._n_ended += 1
-        if not self.n_held:
-            self._capacity, self._peak, self._n_ended = None, self._n_running, 0
-        # As many requests have ended as ran, so the peak was measured over a whole generation of them.
-        elif self._n_ended >= max(MIN_WINDOW, self._peak):
-            self._capacity, self._peak, self._n_ended = self._peak, self._n_running, 0
+        oldest = next(iter(self._dispatched), None)
+        if oldest is not None:
+            if self._n_ended - oldest.n_ended >= ENDS_OF_FULL_ENGINE:
+                self._capacity, self._window = self._n_running, MIN_WINDOW
+        elif not self._n_waiting:
+            self._capacity = None
+        elif self._capacity is not None and self._n_ended % ENDS_OF_FULL_ENGINE == 0:
+            self._capacity += 1
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        excess_requests = self._n_pending + 1 - self._max_requests
+        if excess_requests > 0:
+            excess_requests = self._n_pending + 1 - self._compute_max_pending()
         # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []

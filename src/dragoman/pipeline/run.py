@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..core.events import Event
 from ..core.request import GenerateRequest
-from ..prompts.token_replay import find_ids_since_control
+from ..prompts.tokenizer import find_ids_since_control
 from .admission import CallTerms
 from .engine_calls import limit_time
 from .event_run import EventRun
@@ -16,7 +16,7 @@ from .lifecycle import Lease
 from .merge import merge_prompts, select_best
 from .metrics import ModelMetrics, RequestMetrics, measure
 from .models import ServedModel, TokenBackend
-from .prepare import Job, TokenJob, prepare_job
+from .prepare import NO_IDS, Job, TokenJob, prepare_job
 from .token_run import TokenRun
 
 DirectRun = TokenRun | EventRun
@@ -29,8 +29,7 @@ class AdmittedRun(Struct, frozen=True):
     batches: the events.
     warnings: for the client.
     is_admitted: only overload or a failure can still reject the call, so that response headers need not wait long.
-    resume_ids: ids of the first prompt since its last control token, see `prompts.token_replay`; None where the engine
-    reports no ids.
+    control_ids: of the model's tokenizer; empty where the engine reports no ids.
     jobs: one per prompt.
     direct: the run whose batches these are, where a receiver may be attached to it; None where they are of several.
     """
@@ -38,9 +37,16 @@ class AdmittedRun(Struct, frozen=True):
     batches: AsyncGenerator[list[Event]]
     warnings: tuple[str, ...]
     is_admitted: bool
-    resume_ids: tuple[int, ...] | None = None
+    control_ids: frozenset[int] = frozenset()
     jobs: tuple[Job, ...] = ()
     direct: DirectRun | None = None
+
+    def find_resume_ids(self) -> tuple[int, ...] | None:
+        """The ids of the first prompt since its last control token, see `prompts.token_replay`; None where the engine
+        reports no ids.
+        """
+        job = self.jobs[0] if self.jobs else None
+        return find_ids_since_control(job.prompt, self.control_ids) if isinstance(job, TokenJob) else None
 
 
 async def admit(
@@ -54,7 +60,9 @@ async def admit(
     Raises:
         RequestError: the call is rejected before the engine is involved.
     """
-    request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
+    request_metrics = [None] * len(requests)
+    if metrics is not None:
+        request_metrics = [metrics.start_request(model) for _ in requests]
     with model.keep_loaded():
         return await _prepare_call(model, requests, terms, request_metrics)
 
@@ -77,16 +85,11 @@ async def _prepare_call(
         batches = limit_time(batches, terms.timeout)
     if model.usage_guard is not None:
         batches = Lease(model.usage_guard, batches)
-    admitted = all(isinstance(job, TokenJob) for job in jobs)
+    admitted = isinstance(model.backend, TokenBackend)
+    control_ids = model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
     # A merge of several prompts reads from queues, so their events cannot be handed on directly.
     direct = streams[0][1] if len(streams) == 1 else None
-    return AdmittedRun(batches, tuple(warnings), admitted, _find_resume_ids(model, jobs[0]), tuple(jobs), direct)
-
-
-def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
-    if not isinstance(job, TokenJob) or not isinstance(model.backend, TokenBackend):
-        return None
-    return find_ids_since_control(job.prompt, model.backend.tokenizer.control_ids)
+    return AdmittedRun(batches, tuple(warnings), admitted, control_ids, tuple(jobs), direct)
 
 
 def _build_stream(

@@ -23,25 +23,25 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
     """The effective sampling. Raises RequestError for ids outside the vocabulary."""
     options = request.sampling
     vocab_size = backend.tokenizer.vocab_size
-    check_ids([id for id, _ in options.logit_bias or ()], vocab_size, "logit_bias")
-    check_ids(options.allowed_token_ids or (), vocab_size, "allowed_token_ids")
-    check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
-    banned_sequences = [ids for word in options.bad_words or () for ids in _encode_bad_word(backend, word)]
-    return options.resolve(model.sampling, (*banned_sequences, *_find_banned_openers(model, backend, request)))
+    if options.logit_bias:
+        check_ids([id for id, _ in options.logit_bias], vocab_size, "logit_bias")
+    if options.allowed_token_ids:
+        check_ids(options.allowed_token_ids, vocab_size, "allowed_token_ids")
+    if request.limits.stop_token_ids:
+        check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
+    banned: tuple[tuple[int, ...], ...] = ()
+    if options.bad_words:
+        banned = tuple(ids for word in options.bad_words for ids in _encode_bad_word(backend, word))
+    # The tokens that open a call, where no tool may be called: this enforces tool_choice `none`.
+    if model.call_opener_ids and isinstance(request.prompt, Conversation) and not find_callable_tools(request):
+        banned += model.call_opener_ids
+    return options.resolve(model.sampling, banned)
 
 
 def _encode_bad_word(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
     """A word may start a text or follow a space; both token sequences are banned, as in vLLM."""
     encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
     return encodings - {()}
-
-
-def _find_banned_openers(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> list[tuple[int]]:
-    """The tokens that open a call, banned where no tool may be called: this enforces tool_choice `none`."""
-    if model.tools is None or not isinstance(request.prompt, Conversation) or find_callable_tools(request):
-        return []
-    special = backend.tokenizer.special_tokens
-    return [(special[marker],) for marker in model.tools.call_openers if marker in special]
 
 
 def build_reasoning_budget(

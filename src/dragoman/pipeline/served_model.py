@@ -18,10 +18,10 @@ from ..core.engine import (
     TokenEngine,
     Tokenizer,
 )
+from ..core.images import ImageProcessor
 from ..core.metrics import StatsSource
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..core.vision import ImageProcessor
 from ..prompts.infill import InfillTokens, find_infill_tokens
 from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
@@ -97,6 +97,9 @@ class TextEncoderBackend:
 
 EncoderBackend = EmbedderBackend | ScorerBackend | TextEncoderBackend
 """The backends of models that generate no text."""
+
+
+_NO_GUARD = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,18 @@ class ServedModel:
     encoding_queue: RequestQueue = field(default_factory=RequestQueue, compare=False)
     marker_ids: frozenset[int] = field(init=False)
     """Control tokens whose text the parsers need; the same set for every request."""
+    call_opener_ids: tuple[tuple[int], ...] = field(init=False)
+    """The tokens that open a tool call, each as a sequence."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "marker_ids", self._find_marker_ids())
+        object.__setattr__(self, "call_opener_ids", self._find_call_opener_ids())
+
+    def _find_call_opener_ids(self) -> tuple[tuple[int], ...]:
+        if self.tools is None or not isinstance(self.backend, TokenBackend):
+            return ()
+        special = self.backend.tokenizer.special_tokens
+        return tuple((special[marker],) for marker in self.tools.call_openers if marker in special)
 
     def _find_marker_ids(self) -> frozenset[int]:
         if not isinstance(self.backend, TokenBackend):
@@ -242,4 +254,4 @@ class ServedModel:
 
     def keep_loaded(self) -> AbstractContextManager[None]:
         """Context manager that prevents the model from being unloaded. Raises Overloaded if it was just unloaded."""
-        return nullcontext() if self.usage_guard is None else self.usage_guard
+        return _NO_GUARD if self.usage_guard is None else self.usage_guard

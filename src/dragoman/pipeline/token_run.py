@@ -89,7 +89,7 @@ class TokenRun:
         self._generates_nothing = job.generates_nothing
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
-        self._choices = tuple(_Choice(job, number) for number in range(len(job.requests)))
+        self._choices = tuple([_Choice(job, number) for number in range(len(job.requests))])
         # By sequence id, where there are several sequences.
         self._choices_by_id = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
         self._failure: DragomanError | None = None
@@ -124,7 +124,7 @@ class TokenRun:
         finally:
             self._abort_unfinished()
             progress.end(self._fail)
-            place.leave(sum(choice.n_sampled for choice in self._choices))
+            place.leave(sum([choice.n_sampled for choice in self._choices]))
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
 
@@ -198,7 +198,8 @@ class TokenRun:
 
     def _handle_output(self, output: TokenOutput) -> list[Event]:
         if type(output) is Sampled and self._pending_outputs is None:  # The common case.
-            return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
+            choice = self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
+            return self._handle_token(choice, output.token, output.logprobs)
         match output:
             case Scheduled():
                 return self._handle_scheduled(output)
@@ -302,12 +303,12 @@ class TokenRun:
 
     def _build_usage(self) -> Usage:
         pipelines = [choice.pipeline for choice in self._choices]
-        completion = sum(pipeline.n_tokens for pipeline in pipelines)
+        completion = sum([pipeline.n_tokens for pipeline in pipelines])
         return Usage(
             self._prompt_tokens,
             completion,
             self._cached_tokens,
-            sum(pipeline.n_reasoning_tokens for pipeline in pipelines),
+            sum([pipeline.n_reasoning_tokens for pipeline in pipelines]),
             self._written_tokens,
         )
 

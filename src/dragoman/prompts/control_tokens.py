@@ -113,6 +113,8 @@ class ControlTokenBreaker:
 
     def break_text(self, text: str) -> str:
         if self._control_tokens.is_harmless(text):
+            if not self._completable:
+                return text
             cuts = self._find_completed_cuts(text)
         else:
             cuts = self._find_name_cuts(text) | self._find_border_cuts(text) | self._find_completed_cuts(text)
@@ -142,7 +144,7 @@ class ControlTokenBreaker:
         return cuts
 
     def _find_completed_cuts(self, text: str) -> set[int]:
-        stripped = text.strip() if self._completable else ""
+        stripped = text.strip()
         if not stripped or len(stripped) > self._control_tokens.max_length or stripped.lower() not in self._completable:
             return set()
         begin = text.find(stripped)

@@ -165,7 +165,8 @@ class _MessageConverter:
         only_text = len(texts) == len(parts)
         has_several = len(parts) > 1 and separator != ""
         if not self._features.accepts_parts or (only_text and self._features.accepts_strings and not has_several):
-            self._check_text(parts)
+            if not only_text:
+                self._check_text(parts)
             return self._visit_string(separator.join(texts))
         return [self._convert_part(part) for part in parts]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -23,10 +24,10 @@ from .control_tokens import ControlTokenBreaker
 from .json_values import InvalidJson, Json, JsonDict, decode
 from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
 from .template import ChatTemplate, Template
-from .token_replay import SampledPrefixes
-from .tokenizer import HfTokenizer
+from .tokenizer import HfTokenizer, SampledPrefixes
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
+_USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
 _NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
 """How the first of them, up to U+FDEF, begin in UTF-8 and as escapes of JSON, however deeply it is nested."""
 _MAX_TAIL_CHARS = 64
@@ -95,10 +96,21 @@ class Renderer:
         control_tokens, features = tokenizer.control_tokens, template.features
         source = template.source.encode("utf-8", "surrogatepass")
         self._has_noncharacters = any(start in source for start in _NONCHARACTER_STARTS)
-        self._completable = control_tokens.find_completed_names(features.literals)
-        self._reasoning_markers = frozenset(
+        completable = control_tokens.find_completed_names(features.literals)
+        reasoning_markers = frozenset(
             marker for marker in features.split_separators & control_tokens.names if "/" in marker
         )
+        # For conversations with images, and without.
+        self._message_options = tuple(
+            MessageOptions(features, reasoning_markers, allows_images=allows) for allows in (False, True)
+        )
+        self._build_breaker = partial(
+            ControlTokenBreaker,
+            control_tokens,
+            completable=completable,
+            breaks_all_starts=features.replaces_text,
+        )
+        self._usual_breaker = self._build_breaker(_USUAL_MARKS[0])
 
     @property
     def template(self) -> Template:
@@ -152,19 +164,17 @@ class Renderer:
         Raises:
             RequestError: the template rejects the conversation.
         """
-        reading = MessageOptions(self._template.features, self._reasoning_markers, allows_images=pictures is not None)
+        reading = self._message_options[pictures is not None]
         visible_tools = conversation.tools if tools is None else tools
         values = _TemplateValues(self._template, reading, conversation, visible_tools)
         encoded = _encode_conversation(conversation)
         # Nearly no conversation has a noncharacter or an escape in it: the others are taken apart.
-        if self._has_noncharacters or any(start in encoded for start in _NONCHARACTER_STARTS):
+        if self._has_noncharacters or _NONCHARACTER_STARTS[0] in encoded or _NONCHARACTER_STARTS[1] in encoded:
             mark, sign = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
+            breaker = self._build_breaker(mark)
         else:
-            mark, sign = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
-        marker = ControlTokenBreaker(
-            self._tokenizer.control_tokens, mark, self._completable, breaks_all_starts=reading.features.replaces_text
-        )
-        prompt = _Prompt(values.build_all(marker.break_text), now, len(encoded), mark)
+            (mark, sign), breaker = _USUAL_MARKS, self._usual_breaker
+        prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), mark)
         options = conversation.template
         if options.continue_final_message:
             _check_final_message(conversation.messages, options.add_generation_prompt)
@@ -204,7 +214,7 @@ class _TemplateValues:
             variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
         )
         self._kwargs = _read_kwargs(options.kwargs, template)
-        value = _decode_json(options.documents or "null", "documents")
+        value = _decode_json(options.documents, "documents") if options.documents else None
         if value is not None and not isinstance(value, list):
             raise RequestError("documents must be a list.", param="documents")
         self._documents = value
@@ -213,14 +223,13 @@ class _TemplateValues:
 
     def build_all(self, visit: StringVisitor) -> JsonDict:
         messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
-        kwargs: JsonDict = {name: map_strings(value, visit) for name, value in self._kwargs.items()}
-        template_fields: JsonDict = {"tools": build_tool_values(self._tools, visit) or None, "messages": messages}
-        return {
-            **self._reasoning_variables,
-            **kwargs,
-            **template_fields,
-            "documents": map_strings(self._documents, visit),
-        }
+        values = dict(self._reasoning_variables)
+        for name, value in self._kwargs.items():
+            values[name] = map_strings(value, visit)
+        values["tools"] = build_tool_values(self._tools, visit) if self._tools else None
+        values["messages"] = messages
+        values["documents"] = None if self._documents is None else map_strings(self._documents, visit)
+        return values
 
     def collect_texts(self) -> list[str]:
         """All strings of user text."""
@@ -341,7 +350,9 @@ def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
 
 
 def _read_kwargs(text: str | None, template: Template) -> JsonDict:
-    value = _decode_json(text or "{}", "chat_template_kwargs")
+    if not text:
+        return {}
+    value = _decode_json(text, "chat_template_kwargs")
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     for name in value:

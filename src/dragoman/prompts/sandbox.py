@@ -2,10 +2,9 @@
 
 In addition to Jinja's immutable sandbox every rendering has a budget: each loop iteration and macro call is a step, and
 every string is charged when it is created. Hooks are inserted into the syntax tree before it is compiled, see
-`sandbox_hooks`.
+`HookInserter`.
 """
 
-# Template values are Any, and so are nearly all of Jinja's types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -26,8 +25,98 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
-from .sandbox_hooks import CONTAINER_FILTERS, HookInserter
+WIDTH_FILTERS = frozenset({"batch", "center", "indent", "round", "slice", "truncate", "wordwrap"})
+"""Filters whose arguments determine how much text they create."""
+CONTAINER_FILTERS = frozenset(
+    [
+        *("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "join", "last", "length"),
+        *("list", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice"),
+        *("sort", "sum", "tojson", "unique"),
+    ]
+)
+"""Filters that do not print the container that they receive."""
+
+
+class HookInserter(NodeTransformer):
+    """Inserts the budget's hooks into a syntax tree."""
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        self._environment = environment
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        return self._insert_step(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._insert_step(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._insert_step(node)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        literal = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
+        node.nodes = [
+            child if isinstance(child, nodes.TemplateData) else self._build_hook_call("written", child)
+            for child in node.nodes
+        ]
+        if literal:
+            node.nodes.insert(0, self._build_hook_call("literal", nodes.Const(literal, lineno=node.lineno)))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [self._build_hook_call("written", part) for part in node.nodes]
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        self.generic_visit(node)
+        if node.name in WIDTH_FILTERS:
+            node.args = [self._build_hook_call("small", argument) for argument in node.args]
+            for keyword in node.kwargs:
+                keyword.value = self._build_hook_call("small", keyword.value)
+        if node.node is None or _has_no_input(node):
+            return node
+        if node.name not in CONTAINER_FILTERS:
+            node.node = self._build_hook_call("written", node.node)
+        return self._build_hook_call("check_result", node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._hook_literal(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return node if node.ctx != "load" else self._hook_literal(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._hook_literal(node)
+
+    def _hook_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return self._build_hook_call("written", node) if any(node.find_all(nodes.Name)) else node
+
+    def _insert_step(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
+        self.generic_visit(node)
+        step = nodes.ExprStmt(self._build_hook_call("step"))
+        node.body.insert(0, step.set_lineno(node.lineno).set_environment(self._environment))
+        return node
+
+    def _build_hook_call(self, name: str, *args: nodes.Expr) -> nodes.Expr:
+        call = nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
+        call.set_lineno(args[0].lineno if args else 0).set_environment(self._environment)
+        return call
+
+
+def _has_no_input(node: nodes.Filter) -> bool:
+    """Whether it is a filter block, whose input is the rendered block."""
+    node_input: nodes.Expr | None = node
+    while isinstance(node_input, nodes.Filter):
+        node_input = node_input.node
+    return node_input is None
+
+
+# Template values are Any, and so are nearly all of Jinja's types.
+
 
 Value = Any
 """Any value in a template."""
@@ -37,6 +126,7 @@ _ITEM_CHARS = 4
 """Characters charged for any value other than a string."""
 _WIDTH = re.compile(r"\d{5}|\*")
 _MAX_BITS = 4096
+_DICT_ATTRIBUTES = frozenset(dir(dict))
 _MAX_INDENT = 16
 
 
@@ -118,9 +208,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """A template with an environment of its own, for one rendering at a time."""
         # An overlay shares filters and globals but has a budget of its own, so that renderings can run in parallel.
         environment = self.overlay()
-        return SandboxedTemplate(
-            environment, jinja2.Template.from_code(environment, code, environment.make_globals(None))
-        )
+        # A plain dictionary: Jinja copies the globals for every rendering, and its chain of mappings is slow to copy.
+        return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
 
     def step(self) -> str:
         self.budget.count_step()
@@ -138,7 +227,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def written(self, value: Value) -> Value:
         """Hook: charge a value before it is printed."""
-        self.budget.spend_value(value)
+        if type(value) is str:  # Nearly every value.
+            self.budget.spend_chars(len(value))
+        else:
+            self.budget.spend_value(value)
         return value
 
     def small(self, value: Value) -> Value:
@@ -148,6 +240,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         ):
             raise BudgetExceeded("an argument is too large")
         return value
+
+    def getattr(self, obj: Value, attribute: str) -> Value:
+        """As in the base class, which looks for an attribute of the object first: a dictionary has few."""
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
         name, owner = _find_method(__obj)
@@ -181,7 +279,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             case _:
                 pass
 
-    def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
+    def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:  # noqa: ARG002
         match operator, left, right:
             case "+", (str() | list() | tuple()), (str() | list() | tuple()):
                 self.budget.spend_chars(len(left) + len(right))
@@ -198,7 +296,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 raise BudgetExceeded("a number is too large")
             case _:
                 pass
-        return super().call_binop(context, operator, left, right)
+        return self.binop_table[operator](left, right)
 
     def _check_repeat(self, sequence: str | list[Any] | tuple[Any, ...], times: int) -> None:
         self.budget.spend_chars(len(sequence) * max(times, 0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..launch.secret import load_secret_key
+from ..launch.storage import load_secret_key
 from ..settings import (
     FIELDS,
     RaySettings,

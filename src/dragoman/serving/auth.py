@@ -46,6 +46,10 @@ class Caller(Struct, frozen=True):
     is_background: bool = False
 
 
+ANONYMOUS = Caller()
+"""A client without a key."""
+
+
 class _NamedKey(Struct, frozen=True):
     """What a digest of the file stands for. expires: Unix seconds; None is never."""
 
@@ -126,14 +130,14 @@ class Keyring:
             AuthenticationError: there is no valid key.
             PermissionDenied: the key is valid, but not for this route.
         """
+        if self.is_open:
+            return ANONYMOUS
         # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both.
         callers = [self._find_caller(key) for key in _read_keys(headers)]
         known_callers = [caller for caller in callers if caller is not None]
         # A wrong key on a public route is no error: probes are often sent with whatever key is configured.
         if access is Access.PUBLIC:
-            return known_callers[0] if known_callers else Caller()
-        if self.is_open:
-            return Caller()
+            return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
             raise AuthenticationError("Incorrect API key provided." if callers else MISSING_KEY)
         if any(caller != known_callers[0] for caller in known_callers):

@@ -5,7 +5,6 @@ its span, and the line of the access log. All of them read one `RequestLogLine`.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from types import TracebackType
 
 from ..core.events import Event, TextDelta
@@ -42,15 +41,9 @@ class CallObserver:
         self._request_log, self._recent = request_log, recent
         self._now, self._started_at = now, now()
 
-    async def charge_prompt(self, tokens: int) -> None:
-        """Raises RateLimited."""
-        if self.account is not None:
-            await self.account.charge_prompt(tokens)
-
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
         """The same batches. This context is left when they end, are closed or are dropped before their first step."""
-        context = None if self._traced is None else self._traced.span.context
-        return Lease(self, self._record_batches(batches, context))
+        return _ObservedBatches(self, batches, None if self._traced is None else self._traced.span.context)
 
     def record(self, batch: list[Event]) -> None:
         """Record a batch: the caller's part where batches do not pass through `observe`."""
@@ -60,22 +53,6 @@ class CallObserver:
             line.output_tokens += len(event.tokens)
         else:
             line.record(batch, self._now() - self._started_at)
-
-    async def _record_batches(
-        self, batches: AsyncGenerator[list[Event]], span_context: SpanContext | None
-    ) -> AsyncGenerator[list[Event]]:
-        """Yield the same batches, and record them. Closing it closes `batches`."""
-        if span_context is not None:
-            # For the engine's requests to other servers. Each request has a task, and so a context, of its own.
-            CURRENT_SPAN.set(span_context)
-        try:
-            async with aclosing(batches):
-                async for batch in batches:
-                    self.record(batch)
-                    yield batch
-        except Exception as error:
-            self.line.failed(error)
-            raise
 
     def record_warnings(self, warnings: tuple[str, ...]) -> None:
         if self._recent is not None:
@@ -115,6 +92,35 @@ class CallObserver:
             self._traced.end(line)
         if self._request_log is not None:
             self._request_log.put(line)
+
+
+class _ObservedBatches(Lease):
+    """The batches of a call, recorded as they are taken.
+
+    span_context: of the call, for the engine's requests to other servers; None without telemetry.
+    """
+
+    __slots__ = ("_observer", "_span_context")
+
+    def __init__(
+        self, observer: CallObserver, batches: AsyncGenerator[list[Event]], span_context: SpanContext | None
+    ) -> None:
+        super().__init__(observer, batches)
+        self._observer, self._span_context = observer, span_context
+
+    async def asend(self, value: None) -> list[Event]:
+        if self._span_context is not None:
+            # Each request has a task, and so a context, of its own.
+            CURRENT_SPAN.set(self._span_context)
+        try:
+            batch = await self._batches.asend(value)
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StopAsyncIteration):
+                self._observer.line.failed(error)
+            self._release()
+            raise
+        self._observer.record(batch)
+        return batch
 
 
 async def observe_call(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import time
+from os import urandom
 from typing import Protocol
 
 
@@ -18,11 +18,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    def now(self) -> float:
-        return time.time()
+    """The clocks of the operating system: no call of Python is between them and who reads them."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
 
 class IdGenerator(Protocol):
@@ -35,4 +34,4 @@ class RandomIdGenerator:
     """Ids of 128 random bits in hexadecimal after the prefix."""
 
     def new(self, prefix: str) -> str:
-        return prefix + secrets.token_hex(16)
+        return prefix + urandom(16).hex()

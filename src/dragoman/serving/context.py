@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar, overload
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -13,11 +13,9 @@ from .file_store import OwnerFiles
 from .request_log import RequestLogLine
 from .service import Service
 
-T = TypeVar("T")
-
 
 class RequestHeaders(Headers):
-    """The headers of a request, by name.
+    """The headers of a request, by name; `get` and `getlist` take names in lower case.
 
     A request looks up a dozen names, most of them absent; each lookup of the base class compares all headers.
     """
@@ -25,7 +23,9 @@ class RequestHeaders(Headers):
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
         # The first of several with one name, as the base class has it.
-        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.raw)}
+        self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)}
+        # Without a call of Python for each lookup.
+        self.get = self._first.get  # pyright: ignore[reportAttributeAccessIssue]
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key.lower() in self._first
@@ -33,20 +33,11 @@ class RequestHeaders(Headers):
     def __getitem__(self, key: str) -> str:
         return self._first[key.lower()]
 
-    @overload
-    def get(self, key: str, default: None = None, /) -> str | None: ...
-
-    @overload
-    def get(self, key: str, default: str, /) -> str: ...
-
-    @overload
-    def get(self, key: str, default: T, /) -> str | T: ...
-
-    def get(self, key: str, default: object = None, /) -> object:
-        return self._first.get(key.lower(), default)
-
     def getlist(self, key: str) -> list[str]:
-        return super().getlist(key) if key in self else []
+        if key not in self._first:
+            return []
+        # Nearly always each name occurs once.
+        return [self._first[key]] if len(self._first) == len(self._list) else super().getlist(key)
 
 
 class RequestContext(Protocol):

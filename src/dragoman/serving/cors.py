@@ -97,9 +97,10 @@ class CorsPolicy:
         if "*" in self._allowed and not by_name:
             return
         origins = headers.getlist("origin")
-        if not all(self._is_allowed(origin.lower(), headers) for origin in origins):
+        if origins and not all(self._is_allowed(origin.lower(), headers) for origin in origins):
             raise _build_foreign_origin_error()
-        if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
+        sites = headers.getlist("sec-fetch-site")
+        if origins or not sites or all(site in _OWN_SITES for site in sites):
             return
         # An iframe navigates too, but its destination is another one.
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

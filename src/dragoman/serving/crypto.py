@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..dialects.sealing import Purpose, VerificationMode
+from ..dialects.base import Purpose, VerificationMode
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

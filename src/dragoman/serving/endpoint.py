@@ -91,6 +91,10 @@ class HttpRequest(msgspec.Struct, frozen=True):
         # 19 digits hold any 64-bit length; int() of a longer text is quadratic.
         return int(value[:19]) if value.isdecimal() else 0
 
+    @property
+    def _has_body(self) -> bool:
+        return bool(self.content_length) or "transfer-encoding" in self.headers
+
     async def read_json(self, *, allow_untyped: bool = False) -> bytes:
         """Read the JSON body of a POST.
 
@@ -101,13 +105,14 @@ class HttpRequest(msgspec.Struct, frozen=True):
         where there is no `Origin`. Only the check of its `Origin`, which browsers send with every POST, rejects such a
         request of a web page.
         """
-        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type = self.headers.get("content-type", "")
+        if media_type != "application/json":
+            media_type = media_type.partition(";")[0].strip().lower()
         # RFC 6839: `+json` is the suffix of types whose syntax is JSON.
         is_json = media_type == "application/json" or media_type.endswith("+json")
         if allow_untyped and media_type == "application/x-www-form-urlencoded" and "origin" not in self.headers:
             media_type = ""
-        has_body = bool(self.content_length) or "transfer-encoding" in self.headers
-        if not is_json and (media_type or (has_body and not allow_untyped)):
+        if not is_json and (media_type or (self._has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
         body = await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
         self.record.arrival_time = asyncio.get_running_loop().time()
@@ -115,12 +120,12 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
     def build_headers(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
         """Build the headers of this request's response."""
-        elapsed = (self.service.clock.monotonic() - self.started_at) * 1000
+        elapsed, id = (self.service.clock.monotonic() - self.started_at) * 1000, self.id.encode()
         headers = [
             content_type,
-            (b"x-request-id", self.id.encode()),
+            (b"x-request-id", id),
             # Anthropic's SDK reads `request-id`, OpenAI's `x-request-id`.
-            (b"request-id", self.id.encode()),
+            (b"request-id", id),
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
@@ -141,8 +146,10 @@ class HttpRequest(msgspec.Struct, frozen=True):
         Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
         is_required: includes them without being asked.
         """
+        if not warnings:
+            return b""
         is_wanted = is_required or self.headers.get(WARNINGS_HEADER, "").strip().lower() == "body"
-        if not warnings or not (is_wanted or self.service.options.profile is Profile.VLLM):
+        if not (is_wanted or self.service.options.profile is Profile.VLLM):
             return b""
         return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
 

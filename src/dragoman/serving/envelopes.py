@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import DragomanError
 from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
-from ..dialects.anthropic.files import is_anthropic_request
+from ..dialects.anthropic.batches import is_anthropic_request
 from ..dialects.base import Profile
 from ..dialects.errors import render_openai_error
 from ..dialects.ollama import render_ollama_error

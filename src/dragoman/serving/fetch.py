@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 import httpx2
 
 from ..core.errors import RequestError
-from ..core.image_info import MAX_BYTES
+from ..core.images import MAX_BYTES
 from ..dialects.body import abbreviate
 
 Address = IPv4Address | IPv6Address

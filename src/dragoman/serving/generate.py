@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -16,9 +15,9 @@ from starlette.datastructures import Headers
 from ..core.engine import PromptCounter
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
+from ..core.trace_context import CURRENT_SPAN, parse_trace_context
+from ..dialects.base import CORE_NAMES, FieldNames, GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
-from ..dialects.field_names import CORE_NAMES, FieldNames
 from ..pipeline.admission import CallTerms
 from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
@@ -38,6 +37,7 @@ T = TypeVar("T")
 
 TIMEOUT_HEADER = "x-dragoman-timeout"
 _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
+_MAX_SESSION_ID = 1024
 
 LARGE_BODY = 256 * 1024
 """Bytes above which a body is parsed in a thread, so that it does not block the event loop."""
@@ -106,8 +106,14 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     generation = context.service.generation
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
+    models = context.service.models
     # The models, and those that the caller may use, can change.
-    return replace(generation.reader_options, sealing_key=sealing_key, default_model=context.service.models.default)
+    return replace(
+        generation.reader_options,
+        sealing_key=sealing_key,
+        default_model=models.default,
+        keeps_seal=any(model.capabilities.verifies_reasoning for model in models),
+    )
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
@@ -132,7 +138,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
         ClientGone: the client has disconnected.
     """
     work = _prepare_and_observe(context, call, header)
-    if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
+    if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
         # Compiling a schema can take seconds, which a client that has left must not cost.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
@@ -159,18 +165,20 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
     observer = await observe_call(context, header.model, COMPLETIONS, call.requests[0], header.id)
     if observer is None:
         return _add_timings(context, await prepare_call(context, call, header))
-    with ExitStack() as stack:
-        stack.enter_context(observer)
+    try:
         admitted = await prepare_call(context, call, header)
         observer.record_warnings(admitted.warnings)
-        try:
-            await observer.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
-        except RequestError:
-            # The engine has not begun, but the queue in front of it already has this request.
-            await admitted.run.batches.aclose()
-            raise
-        # From here on the batches hold the observer.
-        stack.pop_all()
+        if observer.account is not None:
+            try:
+                await observer.account.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
+            except RequestError:
+                # The engine has not begun, but the queue in front of it already has this request.
+                await admitted.run.batches.aclose()
+                raise
+    except BaseException as error:
+        observer.__exit__(type(error), error, error.__traceback__)
+        raise
+    # From here on the batches hold the observer.
     run = admitted.run
     if run.direct is not None:
         run.direct.add_observer(observer.record)
@@ -199,7 +207,8 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     options, meters = context.service.options, context.service.generation.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
-    model.queue.check_capacity(find_queue_share(context))
+    terms = build_terms(context, header.id, call.tool_prefix)
+    model.queue.check_capacity(terms.queue_share)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.
     with model.keep_loaded():
@@ -208,7 +217,10 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
             for request in resolved
         ]
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
-    run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
+    if context.service.telemetry is None and (traceparent := context.headers.get("traceparent")):
+        # Without spans of its own the server passes the client's on, to engines that have some.
+        CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
+    run = await admit(model, requests, terms, meters)
     names = call.field_names
     return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
 
@@ -320,7 +332,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         max_logprobs=service.options.max_logprobs,
         close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
-        wait_for_start=service.generation.start_limiter.acquire,
+        begin_start=service.generation.start_limiter.acquire,
         arrival_time=context.record.arrival_time,
     )
 
@@ -347,22 +359,29 @@ def request_timeout(context: RequestContext) -> float | None:
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
     """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
-    `x-data-parallel-rank`, by which a router selects an engine core.
+    `x-data-parallel-rank`, by which a router selects an engine core, and `x-session-id`.
     """
-    directives = {name: _read_json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
-    directives["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
-    # Checked here: engines take it as an index.
-    if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
-        raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-    if not any(directives.values()):
+    reply, fault = headers.get("x-dragoman-reply"), headers.get("x-dragoman-fault")
+    rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
+    if reply is None and fault is None and rank is None and session is None:
         return request
+    directives = {
+        name: _read_json_header(f"x-dragoman-{name}", value)
+        for name, value in (("reply", reply), ("fault", fault))
+        if value is not None
+    }
+    # Checked here: engines take it as an index.
+    if rank is not None:
+        if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+            raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
+        directives["data_parallel_rank"] = rank
+    # As in vLLM, the body takes precedence.
+    if session and request.extras.session_id is None:
+        directives["session_id"] = msgspec.json.encode(session[:_MAX_SESSION_ID]).decode()
     return replace(request, extras=replace(request.extras, **directives))
 
 
-def _read_json_header(headers: Headers, name: str) -> str | None:
-    value = headers.get(name)
-    if value is None:
-        return None
+def _read_json_header(name: str, value: str) -> str:
     try:
         # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
         text = value.encode("latin-1").decode()

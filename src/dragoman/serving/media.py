@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ..core.engine import Feature
 from ..core.errors import RequestError, Unsupported
-from ..core.image_info import MAX_BYTES, check_image
+from ..core.images import MAX_BYTES, check_image
 from ..core.message import Audio, File, Image, InlineMedia, Message, Part, RemoteMedia, Text, ToolResult, UploadedMedia
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import abbreviate
@@ -75,9 +75,12 @@ class MediaResolver:
         self, owner_files: OwnerFiles, model: ServedModel, conversation: Conversation
     ) -> Conversation:
         """Return the conversation with its media inline. Raises as `resolve_request`."""
+        media = _list_media(conversation.messages)
+        if not media:
+            return conversation
         features, pending, unreadable_files = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
-        for index, medium in _iterate_media(conversation.messages):
+        for index, medium in media:
             images += isinstance(medium, Image)
             is_readable = _FEATURES[type(medium)] in features
             if not is_readable and isinstance(medium, File):
@@ -199,13 +202,17 @@ async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[In
     ), file.filename
 
 
-def _iterate_media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
-    """Iterate over media with the indices of their messages."""
+def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
+    """The media with the indices of their messages."""
+    media: list[tuple[int, Medium]] = []
     for index, message in enumerate(messages):
         for part in message.parts:
+            if type(part) is Text:  # Nearly every part.
+                continue
             for item in part.content if isinstance(part, ToolResult) else (part,):
                 if isinstance(item, Image | Audio | File):
-                    yield index, item
+                    media.append((index, item))
+    return media
 
 
 def _replace_in_message(message: Message, replacements: Mapping[Medium, Medium | Text]) -> Message:

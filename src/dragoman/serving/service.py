@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ..dialects.base import Profile, ReaderOptions
-from ..dialects.sealing import VerificationMode
+from ..dialects.base import Profile, ReaderOptions, VerificationMode
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.recent_prompts import RecentPrompts
@@ -92,19 +91,19 @@ class StartLimiter:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
-    async def acquire(self) -> None:
-        """Wait for an iteration with capacity; returns immediately if this one has some."""
-        loop = asyncio.get_running_loop()
+    def acquire(self) -> asyncio.Future[None] | None:
+        """None if this iteration has capacity; otherwise what is to be awaited until one has."""
         if not self._is_scheduled:
             self._is_scheduled = True
+            loop = asyncio.get_running_loop()
             loop.call_soon(self._on_loop_turn, loop)
         # Those that wait already go first.
         if self._available and not self._waiters:
             self._available -= 1
-            return
-        waiter: asyncio.Future[None] = loop.create_future()
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        return waiter
 
     def _on_loop_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._available = self._starts_per_turn

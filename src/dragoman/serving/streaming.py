@@ -338,7 +338,10 @@ class GenerationResponder(Responder):
     def _begin(self, batch: list[Event], add: WarningAdder) -> None:
         """Add the engine's own warnings, which come with its start in the first batch, to those of the call."""
         self._add_warnings = None
-        warnings = next((event.warnings for event in batch if isinstance(event, Started)), ())
+        warnings: tuple[str, ...] = ()
+        for event in batch:
+            if type(event) is Started:
+                warnings = event.warnings
         if not warnings:
             return
         headers, self._warnings = add(warnings, self._response_start is None)

@@ -3,10 +3,8 @@
 from .definition import Settings
 from .engine_support import describe_unsupported, find_changed_settings
 from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
-from .generation import GenerationConfig
-from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
-from .ray import RaySettings, read_ray_settings
+from .sections import GenerationConfig, Instance, Instances, ModelEntries, ModelEntry, RaySettings, read_ray_settings
 from .sources import check_exposure, is_loopback, load_keywords, load_settings, suggest_name
 from .state import load_or_create_key, state_directory
 

@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .generation import GenerationConfig
-from .model_entries import ModelEntries, ModelEntry
 from .option import Option, Secret
-from .ray import RaySettings
+from .sections import GenerationConfig, ModelEntries, ModelEntry, RaySettings
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024
@@ -154,7 +152,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
     ] = None
     upstream_kind: Annotated[
-        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "tei"],
+        Literal[
+            "auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "responses", "tei"
+        ],
         Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
     ] = "auto"
     upstream_task: Annotated[

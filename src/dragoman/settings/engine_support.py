@@ -39,12 +39,12 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ),
     _VLLM_ENGINES: (
         "block_size num_gpu_blocks_override enable_chunked_prefill scheduling_policy data_parallel_size "
-        "kv_events_config kv_transfer_config seed"
+        "kv_events_config kv_transfer_config seed speculative_config"
     ),
     ("sim",): (
         "enable_lora max_loras max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive "
         "async_scheduling scheduler_reserve_full_isl watermark tensor_parallel_size kv_events_version "
-        "speculative_config sim_acceptance_rates kv_offloading_size kv_offloading_backend "
+        "sim_acceptance_rates kv_offloading_size kv_offloading_backend "
         "profile tokenizer time_scale warm_up instances sim_mode sim_replies sim_dataset sim_output_tokens "
         "sim_reasoning_tokens sim_tool_calls sim_reasoning sim_image_tokens sim_embedding_size sim_faults"
     ),

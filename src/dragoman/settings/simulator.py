@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .model_entries import Instances
 from .option import Option
+from .sections import Instances
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Simulator",
-            "Speculative decoding, in vLLM's JSON format: method and num_speculative_tokens.",
+            "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
             metavar="JSON",
         ),
     ] = None

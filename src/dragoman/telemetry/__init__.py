@@ -1,7 +1,6 @@
 """OpenTelemetry traces and metrics over OTLP/HTTP, without OpenTelemetry's SDK. Knows no HTTP server and no engine."""
 
-from .exporter import OtlpExporter, OtlpSettings, read_otlp_environment
-from .instruments import GenAiMetrics, MetricSet
+from .exporter import GenAiMetrics, MetricSet, OtlpExporter, OtlpSettings, read_otlp_environment
 from .tracer import Attributes, Span, SpanKind, Tracer
 
 __all__ = [

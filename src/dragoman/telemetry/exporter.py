@@ -1,23 +1,263 @@
-"""Sends spans and metrics to an OTLP/HTTP receiver from a thread, so that requests never wait for it."""
+"""Sends spans and metrics to an OTLP/HTTP receiver from a thread, so that requests never wait for it.
+
+The messages are in protobuf's wire format (https://github.com/open-telemetry/opentelemetry-proto, v1), and only those
+that are sent here: spans, and cumulative histograms. The field numbers are those of the .proto files. The histograms
+have the names of OpenTelemetry's semantic conventions for generative AI
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/).
+"""
 
 from __future__ import annotations
 
 import logging
 import queue
+import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct
 
-from .instruments import MetricSet
-from .otlp import encode_metrics, encode_traces
-from .tracer import Span
+from ..core.metrics import Histogram
+from .tracer import Attributes, AttributeValue, Span
 
 if TYPE_CHECKING:
     import httpx2
+
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+_STATUS_ERROR = 2
+_CUMULATIVE = 2
+
+
+class HistogramPoint(Struct, frozen=True):
+    """One series of a histogram since `start`, Unix nanoseconds."""
+
+    attributes: Mapping[str, AttributeValue]
+    histogram: Histogram
+    start: int
+
+
+class HistogramMetric(Struct, frozen=True):
+    name: str
+    description: str
+    unit: str
+    points: tuple[HistogramPoint, ...]
+
+
+def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[Span]) -> bytes:
+    """An ExportTraceServiceRequest. scope: name and version of what made the spans."""
+    scope_spans = _message(1, _encode_scope(scope)) + b"".join(_message(2, _encode_span(span)) for span in spans)
+    return _message(1, _message(1, _encode_attributes(1, resource)) + _message(2, scope_spans))
+
+
+def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterable[HistogramMetric], now: int) -> bytes:
+    """An ExportMetricsServiceRequest. now: Unix nanoseconds."""
+    scope_metrics = _message(1, _encode_scope(scope)) + b"".join(
+        _message(2, _encode_metric(metric, now)) for metric in metrics
+    )
+    return _message(1, _message(1, _encode_attributes(1, resource)) + _message(2, scope_metrics))
+
+
+def _encode_scope(scope: tuple[str, str]) -> bytes:
+    return _text(1, scope[0]) + _text(2, scope[1])
+
+
+def _encode_span(span: Span) -> bytes:
+    context = span.context
+    status = b"" if span.error is None else _message(15, _text(2, span.error) + _number(3, _STATUS_ERROR))
+    return b"".join(
+        (
+            _message(1, bytes.fromhex(context.trace_id)),
+            _message(2, bytes.fromhex(context.span_id)),
+            _text(3, context.state),
+            _message(4, bytes.fromhex(span.parent_id)) if span.parent_id else b"",
+            _text(5, span.name),
+            _number(6, span.kind),
+            _fixed64(7, span.start),
+            _fixed64(8, span.end),
+            _encode_attributes(9, span.attributes),
+            status,
+            # The lower byte has the flags of the trace context.
+            _tag(16, _FIXED32) + struct.pack("<I", int(context.is_sampled)),
+        )
+    )
+
+
+def _encode_metric(metric: HistogramMetric, now: int) -> bytes:
+    points = b"".join(_message(1, _encode_point(point, now)) for point in metric.points)
+    return b"".join(
+        (
+            _text(1, metric.name),
+            _text(2, metric.description),
+            _text(3, metric.unit),
+            _message(9, points + _number(2, _CUMULATIVE)),
+        )
+    )
+
+
+def _encode_point(point: HistogramPoint, now: int) -> bytes:
+    histogram = point.histogram
+    # Copied once: the event loop may count on while this thread encodes, and the sums have to agree.
+    counts = list(histogram.counts)
+    return b"".join(
+        (
+            _fixed64(2, point.start),
+            _fixed64(3, now),
+            _fixed64(4, sum(counts)),
+            _tag(5, _FIXED64) + struct.pack("<d", histogram.sum),
+            _message(6, struct.pack(f"<{len(counts)}Q", *counts)),
+            _message(7, struct.pack(f"<{len(histogram.bounds)}d", *histogram.bounds)),
+            _encode_attributes(9, point.attributes),
+        )
+    )
+
+
+def _encode_attributes(field: int, attributes: Attributes) -> bytes:
+    return b"".join(
+        _message(field, _text(1, name) + _message(2, _encode_value(value))) for name, value in attributes.items()
+    )
+
+
+def _encode_value(value: AttributeValue) -> bytes:
+    match value:
+        case str():
+            return _tag(1, _BYTES) + _length_prefixed(_encode_text(value))
+        # Before int, of which it is a subclass.
+        case bool():
+            return _tag(2, _VARINT) + _varint(value)
+        case int():
+            # int64 in protobuf: negative numbers are the two's complement in ten bytes.
+            return _tag(3, _VARINT) + _varint(value & (2**64 - 1))
+        case float():
+            return _tag(4, _FIXED64) + struct.pack("<d", value)
+        case Sequence():
+            return _message(5, b"".join(_message(1, _encode_value(item)) for item in value))
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _tag(field: int, wire_type: int) -> bytes:
+    return _varint(field << 3 | wire_type)
+
+
+def _length_prefixed(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _message(field: int, data: bytes) -> bytes:
+    return _tag(field, _BYTES) + _length_prefixed(data)
+
+
+def _text(field: int, text: str) -> bytes:
+    """Absent if it is empty, which is the default."""
+    return _message(field, _encode_text(text)) if text else b""
+
+
+def _encode_text(text: str) -> bytes:
+    # A client's header or name can have a lone surrogate, which UTF-8 cannot.
+    return text.encode("utf-8", "replace")
+
+
+def _number(field: int, number: int) -> bytes:
+    return _tag(field, _VARINT) + _varint(number) if number else b""
+
+
+def _fixed64(field: int, number: int) -> bytes:
+    return _tag(field, _FIXED64) + struct.pack("<Q", number)
+
+
+# The conventions' bucket boundaries.
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = tuple(float(4**power) for power in range(14))
+MAX_SERIES = 256
+"""Series of one metric; more are not recorded."""
+
+Series = tuple[tuple[str, AttributeValue], ...]
+
+
+class MetricSet:
+    """Histograms by name and attributes."""
+
+    def __init__(self, start: int) -> None:
+        """start: Unix nanoseconds."""
+        self._start = start
+        self._definitions: dict[str, tuple[str, str, Sequence[float]]] = {}
+        self._series: dict[str, dict[Series, Histogram]] = {}
+
+    def define(self, name: str, description: str, unit: str, bounds: Sequence[float]) -> None:
+        self._definitions[name] = description, unit, bounds
+        self._series[name] = {}
+
+    def observe(self, name: str, value: float, attributes: Attributes) -> None:
+        key, series = tuple(attributes.items()), self._series[name]
+        histogram = series.get(key)
+        if histogram is None:
+            if len(series) >= MAX_SERIES:
+                return
+            histogram = series[key] = Histogram(self._definitions[name][2])
+        histogram.observe(value)
+
+    def collect(self) -> list[HistogramMetric]:
+        """All metrics that have a value. May be called from another thread."""
+        return [
+            HistogramMetric(
+                name,
+                description,
+                unit,
+                tuple(
+                    HistogramPoint(dict(key), histogram, self._start)
+                    for key, histogram in list(self._series[name].items())
+                ),
+            )
+            for name, (description, unit, _) in self._definitions.items()
+            if self._series[name]
+        ]
+
+
+class GenAiMetrics:
+    """Durations and tokens of calls."""
+
+    def __init__(self, metrics: MetricSet) -> None:
+        self._metrics = metrics
+        metrics.define("gen_ai.server.request.duration", "Duration of a call.", "s", _SECONDS)
+        metrics.define("gen_ai.server.time_to_first_token", "Time to the first token of a call.", "s", _TTFT)
+        metrics.define("gen_ai.server.time_per_output_token", "Time per token after the first.", "s", _PER_TOKEN)
+        metrics.define("gen_ai.client.token.usage", "Tokens of a call.", "{token}", _TOKENS)
+
+    def record(
+        self,
+        attributes: Attributes,
+        *,
+        seconds: float,
+        ttft: float | None,
+        input_tokens: int | None,
+        output_tokens: int,
+        error: str | None,
+    ) -> None:
+        observe = self._metrics.observe
+        failed = {} if error is None else {"error.type": error}
+        observe("gen_ai.server.request.duration", seconds, {**attributes, **failed})
+        if ttft is not None:
+            observe("gen_ai.server.time_to_first_token", ttft, attributes)
+            if output_tokens > 1:
+                per_token = (seconds - ttft) / (output_tokens - 1)
+                observe("gen_ai.server.time_per_output_token", per_token, attributes)
+        if input_tokens is not None:
+            observe("gen_ai.client.token.usage", input_tokens, {**attributes, "gen_ai.token.type": "input"})
+            observe("gen_ai.client.token.usage", output_tokens, {**attributes, "gen_ai.token.type": "output"})
+
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from dragoman.dialects.anthropic.content_blocks import (
     TOOL_CHANGES,
     VISIBLE_TYPES,
 )
-from dragoman.dialects.anthropic.parameters import MESSAGES
-from dragoman.dialects.anthropic.wire import AnthropicWireTool, BlockSource, ToolChange, WireContentBlock
+from dragoman.dialects.anthropic.wire import MESSAGES, AnthropicWireTool, BlockSource, ToolChange, WireContentBlock
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.tool_input import INVALID_JSON_KEY
 

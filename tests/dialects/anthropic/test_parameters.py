@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
-from dragoman.dialects.anthropic.wire import MessagesBody, MessagesPromptFields
+from dragoman.dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from .asking import count, messages, refusal

@@ -9,8 +9,7 @@ from dragoman.core.errors import RequestError
 from dragoman.core.message import Reasoning, Text
 from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
-from dragoman.dialects.base import GenerationCall, ReaderOptions
-from dragoman.dialects.sealing import VerificationMode
+from dragoman.dialects.base import GenerationCall, ReaderOptions, VerificationMode
 
 from ..wax import Wax
 

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from dragoman.core.embeddings import Embeddings, TextInputs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.embeddings import EmbedCall, read_embeddings, render_embeddings
-from dragoman.dialects.embeddings.parameters import EMBEDDINGS
-from dragoman.dialects.embeddings.wire import EmbeddingsBody
+from dragoman.dialects.embeddings import EMBEDDINGS, EmbedCall, EmbeddingsBody, read_embeddings, render_embeddings
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..asking import OPTIONS

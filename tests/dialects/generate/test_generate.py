@@ -24,9 +24,15 @@ from dragoman.core.events import (
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import GenerateRequest, GenerationLimits, Regex, SamplingOptions
 from dragoman.dialects.base import GenerationCall, Header
-from dragoman.dialects.generate import GenerateRenderOptions, GenerateWriter, read_generate
-from dragoman.dialects.generate.parameters import GENERATE, SAMPLING_PARAMS
-from dragoman.dialects.generate.wire import GenerateBody, VllmSamplingParams
+from dragoman.dialects.generate import (
+    GENERATE,
+    SAMPLING_PARAMS,
+    GenerateBody,
+    GenerateRenderOptions,
+    GenerateWriter,
+    VllmSamplingParams,
+    read_generate,
+)
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..asking import OPTIONS

@@ -38,22 +38,20 @@ from dragoman.dialects.ollama import (
     render_show,
     render_tags,
 )
-from dragoman.dialects.ollama.duration import read_keep_alive
-from dragoman.dialects.ollama.parameters import (
+from dragoman.dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
     OLLAMA_GENERATE,
     OLLAMA_MODEL,
     OLLAMA_OPTIONS,
-)
-from dragoman.dialects.ollama.wire import (
     OllamaChatBody,
     OllamaEmbedBody,
     OllamaEmbeddingsBody,
     OllamaGenerateBody,
     OllamaModelBody,
     OllamaOptions,
+    read_keep_alive,
 )
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
 

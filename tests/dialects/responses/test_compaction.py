@@ -22,7 +22,7 @@ from dragoman.core.message import Message, Role, Text
 from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
-from dragoman.dialects.responses.summary_prompt import SUMMARY_PREFIX, SUMMARY_REQUEST
+from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
 
 from .asking import HEADER, SEALED, events, refusal, responses, whole
 

@@ -14,8 +14,13 @@ from dragoman.dialects.base import Header, Profile, ReaderOptions
 from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.responses import assign_ids, read_responses
 from dragoman.dialects.responses.items import COMPACTION_TRIGGER, HOSTED_TYPES, PART_TYPES, READ_TYPES, REFERENCE_TYPES
-from dragoman.dialects.responses.parameters import RESPONSES
-from dragoman.dialects.responses.wire import ResponsesContentPart, ResponsesNamedTool, ResponsesWireTool, WireItem
+from dragoman.dialects.responses.wire import (
+    RESPONSES,
+    ResponsesContentPart,
+    ResponsesNamedTool,
+    ResponsesWireTool,
+    WireItem,
+)
 
 from ...pictures import PIXEL_URL
 from ..wax import Wax

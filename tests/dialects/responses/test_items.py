@@ -27,7 +27,7 @@ from dragoman.core.message import (
     UploadedMedia,
 )
 from dragoman.core.request import Conversation
-from dragoman.dialects.sealing import VerificationMode
+from dragoman.dialects.base import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
 from ..wax import Wax

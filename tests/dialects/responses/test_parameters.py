@@ -7,8 +7,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 
 from dragoman.core.errors import Unsupported
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.responses.parameters import RESPONSES
-from dragoman.dialects.responses.wire import ResponsesBody
+from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody
 
 from .asking import call, refusal
 

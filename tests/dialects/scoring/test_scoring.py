@@ -12,7 +12,11 @@ from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.scoring import (
+    RERANK,
+    SCORE,
+    RerankBody,
     RerankCall,
+    ScoreBody,
     ScoreCall,
     read_rerank,
     read_score,
@@ -20,8 +24,6 @@ from dragoman.dialects.scoring import (
     render_scores,
     render_tei_rerank,
 )
-from dragoman.dialects.scoring.parameters import RERANK, SCORE
-from dragoman.dialects.scoring.wire import RerankBody, ScoreBody
 
 from ..asking import OPTIONS
 

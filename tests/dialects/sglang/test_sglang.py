@@ -33,8 +33,7 @@ from dragoman.core.request import (
 from dragoman.dialects.base import GenerationCall, Header
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter, read_sglang
-from dragoman.dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
-from dragoman.dialects.sglang.wire import SglangBody, SglangSamplingParams
+from dragoman.dialects.sglang.reader import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
 
 from ..asking import OPTIONS
 

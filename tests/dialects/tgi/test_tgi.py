@@ -31,8 +31,7 @@ from dragoman.core.request import (
 from dragoman.dialects.base import GenerationCall
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter, is_tgi_body, map_tgi_status, read_tgi, render_tgi_error
-from dragoman.dialects.tgi.parameters import TGI, TGI_PARAMS
-from dragoman.dialects.tgi.wire import TgiBody, TgiParameters
+from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiParameters
 
 from ..asking import OPTIONS
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from dragoman.core.vision import PromptImage
+from dragoman.core.images import PromptImage
 from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, encode_image_key, hash_block, hash_root
 
 SIZE = 12

@@ -10,8 +10,8 @@ import pytest
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
+from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import Llama
-from dragoman.engines.tiny.runner import PagedLlama
 
 from ..harness import GREEDY, Client, Only, alone
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engines.batching.logprobs import build_logprob, log_softmax
+from dragoman.engines.batching.sampler import build_logprob, log_softmax
 
 ROWS = st.lists(st.sampled_from([-3.0, -0.5, 0.0, 0.25, 2.0, 7.5]), min_size=2, max_size=12)
 

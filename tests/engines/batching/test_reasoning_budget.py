@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.core.engine import ReasoningBudget
-from dragoman.engines.batching.reasoning_budget import ReasoningBudgetState
+from dragoman.engines.batching.sequence import ReasoningBudgetState
 
 BEGIN, END, CLOSE = (7,), (8,), (5, 8, 6)
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, sample
-from dragoman.engines.batching.sampling import SamplingState
+from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, SamplingState, sample
 
 VOCAB = 24
 PROMPT = (1, 2, 3, 2)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from dragoman.core.engine import Failed, Feature, TokenRequest
 from dragoman.core.errors import Unsupported
-from dragoman.core.vision import PromptImage
+from dragoman.core.images import PromptImage
 from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
+from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import Llama
-from dragoman.engines.tiny.runner import PagedLlama
 
 from ..harness import GREEDY, Bench, alone, started
 

@@ -30,9 +30,25 @@ def write_embedded(
     marks: the kind of its control tokens. vocabulary: writes another one in the place of its own. split: tensors of
     each file, of which the first is given back; 0 is one file.
     """
+    write_llama(file, tiny.find_bundled_model(), marks=marks, vocabulary=vocabulary, split=split)
+    return next(file.parent.glob(f"{file.stem}-00001-of-*.gguf")) if split else file
+
+
+def write_llama(
+    file: Path,
+    directory: Path,
+    *,
+    marks: int = CONTROL,
+    vocabulary: Callable[[Any], None] | None = None,
+    split: int = 0,
+    data_type: str = "F32",
+) -> None:
+    """A Llama as the embedded model is, with a tokenizer of its kind.
+
+    data_type: of matrices, in GGUF's words.
+    """
     gguf: Any = import_module("gguf")
 
-    directory = tiny.find_bundled_model()
     config = json.loads((directory / "config.json").read_text())
     writer = gguf.GGUFWriter(file, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
@@ -48,15 +64,18 @@ def write_embedded(
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     if vocabulary is None:
-        add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), marks)
+        add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), marks, config["vocab_size"])
     else:
         vocabulary(writer)
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_chat_template((directory / "chat_template.jinja").read_text())
+    kind = gguf.GGMLQuantizationType[data_type]
     for name, tensor in tensors(directory, config).items():
-        writer.add_tensor(name, tensor)
+        if tensor.ndim == 1 or data_type == "F32":
+            writer.add_tensor(name, tensor)
+        else:
+            writer.add_tensor(name, gguf.quantize(tensor, kind), raw_dtype=kind)
     _finish(writer)
-    return next(file.parent.glob(f"{file.stem}-00001-of-*.gguf")) if split else file
 
 
 def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
@@ -128,14 +147,16 @@ def _finish(writer: Any) -> None:
     writer.close()
 
 
-def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int) -> None:
+def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int, size: int = 0) -> None:
+    """size: unused tokens fill the vocabulary up to it."""
     vocab: dict[str, int] = tokenizer["model"]["vocab"] | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
     names = sorted(vocab, key=lambda name: vocab[name])
+    unused = [f"<unused{n}>" for n in range(size - len(names))]
     special = {token["content"] for token in tokenizer["added_tokens"]}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(names)
-    writer.add_token_types([marks if name in special else NORMAL for name in names])
+    writer.add_token_list(names + unused)
+    writer.add_token_types([marks if name in special else NORMAL for name in names] + [UNUSED] * len(unused))
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
     writer.add_add_bos_token(False)
 
@@ -175,6 +196,8 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
         "token_embd.weight": found.take("model.embed_tokens.weight", vocab, hidden),
         "output_norm.weight": found.take("model.norm.weight", hidden),
     }
+    if not config["tie_word_embeddings"]:
+        out["output.weight"] = found.take("lm_head.weight", vocab, hidden)
     for layer in range(config["num_hidden_layers"]):
         theirs, ours = f"model.layers.{layer}.", f"blk.{layer}."
         out |= {

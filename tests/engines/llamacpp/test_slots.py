@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.core.vision import PromptImage
+from dragoman.core.images import PromptImage
 from dragoman.engines.llamacpp.slots import SlotPool, build_cache_keys
 
 

@@ -15,9 +15,7 @@ from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.engines import tiny
 from dragoman.engines.batching import SchedulerConfig
-from dragoman.engines.mlx.backend import caches, mx
-from dragoman.engines.mlx.engine import build_paged_model
-from dragoman.engines.mlx.model import load_network
+from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.model import Llama
 
 from ..harness import GREEDY, Bench, Told, alone, told_by

@@ -27,8 +27,8 @@ from dragoman.core.engine import (
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from dragoman.core.events import FinishReason, PromptTokens, Started
 from dragoman.core.frames import FrameBuffer, read_frame
+from dragoman.core.images import PromptImage
 from dragoman.core.request import GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
-from dragoman.core.vision import PromptImage
 from dragoman.engines.base import BaseTokenEngine
 from dragoman.engines.remote import EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (

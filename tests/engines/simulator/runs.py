@@ -7,9 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.engines.simulator.calibrate import calibrate
+from dragoman.engines.simulator.calibrate import calibrate, read_log
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.measurements import read_log
 from dragoman.engines.simulator.profile import Hardware, ModelProfile, SimulatorProfile
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadRequest

@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import NUM_VARIATIONS, calibrate, list_variations, measure_spread
+from dragoman.engines.simulator.calibrate import NUM_VARIATIONS, calibrate, compare, list_variations, measure_spread
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
-from dragoman.engines.simulator.measurements import compare
 from dragoman.engines.simulator.profile import HeldOutError, SimulatorProfile, load
 from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman.engines.simulator.workload import WorkloadRequest

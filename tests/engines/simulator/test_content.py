@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
-from dragoman.engines.simulator.lengths import LengthDistribution, parse_length_distribution
+from dragoman.engines.simulator.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman.engines.simulator.reply_tokens import fake_logprob
 from dragoman.engines.simulator.vision import find_image_token
 from tests.pictures import data_url, png

@@ -8,23 +8,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.autoscaling import AutoscalerConfig, replay_autoscaled
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fleet import Fleet, ReplicaGroup
+from dragoman.engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup, replay_autoscaled
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import build_report
 from dragoman.engines.simulator.routing import ROUTING_POLICIES, ReplicaRouter, Routing
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.synthetic import (
+from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,
     generate_poisson,
     generate_sessions,
 )
-from dragoman.engines.simulator.workload import WorkloadRequest
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=2000, max_num_seqs=8)
 SLOW, FAST = load("rtx4090-llama-3.1-8b"), load("rtxpro6000-llama-3.1-8b")

@@ -14,8 +14,8 @@ from dragoman.engines.simulator.lock_step import replay_in_lock_step
 from dragoman.engines.simulator.replay import ReplayResult, replay
 from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
 
 LATENCY = LatencyModel(base=0.01, per_token=(TokenCost(0, 1e-4),))
 

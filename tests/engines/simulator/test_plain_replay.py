@@ -18,15 +18,15 @@ from dragoman.engines.simulator.plain_replay import PlainReplay, is_plain
 from dragoman.engines.simulator.profile import SimulatorProfile, load
 from dragoman.engines.simulator.replay import ReplayResult
 from dragoman.engines.simulator.report import Slo, build_report
-from dragoman.engines.simulator.synthetic import (
+from dragoman.engines.simulator.weighted_sample import WeightedSample
+from dragoman.engines.simulator.workload import RequestTable, WorkloadRequest, scale_arrivals
+from dragoman.engines.simulator.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,
     generate_poisson,
     generate_sessions,
 )
-from dragoman.engines.simulator.weighted_sample import WeightedSample
-from dragoman.engines.simulator.workload import RequestTable, WorkloadRequest, scale_arrivals
 
 PROFILE = load("rtx4090-llama-3.1-8b")
 SMALL = SimulatedSchedulerConfig(num_gpu_blocks=30, max_num_seqs=8, max_num_batched_tokens=32, block_size=4)

@@ -18,8 +18,8 @@ from dragoman.engines.simulator.planner import (
 )
 from dragoman.engines.simulator.report import build_report
 from dragoman.engines.simulator.roofline import find_gpu, load_model_shape
-from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
 
 OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 

@@ -6,12 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import calibrate, round_numbers
+from dragoman.engines.simulator.calibrate import calibrate, compare, read_log, round_numbers
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.fitting import CalibrationError, Prior, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, TokenCost
 from dragoman.engines.simulator.least_squares import Rows, solve, solve_non_negative
-from dragoman.engines.simulator.measurements import compare, read_log
 from dragoman.engines.simulator.profile import (
     Hardware,
     ModelProfile,
@@ -23,9 +22,9 @@ from dragoman.engines.simulator.profile import (
     load,
     loads,
 )
-from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadError
+from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
 
 PROFILE = SimulatorProfile(
     "mine", Hardware("a GPU"), ModelProfile("a model"), SimulatedSchedulerConfig(), LatencyModel(0.01)

@@ -10,14 +10,14 @@ from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.report import Slo, build_report, render_report, summarize
 from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.synthetic import (
+from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,
     generate_poisson,
     generate_sessions,
 )
-from dragoman.engines.simulator.workload import WorkloadRequest
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=1000, async_scheduling=False)
 TALKS = SessionOptions(

@@ -16,11 +16,17 @@ from dragoman.core.engine import Ended, Failed
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.disaggregation import KvAddress, KvTransferParams, TransferCost
+from dragoman.engines.simulator.disaggregation import (
+    KvAddress,
+    KvTransferParams,
+    KvTransfers,
+    TransferContext,
+    TransferCost,
+    parse_transfer_params,
+)
 from dragoman.engines.simulator.kv_notifications import KvNotifier, parse_kv_transfer_config
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
-from dragoman.engines.simulator.transfers import KvTransfers, TransferContext, parse_transfer_params
 
 from .driving import sequence
 from .serving import Twin, twin

@@ -6,7 +6,14 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.synthetic import (
+from dragoman.engines.simulator.workload import (
+    WorkloadError,
+    WorkloadRequest,
+    encode_workload,
+    read_workload,
+    scale_arrivals,
+)
+from dragoman.engines.simulator.workload_sources import (
     FixedLength,
     LogNormalLength,
     SessionOptions,
@@ -15,13 +22,6 @@ from dragoman.engines.simulator.synthetic import (
     generate_bursts,
     generate_poisson,
     generate_sessions,
-)
-from dragoman.engines.simulator.workload import (
-    WorkloadError,
-    WorkloadRequest,
-    encode_workload,
-    read_workload,
-    scale_arrivals,
 )
 
 TALKS = SessionOptions(

@@ -18,7 +18,7 @@ from dragoman.core.events import FinishReason
 from dragoman.core.request import GenerationLimits, Sampling, SamplingOptions
 from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
-from dragoman.engines.tiny.embedding import compute_mean_state
+from dragoman.engines.tiny.engine import compute_mean_state
 from dragoman.engines.tiny.model import Llama
 
 from ..harness import GREEDY, PLAIN, Only, alone, started

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.tiny.attention import BLOCK_SIZE, CHUNK, CHUNK_BLOCKS, count_chunks
-from dragoman.engines.tiny.embedding import compute_mean_state
-from dragoman.engines.tiny.model import Llama, TokenBatch
-from dragoman.engines.tiny.rope import Rope, compute_interleaved_order
+from dragoman.engines.tiny.engine import compute_mean_state
+from dragoman.engines.tiny.model import (
+    BLOCK_SIZE,
+    CHUNK,
+    CHUNK_BLOCKS,
+    Llama,
+    Rope,
+    TokenBatch,
+    compute_interleaved_order,
+    count_chunks,
+)
 
 from .models import Shape, make_model
 

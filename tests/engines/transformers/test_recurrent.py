@@ -154,12 +154,12 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
     bench = Bench(model, SchedulerConfig(num_state_slots=1))
     bench.add(ask(1))
     bench.step(2)
-    layer = broken.model.layers[0].conv
-    weight, layer.in_proj.weight = layer.in_proj.weight, torch.nn.Parameter(torch.zeros(1, 1))
+    norm = broken.model.layers[0].operator_norm
+    weight, norm.weight = norm.weight, torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(RuntimeError):
         bench.step()
     assert [type(output.output) for output in bench.stepper.recover()] == [Failed]
-    layer.in_proj.weight = weight
+    norm.weight = weight
     told = bench.add(ask(2))
     bench.finish()
     assert told.tokens == expected("lfm2")[2]

@@ -22,7 +22,7 @@ pytest.importorskip("PIL.Image", reason="needs Pillow")
 
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
-from dragoman.core.vision import PromptImage
+from dragoman.core.images import PromptImage
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.transformers.backend import Tensor, library, torch

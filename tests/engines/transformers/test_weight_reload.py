@@ -55,7 +55,7 @@ async def test_a_family_says_what_its_new_weights_say_alone(kind: str, tmp_path:
 async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
     model = network("gemma2")  # its head is its embedding
     name = "model.layers.1.mlp.up_proj.weight"
-    async with started(engine(model)) as client:
+    async with started(engine(network("gemma2"))) as client:
         before = (await client.ask(ASK)).tokens
         wrong = {
             f"no tensor {name}": sent(model, name),

@@ -46,13 +46,22 @@ def server(models: Models, options: ServingOptions | None = None) -> ASGIApp:
 
 
 @asynccontextmanager
-async def relay(behind: Models, options: ServingOptions | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a server in front of one that serves these models, of which the first counts."""
+async def relay(
+    behind: Models,
+    options: ServingOptions | None = None,
+    *,
+    kind: str = "dragoman",
+    behind_options: ServingOptions = VLLM,
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of a server in front of one that serves these models, of which the first counts.
+
+    kind: how the one in front speaks to the other.
+    """
     first = next(iter(behind))
     await behind.start()
     try:
-        async with serving(server(behind, VLLM)) as wire:
-            upstream = engine(f"http://127.0.0.1:{wire.port}", model=first.name)
+        async with serving(server(behind, behind_options)) as wire:
+            upstream = engine(f"http://127.0.0.1:{wire.port}", kind=kind, model=first.name)
             front = Models(
                 [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
             )

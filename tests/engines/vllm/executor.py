@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,12 +20,10 @@ from numpy.typing import NDArray
 from dragoman.core.engine import ReasoningBudget, TokenLogprob, TokenRequest
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BLOCK_SIZE, Chunk, build_rng
-from dragoman.engines.batching.logprobs import build_logprob, log_softmax
-from dragoman.engines.batching.reasoning_budget import ReasoningBudgetState
-from dragoman.engines.batching.sampler import sample
-from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.sampler import build_logprob, log_softmax, sample
+from dragoman.engines.batching.sequence import ReasoningBudgetState, Sequence
+from dragoman.engines.tiny.engine import LlamaRunner, PagedLlama
 from dragoman.engines.tiny.model import read_model
-from dragoman.engines.tiny.runner import LlamaRunner, PagedLlama
 
 from .serving import DIES_OF
 
@@ -53,6 +52,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
     def _init_executor(self) -> None:
         self._model = PagedLlama(read_model(Path(self.model_config.model)))
         self._runner: LlamaRunner | None = None
+        self._num_blocks = 0
         self._rows: dict[str, Sequence] = {}
         self._due: tuple[SchedulerOutput, list[Chunk], Floats] | None = None
         self._adapters: set[int] = set()
@@ -66,6 +66,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             "remove_lora": self._remove_lora,
             "list_loras": lambda: set(self._adapters),
             "supports_draft_weight_updates": lambda: False,
+            "reload_weights": self._reload,
         }
 
     def check_health(self) -> None:
@@ -96,7 +97,15 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         return {f"model.layers.{index}.self_attn.attn": one for index in range(config.num_hidden_layers)}
 
     def _allocate(self, configs: list[Spec]) -> None:
-        self._runner = self._model.build_runner(configs[0].num_blocks + 1)
+        self._num_blocks = configs[0].num_blocks + 1
+        self._runner = self._model.build_runner(self._num_blocks)
+
+    def _reload(self, weights_path: str) -> None:
+        if not Path(weights_path, "config.json").exists():
+            copyfile(Path(self.model_config.model, "config.json"), Path(weights_path, "config.json"))
+        self._model = PagedLlama(read_model(Path(weights_path)))
+        assert self._num_blocks
+        self._runner = self._model.build_runner(self._num_blocks)
 
     def _add_lora(self, adapter: Adapter) -> bool:
         if not Path(adapter.lora_path).is_dir():

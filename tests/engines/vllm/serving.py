@@ -40,6 +40,11 @@ def without_accelerator() -> Generator[None]:
         yield
 
 
+def has_kernels() -> bool:
+    """Whether this vLLM computes on a CPU."""
+    return find_spec("vllm._C") is not None
+
+
 def settings(**more: object) -> Settings:
     return Settings(
         model=f"vllm:{tiny.find_bundled_model()}",

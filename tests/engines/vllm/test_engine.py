@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from importlib import import_module
 from pathlib import Path
 
 import httpx2
@@ -13,16 +14,30 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dragoman.core.engine import Ended, Failed, Feature, ReasoningBudget, Rejected, TokenOutput, TokenRequest
+from dragoman.core.control import WeightsInMemory, WeightsOnDisk
+from dragoman.core.engine import (
+    Ended,
+    Failed,
+    Feature,
+    ReasoningBudget,
+    Rejected,
+    Sampled,
+    TokenOutput,
+    TokenRequest,
+    WeightVersionSet,
+)
 from dragoman.core.errors import ContextTooLong, EngineError, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny.model import Llama
+from dragoman.engines import tiny
+from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.tiny.model import Llama, read_model
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from tests.engines.harness import GREEDY, Told, alone
+from tests.engines.tiny.models import write_tensors
 
 from .serving import DIES_OF, settings, started, without_accelerator
 
@@ -224,6 +239,88 @@ async def test_an_adapter_that_cannot_be_loaded_is_refused_and_harms_nobody(aske
     assert again.cached == [0], "what the first one computed is not the second one's"
 
 
+async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_down(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "good").mkdir()
+    modules = (f"bad={tmp_path / 'bad'}", f"good={tmp_path / 'good'}")
+    async with started(msgspec.structs.replace(settings(), lora_modules=modules)) as models:
+        model = next(iter(models))
+        assert model.adapters is not None
+        assert [adapter.name for adapter in model.adapters] == ["good"]
+        assert "The adapter bad is not served, because vLLM cannot load it" in caplog.text
+        ask = TokenRequest(id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=(("lora", '"good"'),))
+        assert len((await Asker(models).ask(ask)).tokens) == 2
+
+
+async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Asker) -> None:
+    ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
+    extras = (("data_parallel_rank", "0"), ("session_id", '"s"'))
+    assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
+    (told,) = await asker.ask(msgspec.structs.replace(ask, extras=(("data_parallel_rank", "1"),)))
+    assert isinstance(told, Rejected)
+    assert told.error.status == 400
+    assert "data_parallel_rank 1" in told.error.message
+
+
+def write_changed_weights(directory: Path) -> Path:
+    """The embedded model's tensors, with the MLPs of one layer negated."""
+    source = tiny.find_bundled_model()
+    old = Tensors(source)
+    shapes = {name: shape for name, (_, shape) in old.layout.items()}
+    changed = {name: old.take(name, *shape) for name, shape in shapes.items()}
+    changed["model.layers.0.mlp.down_proj.weight"] *= -1
+    write_tensors(directory / "model.safetensors", changed)
+    (directory / "config.json").write_bytes((source / "config.json").read_bytes())
+    return directory
+
+
+async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, packaged: Llama, tmp_path: Path) -> None:
+    """Its tokens until then are the old weights', all others the new ones'; and it says from where on."""
+    trainable = asker.model.trainable
+    assert trainable is not None
+    ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
+    old = (await asker.ask(ask)).tokens
+    changed = write_changed_weights(tmp_path)
+    running = await asker.until(asker.send(msgspec.structs.replace(ask, id="run", max_tokens=200)), tokens=3)
+    assert await trainable.update_weights(WeightsOnDisk(str(changed)), "step-1") == "step-1"
+    await asker.until(running)
+    versions = [place for place, output in enumerate(running) if isinstance(output, WeightVersionSet)]
+    assert [running[place] for place in versions] == [
+        WeightVersionSet("run", "default"),
+        WeightVersionSet("run", "step-1"),
+    ]
+    before = sum(isinstance(output, Sampled) for output in running[: versions[1]])
+    assert running.tokens[: min(before, 60)] == old[:before]
+    rest = TokenRequest(id="rest", prompt=(*PROMPT, *running.tokens[:before]), max_tokens=200 - before, sampling=GREEDY)
+    assert alone(read_model(changed), rest).tokens == running.tokens[before:]
+    file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
+    assert await trainable.update_weights(WeightsInMemory((file,))) == "step-1+2"
+    back = await asker.ask(msgspec.structs.replace(ask, id="back"))
+    assert (back.tokens, back.cached) == (old, [0]), "and no block of other weights is found"
+    await trainable.set_weight_version("renamed")
+    assert trainable.weight_version == "renamed"
+
+
+async def test_weights_that_do_not_fit_change_nothing(asker: Asker, tmp_path: Path) -> None:
+    trainable = asker.model.trainable
+    assert trainable is not None
+    version = trainable.weight_version
+    ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=9, sampling=GREEDY)
+    tokens = (await asker.ask(ask)).tokens
+    some = {"model.norm.weight": np.zeros(3, np.float32), "x": np.zeros(1, np.float32)}
+    write_tensors(tmp_path / "some.safetensors", some)
+    with pytest.raises(RequestError, match=r"contain no tensor model\.embed_tokens\.weight"):
+        await trainable.update_weights(WeightsOnDisk(str(tmp_path)))
+    old = Tensors(tiny.find_bundled_model())
+    wrong = {name: np.zeros((1, *shape), np.float32) for name, (_, shape) in old.layout.items()}
+    write_tensors(tmp_path / "some.safetensors", wrong)
+    with pytest.raises(RequestError, match=r"model.embed_tokens.weight has shape \(1, "):
+        await trainable.update_weights(WeightsOnDisk(str(tmp_path / "some.safetensors")))
+    assert trainable.weight_version == version
+    assert (await asker.ask(msgspec.structs.replace(ask, id="again"))).tokens == tokens
+
+
 async def test_it_can_be_held_and_goes_on_where_it_was(asker: Asker) -> None:
     control = asker.model.control
     assert control is not None
@@ -348,6 +445,7 @@ def test_arguments_of_the_settings_become_vllms() -> None:
     asked = msgspec.structs.replace(
         settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
     )
+    asked = msgspec.structs.replace(asked, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}')
     with without_accelerator():
         from dragoman.launch.vllm import build_engine_arguments
 
@@ -356,3 +454,17 @@ def test_arguments_of_the_settings_become_vllms() -> None:
     assert told["enable_prefix_caching"] is False
     assert "enable_chunked_prefill" not in told, "vLLM decides"
     assert told["kv_events_config"] == {"publisher": "zmq"}
+    assert told["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
+
+
+def test_vllms_counts_of_drafts_are_added_up() -> None:
+    with without_accelerator():
+        stats, drafting = import_module("vllm.v1.metrics.stats"), import_module("vllm.v1.spec_decode.metrics")
+        counters = import_module("dragoman.engines.vllm.stats").VllmCounters()
+        for accepted in (2, 0, 1):
+            drafts = drafting.SpecDecodingStats.new(2)
+            drafts.observe_draft(2, accepted)
+            counters.record(stats.SchedulerStats(spec_decoding_stats=drafts), None, 0)
+    (core,) = counters.list_all()
+    assert (core.drafts, core.draft_tokens, core.accepted_tokens) == (3, 6, 3)
+    assert core.accepted_by_position == {"0": 2, "1": 1}

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.engines.encoder.directories import PLAIN, SCORER, Shape, write_encode
 from tests.engines.upstream.relays import VLLM, direct
 from tests.loopback import find_free_port
 
-from .serving import ARGUMENTS, without_accelerator
+from .serving import ARGUMENTS, has_kernels, without_accelerator
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -81,10 +80,6 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
             # It says nothing on its output that could be waited for; the process is looked at ten times a second.
             threading.Event().wait(0.1)
     raise AssertionError(f"vLLM ended:\n{log.read_text()[-4000:]}")
-
-
-def has_kernels() -> bool:
-    return "cpu" in version("vllm")
 
 
 @pytest.fixture(scope="module")

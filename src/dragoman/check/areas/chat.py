@@ -9,8 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from ...conformance.checks import Violation, require
-from ...conformance.shared_shapes import check_chat_logprobs
+from ...conformance.checks import Violation, check_chat_logprobs, require
 from ..dialects import CHAT, ClientAnswer, check_error_basics, fold_chat, parse_chunks, parse_sse, read_chat
 from ..registry import Json, Level, Skipped, get_object, get_objects
 from ..session import Session

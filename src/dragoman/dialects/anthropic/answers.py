@@ -28,13 +28,19 @@ class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
     signature: str
 
 
+class RedactedThinkingBlock(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
+    """Reasoning of an upstream that only its vendor can read."""
+
+    data: str
+
+
 class ToolUseBlock(Struct, frozen=True, tag_field="type", tag="tool_use"):
     id: str
     name: str
     input: dict[str, Any]
 
 
-AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+AnswerBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 
 
 class ThinkingTokenDetails(Struct, frozen=True):

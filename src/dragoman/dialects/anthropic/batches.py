@@ -1,8 +1,12 @@
-"""Anthropic's message batches: parses their creation, renders their objects and results. Runs nothing."""
+"""Anthropic's message batches and files: parses their creation, renders their objects and results. Runs nothing.
+
+Metadata, upload parameters and lists of files are those of the anthropic SDK 2.x, types/file_metadata.py.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -191,3 +195,76 @@ class MessageBatchPage(Struct, frozen=True):
 def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes:
     first, last = (rows[0][0], rows[-1][0]) if rows else (None, None)
     return msgspec.json.encode(MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last))
+
+
+_MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 7776000
+_MAX_IDS = 100
+_CURSOR_PREFIX = "page_"
+
+
+class FileMetadata(Struct, frozen=True, kw_only=True):
+    """The metadata of a file. Times are RFC 3339."""
+
+    id: str
+    type: str = "file"
+    filename: str
+    mime_type: str
+    size_bytes: int
+    created_at: str
+    expires_at: str | None = None
+    downloadable: bool = True
+
+
+class FilePage(Struct, frozen=True):
+    data: list[Raw]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+    next_page: str | None
+
+
+def is_anthropic_request(headers: Mapping[str, str]) -> bool:
+    """Whether a request to a path that OpenAI has too is Anthropic's: all its clients send `anthropic-version`."""
+    return "anthropic-version" in headers
+
+
+def read_expiry_seconds(text: str | None) -> int | None:
+    """Parse the expiry; from one hour to 90 days. Raises RequestError."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS):
+        raise invalid_value(
+            "expires_in_seconds",
+            f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}",
+        )
+    return int(text)
+
+
+def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
+    """Parse the query: a cursor, as current SDKs send it, or ids, as older ones do. Raises RequestError."""
+    page, after = query.get("page"), query.get("after_id")
+    if page is not None:
+        if after or query.get("before_id"):
+            raise invalid_value("page", "it excludes `after_id` and `before_id`")
+        after = page.removeprefix(_CURSOR_PREFIX)
+    return read_cursor_query(query.get("limit"), after, query.get("before_id"))
+
+
+def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
+    """The ids to list, without duplicates. Raises RequestError."""
+    selected = tuple(dict.fromkeys(ids))
+    if len(selected) > _MAX_IDS:
+        raise invalid_value("ids", f"expected at most {_MAX_IDS}, got {len(selected)}")
+    if selected and ("page" in query or "limit" in query):
+        raise invalid_value("ids", "it excludes `page` and `limit`")
+    return selected
+
+
+def render_file_list(rows: Sequence[FileMetadata], *, has_more: bool) -> bytes:
+    first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
+    data = [Raw(msgspec.json.encode(row)) for row in rows]
+    return msgspec.json.encode(FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None))
+
+
+def render_deleted_file(id: str) -> bytes:
+    return msgspec.json.encode({"id": id, "type": "file_deleted"})

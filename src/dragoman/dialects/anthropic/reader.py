@@ -1,29 +1,132 @@
-"""Parses a Messages body to a GenerationCall, and a count_tokens body to a CountCall."""
+"""Parses a Messages body to a GenerationCall, and a count_tokens body to a CountCall.
+
+Messages and the system prompt become the core's turns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from ...core.errors import RequestError
-from ...core.message import Role
+from ...core.message import Message, Part, Role, ToolCall, ToolResult
 from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey, VerificationMode, pack_reasoning
 from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
 from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
-from ..fields import read_stop_strings, resolve_model
-from ..sealing import Purpose, SealingKey
-from ..thinking import read_thinking_switch
+from ..fields import read_stop_strings, read_thinking_switch, resolve_model
+from .content_blocks import ThinkingBlockReader, read_content, read_system
 from .context_management import read_edits
 from .errors import MESSAGES_NAMES, ThreadUnsupported
-from .messages import MessageHistory, read_history, wants_citations
-from .parameters import COUNT_TOKENS, MESSAGES
-from .thinking_blocks import ThinkingBlockReader
 from .tools import AnthropicToolRegistry
-from .wire import MESSAGES_NESTED, MessagesBody, MessagesPromptFields, OutputFormat
+from .wire import (
+    COUNT_TOKENS,
+    MESSAGES,
+    MESSAGES_NESTED,
+    AnthropicWireMessage,
+    MessagesBody,
+    MessagesPromptFields,
+    OutputFormat,
+    WireContentBlock,
+)
 from .writer import MessagesRenderOptions, MessagesWriter
+
+ROLES = ("user", "assistant", "system")
+
+
+class MessageHistory(Struct, frozen=True):
+    """The turns of a conversation.
+
+    is_prefilled: the last message is the assistant's, and the answer continues it.
+    """
+
+    messages: tuple[Message, ...]
+    is_prefilled: bool
+
+    @property
+    def last_speaker(self) -> Role:
+        """The role of the last turn, ignoring system messages."""
+        roles = (message.role for message in reversed(self.messages))
+        return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
+
+
+def read_history(
+    messages: Sequence[AnthropicWireMessage],
+    system: str | list[WireContentBlock] | None,
+    thinking_reader: ThinkingBlockReader,
+    *,
+    drop_nonces: bool = True,
+) -> MessageHistory:
+    """Parse messages. Adjacent messages of one role form one turn; each tool result is a turn, as in all dialects.
+
+    drop_nonces: as in ReaderOptions. Raises RequestError with the path of the offending field.
+    """
+    system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
+    system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
+    turns = tuple(_group_turns(_read_parts(messages, thinking_reader)))
+    if not turns:
+        raise RequestError("at least one message with content is required", param="messages")
+    last_turn = turns[-1]
+    # Both: a system message at the end may follow the assistant's, and then the answer is a new turn.
+    is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    # A call cannot be continued: its result is missing, and templates close the turn behind it.
+    if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
+        raise RequestError(
+            "tool_use blocks must be followed by a user message with their tool_result blocks",
+            param=f"messages[{len(messages) - 1}]",
+        )
+    return MessageHistory((*system_messages, *turns), is_prefilled)
+
+
+def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
+    """Whether a document or search result enables citations. In an earlier answer the field is a list of citations."""
+    blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
+    settings = (read_json_value(block.citations, "citations") for block in blocks)
+    return any(setting == {"enabled": True} for setting in settings)
+
+
+def _read_parts(
+    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
+) -> Iterator[tuple[Role, Part]]:
+    """All parts with their roles, in order."""
+    # A system message with `clear_at: next_user_message` holds until the user speaks again.
+    last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+    for i, message in enumerate(messages):
+        role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
+        if message.clear_at is not None:
+            check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+        # A system message may only change the effort from here on; it has no text of its own.
+        if message.content is None and message.output_config is not None:
+            continue
+        for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
+            if message.clear_at != "next_user_message" or i > last_user:
+                yield (Role.TOOL if isinstance(part, ToolResult) else role), part
+
+
+def _group_turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
+    names: dict[str, str] = {}
+    turn_role, turn_parts = Role.USER, list[Part]()
+    for role, part in parts:
+        # The client sends all results of parallel calls in one user message; templates expect one message for each.
+        if turn_parts and (role is not turn_role or role is Role.TOOL):
+            yield _build_turn(turn_role, turn_parts, names)
+            turn_parts = []
+        if isinstance(part, ToolCall):
+            names[part.id] = part.name
+        turn_role = role
+        turn_parts.append(part)
+    if turn_parts:
+        yield _build_turn(turn_role, turn_parts, names)
+
+
+def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
+    """Build a turn. A tool result receives its tool's name."""
+    first = parts[0]
+    return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)
+
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
@@ -83,9 +186,8 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
         warnings.append("citations: citations are not supported")
-    history = read_history(
-        body.messages, body.system, ThinkingBlockReader(options.sealing_key, warnings), drop_nonces=options.drop_nonces
-    )
+    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
+    history = read_history(body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces)
     choice = body.tool_choice
     return Conversation(
         history.messages,
@@ -150,8 +252,14 @@ def _build_render_options(
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
     # Clients send a signature back unchanged, so it can carry the text that they did not receive.
-    sign = partial(sealing_key.seal, Purpose.REASONING) if omits_thinking else sealing_key.sign
-    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits)
+    seal = partial(sealing_key.seal, Purpose.REASONING)
+    sign = seal if omits_thinking else sealing_key.sign
+
+    def wrap_seal(text: str, vendor_seal: str) -> str:
+        return seal(pack_reasoning(text, vendor_seal))
+
+    is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
+    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None)
 
 
 def _build_request(

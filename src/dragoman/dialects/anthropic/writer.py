@@ -29,7 +29,7 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Reasoning, Refusal, ToolCall
+from ...core.message import Reasoning, Refusal, SealKind, ToolCall
 from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
 from ..json_encoding import (
@@ -61,12 +61,31 @@ class MessagesRenderOptions(Struct, frozen=True):
     omit_thinking: render thinking blocks with their signature only.
     sign: returns the signature of complete thinking.
     reports_edits: report the applied context edits.
+    wrap_seal: returns the signature of thinking that has a seal, of its text and seal; None passes the seal on as it
+    is.
     """
 
     max_tokens: int | None = 0
     omit_thinking: bool = False
     sign: Callable[[str], str] = no_signature
     reports_edits: bool = False
+    wrap_seal: Callable[[str, str], str] | None = None
+
+    def render_signature(self, text: str, seal: str) -> bytes:
+        """Render the signature of a thinking block, as JSON."""
+        if not seal:
+            return encode_string(self.sign(text))
+        if self.wrap_seal is not None:
+            return encode_string(self.wrap_seal(text, seal))
+        signature = SealKind.ANTHROPIC.read(seal)
+        return encode_string(seal if signature is None else signature)
+
+    def render_redacted(self, seal: str) -> bytes | None:
+        """Render a redacted_thinking block; None for a seal that makes a thinking block."""
+        data = SealKind.ANTHROPIC_REDACTED.read(seal)
+        if data is None or self.wrap_seal is not None:
+            return None
+        return b'{"type":"redacted_thinking","data":%s}' % encode_string(data)
 
 
 DEFAULT_OPTIONS = MessagesRenderOptions()
@@ -91,16 +110,31 @@ class _ThinkingBlock:
     def __init__(self, index: int, options: MessagesRenderOptions) -> None:
         self._opening, self._options = _render_delta_prefix(index), options
         self._texts: list[str] = []
+        self.seal = ""
 
     def add(self, text: str) -> bytes:
         self._texts.append(text)
-        if self._options.omit_thinking:
+        if self._options.omit_thinking or not text:
             return b""
         return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (self._opening, encode_string(text))
 
     def end(self) -> bytes:
-        signature = self._options.sign("".join(self._texts))
-        return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, encode_string(signature))
+        signature = self._options.render_signature("".join(self._texts), self.seal)
+        return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, signature)
+
+
+class _RedactedBlock:
+    """A redacted_thinking block, which is complete when it starts."""
+
+    def __init__(self, block: bytes) -> None:
+        self.start = block
+
+    def add(self, text: str) -> bytes:
+        del text
+        return b""
+
+    def end(self) -> bytes:
+        return b""
 
 
 class _ToolUseBlock:
@@ -124,7 +158,7 @@ class _ToolUseBlock:
         return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (self._opening, encode_string(piece))
 
 
-_Block = _TextBlock | _ThinkingBlock | _ToolUseBlock
+_Block = _TextBlock | _ThinkingBlock | _RedactedBlock | _ToolUseBlock
 
 
 class MessagesWriter:
@@ -163,7 +197,7 @@ class MessagesWriter:
 
     def render_full(self, reply: Reply) -> bytes:
         choice, usage = reply.choices[0], reply.usage
-        parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
+        parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text or _has_seal(part)]
         has_refusal = any(isinstance(part, Refusal) for part in parts)
         stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
         content = b",".join(self._render_content(parts, choice))
@@ -192,8 +226,8 @@ class MessagesWriter:
             case RefusalDelta(text=text):
                 self._has_refusal = self._has_refusal or bool(text)
                 return self._write_text(text)
-            case ReasoningDelta(text=text):
-                return self._write_thinking(text)
+            case ReasoningDelta(text=text, seal=seal):
+                return self._write_thinking(text, seal)
             case ToolCallStart(id=id, name=name):
                 self._has_calls = True
                 close_events = self._close_block(is_cut_off=False)
@@ -233,13 +267,23 @@ class MessagesWriter:
         self._open_text = _TextBlock(self._block_index)
         return close_events + self._start_block(self._open_text, text)
 
-    def _write_thinking(self, text: str) -> bytes:
-        if not text:
+    def _write_thinking(self, text: str, seal: str) -> bytes:
+        """seal: the last of a block, unless it is empty."""
+        if not text and not seal:
             return b""
-        if isinstance(self._open_block, _ThinkingBlock):
-            return self._open_block.add(text)
-        close_events = self._close_block(is_cut_off=False)
-        return close_events + self._start_block(_ThinkingBlock(self._block_index, self._options), text)
+        block = self._open_block
+        if isinstance(block, _ThinkingBlock):
+            events = block.add(text)
+        else:
+            events = self._close_block(is_cut_off=False)
+            redacted = None if text else self._options.render_redacted(seal)
+            block = _ThinkingBlock(self._block_index, self._options) if redacted is None else _RedactedBlock(redacted)
+            events += self._start_block(block, text)
+        if not seal:
+            return events
+        if isinstance(block, _ThinkingBlock):
+            block.seal = seal
+        return events + self._close_block(is_cut_off=False)
 
     def _start_block(self, block: _Block, text: str) -> bytes:
         """Open a block, when none is open. text: its first text."""
@@ -276,10 +320,12 @@ class MessagesWriter:
             yield _render_text_block(text)
 
     def _render_thinking_block(self, part: Reasoning) -> bytes:
+        if not part.text and (redacted := self._options.render_redacted(part.seal)) is not None:
+            return redacted
         text = "" if self._options.omit_thinking else part.text
         return b'{"type":"thinking","thinking":%s,"signature":%s}' % (
             encode_string(text),
-            encode_string(self._options.sign(part.text)),
+            self._options.render_signature(part.text, part.seal),
         )
 
     def _render_stop(
@@ -314,6 +360,10 @@ class MessagesWriter:
                 return b"stop_sequence"
             case FinishReason.STOP:
                 return b"tool_use" if has_calls else b"end_turn"
+
+
+def _has_seal(part: ReplyPart) -> bool:
+    return isinstance(part, Reasoning) and part.seal != ""
 
 
 def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:

@@ -8,18 +8,14 @@ from msgspec import Raw
 from ...core.errors import RequestError
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import CORE_NAMES, FieldNames, GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
-from ..field_names import CORE_NAMES, FieldNames
-from ..fields import check_logprobs, check_metadata, check_service_tier, resolve_model
-from ..thinking import read_thinking_switch
-from .messages import read_messages
-from .parameters import CHAT
+from ..fields import check_logprobs, check_metadata, check_service_tier, read_thinking_switch, resolve_model
+from .messages import read_functions, read_messages, read_tool_choice, read_tools
 from .stored import ChatCall, StoredChatFields, encode_metadata
-from .tools import read_functions, read_tool_choice, read_tools
-from .wire import CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
+from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -47,7 +43,7 @@ def read_chat_call(
     check_service_tier(body.service_tier, warnings)
     if body.verbosity is not None and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium":
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
-    conversation = _read_conversation(body, prompting, warnings)
+    conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
     request = _build_request(body, options, conversation)
     render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
     id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
@@ -78,9 +74,11 @@ def require_messages(fields: dict[str, Raw]) -> None:
     raise missing_parameter("messages")
 
 
-def read_prompt_fields(body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str]) -> Conversation:
-    """Read the messages and template options: the part that /tokenize shares."""
-    messages = read_messages(body.messages, warnings)
+def read_prompt_fields(
+    body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, keeps_seal: bool = False
+) -> Conversation:
+    """Read the messages and template options: the part that /tokenize shares. keeps_seal: as in ReaderOptions."""
+    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
     continues = _read_continue_final_message(body, warnings)
     template = TemplateOptions(
         kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
@@ -97,11 +95,13 @@ def read_declared_tools(tools: list[ChatWireTool] | None, warnings: list[str]) -
     return read_tools(tools or (), warnings)
 
 
-def _read_conversation(body: ChatBody, prompting: ChatPromptFields, warnings: list[str]) -> Conversation:
+def _read_conversation(
+    body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
+) -> Conversation:
     if prompting.tools and body.functions:
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
     tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
-    conversation = read_prompt_fields(prompting, tools, warnings)
+    conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),

@@ -1,4 +1,7 @@
-"""The structs of a Chat Completions body: shapes and bounds only; `messages`, `tools` and `reader` interpret them."""
+"""The structs of a Chat Completions body, and the support of every parameter of Chat Completions.
+
+Shapes and bounds only; `messages` and `reader` interpret them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from ..body import NestedRules
 from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs, StructuredOutputs
-from ..nested_fields import NestedRules
+from ..parameter_table import SHARED_HONOURED, ParameterTable, accept, build_shared_rows, honour, reject, warn
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -74,6 +78,8 @@ class ReasoningDetail(Struct, frozen=True):
     text: str | None = None
     summary: str | None = None
     data: str | None = None
+    signature: str | None = None
+    format: str | None = None
 
 
 class ChatWireMessage(Struct, frozen=True):
@@ -157,7 +163,7 @@ CHAT_NESTED = NestedRules(
         ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
         ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
         ChatToolCall: frozenset({"index"}),
-        ReasoningDetail: frozenset({"format", "id", "index", "signature"}),
+        ReasoningDetail: frozenset({"id", "index"}),
         ChatWireTool: frozenset({"cache_control"}),
         StructuredOutputs: frozenset({"disable_fallback"}),
     },
@@ -193,3 +199,55 @@ class ChatBody(GenerationFields, frozen=True, kw_only=True):
     return_prompt_text: bool | None = None
     verbosity: str | None = None
     store: bool | None = None
+
+
+DIALECT = "chat"
+
+_HONOURED = (
+    (
+        "messages",
+        "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; reasoning_details are "
+        "read; prefix or partial continue a final assistant message; an output without its call is refused",
+    ),
+    ("max_completion_tokens", "takes precedence over max_tokens"),
+    ("logprobs", ""),
+    ("top_logprobs", "0 to 20, requires logprobs; -1 is refused"),
+    ("tools", "function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
+    ("tool_choice", "all forms"),
+    ("parallel_tool_calls", ""),
+    ("functions", "legacy; the answer has function_call"),
+    ("function_call", "legacy"),
+    ("reasoning_effort", "none turns reasoning off"),
+    ("thinking_token_budget", "-1 and null mean no budget"),
+    ("include_reasoning", "false hides the reasoning; its tokens still count"),
+    ("chat_template", "if the server allows it"),
+    ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
+    ("documents", "a warning where the chat template does not read them"),
+    ("add_generation_prompt", ""),
+    ("continue_final_message", "requires a final assistant message"),
+    ("return_prompt_text", ""),
+    ("store", "true stores the completion; a warning if the server has no store"),
+    ("verbosity", "validated; low and high have no effect and give a warning"),
+)
+
+
+_UNSUPPORTED = (
+    *accept(DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *warn(DIALECT, "prediction", "the prediction was not used; it does not affect the answer"),
+    *reject(DIALECT, "modalities", "only text output is supported", ["text"], []),
+    *reject(DIALECT, "audio", "only text output is supported"),
+    *reject(DIALECT, "web_search_options", "web search is not supported"),
+    *reject(DIALECT, "moderation", "moderation is not supported"),
+    *reject(DIALECT, "echo", "chat prompts cannot be echoed; see return_prompt_text", False),
+    *reject(DIALECT, "best_of", "use n", 1),
+    *reject(DIALECT, "media_io_kwargs", "media processing is configured by the server", {}),
+    *reject(DIALECT, "mm_processor_kwargs", "media processing is configured by the server", {}),
+)
+
+CHAT = ParameterTable(
+    (
+        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
+        *build_shared_rows(DIALECT),
+        *_UNSUPPORTED,
+    )
+)

@@ -24,10 +24,9 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Refusal, Text
+from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..content_tokens import ContentTokens, content_tokens
 from ..envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -40,8 +39,93 @@ from ..envelope import (
     render_weight_versions,
 )
 from ..json_encoding import encode_field, encode_string
-from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs, render_token_ids
-from . import message_fields
+from ..logprobs import (
+    ContentTokens,
+    TokenNaming,
+    content_tokens,
+    render_chat_logprobs,
+    render_prompt_logprobs,
+    render_token_ids,
+)
+
+
+def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
+    """Render reasoning under each of the names that clients read. text: as JSON."""
+    return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
+
+
+def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
+    """Render reasoning with its seal, in OpenRouter's format. A client sends it back unchanged."""
+    format, kind = b"anthropic-claude-v1", b"reasoning.encrypted"
+    if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
+        kind = b"reasoning.text"
+        fields = b'"text":%s,"signature":%s' % (encode_string(text), encode_string(signature))
+    elif (data := SealKind.ANTHROPIC_REDACTED.read(seal)) is not None:
+        fields = b'"data":' + encode_string(data)
+    else:
+        format = b"openai-responses-v1"
+        data = seal.removeprefix(SealKind.OPENAI)
+        fields = b'"summary":%s,"data":%s' % (encode_string(text), encode_string(data))
+    return b'{"type":"%s",%s,"format":"%s","index":%d}' % (kind, fields, format, index)
+
+
+def render_call_start(event: ToolCallStart, index: int) -> bytes:
+    """The delta that starts a call: the only one with its id, type and name."""
+    kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":""}}]' % (
+        index, encode_string(event.id), kind, kind, encode_string(event.name), field,
+    )  # fmt: skip
+
+
+def render_call_arguments(text: str, index: int, custom: bool) -> bytes:
+    kind, field = (b"custom", b"input") if custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, encode_string(text))
+
+
+def render_legacy_start(event: ToolCallStart) -> bytes:
+    return b'"function_call":{"name":%s,"arguments":""}' % encode_string(event.name)
+
+
+def render_legacy_arguments(text: str) -> bytes:
+    return b'"function_call":{"arguments":%s}' % encode_string(text)
+
+
+def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
+    """The full message. Its content is null if it has only reasoning, a refusal or calls."""
+    text, reasoning, refusal, calls = choice.split_parts()
+    sealed = [part for part in choice.parts if names and isinstance(part, Reasoning) and part.seal]
+    # An answer that is empty altogether has the text "", so that clients which expect a string get one.
+    is_empty = not text and (reasoning or sealed or refusal or calls)
+    fields = [
+        b'"role":"assistant"',
+        b'"content":' + (b"null" if is_empty else encode_string(text)),
+        b'"refusal":' + (encode_string(refusal) if refusal else b"null"),
+    ]
+    if profile is Profile.VLLM:
+        fields.append(b'"annotations":null,"audio":null')
+    if calls and legacy:
+        call = calls[0]
+        fields.append(
+            b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))
+        )
+    elif profile is Profile.VLLM:
+        fields.append(b'"function_call":null')
+    if calls and not legacy:
+        fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
+    if names and (reasoning or profile is Profile.VLLM):
+        fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
+    if sealed:
+        details = (render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed))
+        fields.append(b'"reasoning_details":[%s]' % b",".join(details))
+    return b"{%s}" % b",".join(fields)
+
+
+def _render_call(call: ToolCall) -> bytes:
+    kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
+    return b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
+        encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
+    )  # fmt: skip
+
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other. No client that was tested showed the text twice when both were sent."""
@@ -112,6 +196,7 @@ class ChatWriter(ChunkWriter):
         "_is_vllm",
         "_lists_all_tokens",
         "_options",
+        "_reasoning",
         "_wants_prompt",
         "_wants_tokens",
     )
@@ -130,6 +215,8 @@ class ChatWriter(ChunkWriter):
         self._choice_count = 0
         self._has_delta = bytearray()  # per choice: whether a delta has been sent
         self._choices: dict[int, _ChoiceState] = {}
+        # Per choice: the text of the part of reasoning that has not ended, and the number of sealed parts before it.
+        self._reasoning: dict[int, tuple[list[str], int]] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
         self._counter = UsageCounter() if options.continuous_usage else None
@@ -168,8 +255,7 @@ class ChatWriter(ChunkWriter):
                 self._score(choice, None, tokens)
                 if text:
                     self._has_delta[choice] = 1  # also if it is hidden
-                fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
-                return self._render_delta(choice, fields, tokens)
+                return self._render_delta(choice, self._render_reasoning(event), tokens)
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
                 return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
@@ -188,7 +274,23 @@ class ChatWriter(ChunkWriter):
             case Finished():
                 return self._envelope.render_usage_chunk(event)
 
+    def _render_reasoning(self, event: ReasoningDelta) -> bytes:
+        """The fields of a delta. The one with a seal repeats the whole part, which the client has to send back."""
+        names, text = self._options.reasoning_fields, event.text
+        if not names:
+            return b""
+        fields = [render_reasoning(names, encode_string(text))] if text else []
+        open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
+        open_texts.append(text)
+        if event.seal:
+            detail = render_reasoning_detail("".join(open_texts), event.seal, count)
+            fields.append(b'"reasoning_details":[%s]' % detail)
+            self._reasoning[event.choice] = ([], count + 1)
+            self._has_delta[event.choice] = 1
+        return b",".join(fields)
+
     def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
         self._choice_count = event.choices
         self._has_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
@@ -227,16 +329,16 @@ class ChatWriter(ChunkWriter):
         state.calls += 1
         state.is_custom = event.custom
         if not self._options.legacy_functions:
-            return message_fields.render_call_start(event, state.calls - 1)
-        return message_fields.render_legacy_start(event) if state.calls == 1 else b""
+            return render_call_start(event, state.calls - 1)
+        return render_legacy_start(event) if state.calls == 1 else b""
 
     def _render_call_arguments(self, event: ToolCallDelta) -> bytes:
         state = self._get_state(event.choice)
         if not event.arguments or (self._options.legacy_functions and state.calls > 1):
             return b""
         if self._options.legacy_functions:
-            return message_fields.render_legacy_arguments(event.arguments)
-        return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
+            return render_legacy_arguments(event.arguments)
+        return render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
 
     def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
         """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
@@ -289,14 +391,12 @@ class ChatWriter(ChunkWriter):
 
     def _render_choice(self, index: int, choice: Choice) -> bytes:
         options = self._options
-        message = message_fields.render_message(
-            choice, options.reasoning_fields, options.profile, options.legacy_functions
-        )
+        message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
         logprobs = (
             b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
         )
         reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens) + self._render_weights(choice)
+        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
     def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:

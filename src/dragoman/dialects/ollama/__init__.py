@@ -1,7 +1,6 @@
 """Ollama's native API: chat, generate, embeddings and models, streamed as lines of JSON."""
 
 from .embeddings import OllamaEmbedCall, read_embed, read_embeddings, render_embed, render_embeddings
-from .errors import render_ollama_error
 from .models import (
     LATEST,
     NamedModel,
@@ -16,7 +15,7 @@ from .models import (
     render_tags,
 )
 from .reader import AnswerClock, OllamaCall, read_ollama_chat, read_ollama_generate
-from .writer import LineFraming, OllamaRenderOptions, OllamaTimings, OllamaWriter
+from .writer import LineFraming, OllamaRenderOptions, OllamaTimings, OllamaWriter, render_ollama_error
 
 __all__ = [
     "LATEST",

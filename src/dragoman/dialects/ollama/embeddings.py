@@ -11,9 +11,7 @@ from ..base import ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value
 from ..fields import resolve_model
 from ..json_encoding import encode_string
-from .duration import read_keep_alive
-from .parameters import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
-from .wire import OllamaEmbedBody, OllamaEmbeddingsBody
+from .wire import OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OllamaEmbedBody, OllamaEmbeddingsBody, read_keep_alive
 
 MAX_INPUTS = 2_048
 _EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)

@@ -17,8 +17,7 @@ from ..base import ReaderOptions
 from ..body import BodySchema, ParsedBody
 from ..fields import resolve_model
 from ..json_encoding import encode_string, escape_line_breaks
-from .parameters import OLLAMA_MODEL
-from .wire import OllamaModelBody
+from .wire import OLLAMA_MODEL, OllamaModelBody
 from .writer import format_time
 
 LATEST = ":latest"

@@ -1,11 +1,10 @@
 """OpenAI Responses (and Open Responses), with vLLM's extensions. Stateless: see `ResponsesCall`."""
 
 from .call import ResponsesCall
-from .echo import Echo
 from .errors import render_responses_error
 from .input_items import NormalizedItem, assign_ids
 from .reader import read_responses
-from .render_options import ResponsesRenderOptions
+from .render_options import Echo, ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 __all__ = [

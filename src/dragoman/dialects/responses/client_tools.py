@@ -15,8 +15,7 @@ from msgspec import Raw, Struct
 from ...core.message import FunctionTool
 from ..body import invalid_value, missing_parameter, read_json_object, read_json_value
 from ..json_encoding import encode_string, escape_line_breaks
-from .raw_json import minify
-from .wire import ResponsesContentPart, ResponsesWireTool, WireItem
+from .wire import ResponsesContentPart, ResponsesWireTool, WireItem, minify
 
 T = TypeVar("T")
 Schema = dict[str, Any]

@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
-from ..base import Profile
+from ..base import FieldNames, Profile
 from ..errors import render_openai_error
-from ..field_names import FieldNames
 from ..json_encoding import encode_string, encode_string_or_null
 
 # This dialect's names of core fields, for errors and warnings that are raised after parsing.

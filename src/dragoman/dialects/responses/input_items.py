@@ -16,8 +16,7 @@ from ..body import read_json_value
 from ..json_encoding import encode_string
 from .client_tools import CALL_TYPES, OUTPUT_TYPES
 from .items import RAW_TYPES, find_item_type, read_arguments, read_texts
-from .raw_json import minify
-from .wire import ResponsesContentPart, WireContent, WireItem
+from .wire import ResponsesContentPart, WireContent, WireItem, minify
 
 STATUSES = ("in_progress", "completed", "incomplete")
 ID_PREFIXES = {

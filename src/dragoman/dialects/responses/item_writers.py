@@ -11,16 +11,72 @@ from typing import Protocol
 
 import msgspec
 
-from ...core.events import Token
-from ...core.message import Reasoning, Refusal, Text, ToolCall
+from ...core.events import Token, Usage
+from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
 from ...core.reply import ReplyPart
-from ..content_tokens import ContentTokens
 from ..json_encoding import encode_string
-from . import item_fields
+from ..logprobs import ContentTokens, TokenNaming, render_chat_logprobs
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
 from .render_options import ResponsesRenderOptions
 from .tools import ToolName
+
+_TEXT_NAMING = TokenNaming()
+
+
+def render_logprobs(tokens: Sequence[Token], top: int | None) -> bytes:
+    """Render the logprobs. The array is always present; empty if not requested."""
+    return b"[]" if top is None or not tokens else render_chat_logprobs(tokens, top, _TEXT_NAMING)
+
+
+def render_text_part(text: str, logprobs: bytes) -> bytes:
+    return b'{"type":"output_text","text":%s,"annotations":[],"logprobs":%s}' % (encode_string(text), logprobs)
+
+
+def render_refusal_part(text: str) -> bytes:
+    return b'{"type":"refusal","refusal":%s}' % encode_string(text)
+
+
+def render_reasoning_part(text: str) -> bytes:
+    return b'{"type":"reasoning_text","text":%s}' % encode_string(text)
+
+
+def render_summary_part(text: str) -> bytes:
+    return b'{"type":"summary_text","text":%s}' % encode_string(text)
+
+
+def render_message(id: bytes, status: bytes, content: bytes) -> bytes:
+    """id: as JSON. content: the parts."""
+    return b'{"id":%s,"type":"message","status":"%s","role":"assistant","content":[%s]}' % (id, status, content)
+
+
+def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, sealed: bytes = b"") -> bytes:
+    """content: the parts, empty if the item has none. sealed: the encrypted content as JSON, or empty."""
+    fields = b'{"id":%s,"type":"reasoning","status":"%s","summary":[%s]' % (id, status, summary)
+    fields += content and b',"content":[%s]' % content
+    fields += sealed and b',"encrypted_content":' + sealed
+    return fields + b"}"
+
+
+def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, arguments: str, custom: bool) -> bytes:
+    kind, field = (b"custom_tool_call", b"input") if custom else (b"function_call", b"arguments")
+    namespace = name.namespace and b',"namespace":' + encode_string(name.namespace)
+    return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,"name":%s%s,"%s":%s}' % (
+        id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field,
+        encode_string(arguments),
+    )  # fmt: skip
+
+
+def render_usage(usage: Usage) -> bytes:
+    """Render usage. Both API references require integers in all fields, so unknown counts are 0 here."""
+    return (
+        b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d},'
+        b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'
+    ) % (
+        usage.prompt, usage.cached or 0, usage.written or 0, usage.completion, usage.reasoning or 0,
+        usage.prompt + usage.completion,
+    )  # fmt: skip
+
 
 EventFields = tuple[bytes, bytes]
 """The name of an event without `response.`, and its fields."""
@@ -67,9 +123,7 @@ class MessageItemWriter(_BaseItemWriter):
         self.delta_prefix = self.part_location + b',"delta":'
 
     def begin(self) -> list[EventFields]:
-        return [
-            (b"content_part.added", b'%s,"part":%s' % (self.part_location, item_fields.render_text_part("", b"[]")))
-        ]
+        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, render_text_part("", b"[]")))]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         if self._top is not None:
@@ -79,7 +133,7 @@ class MessageItemWriter(_BaseItemWriter):
 
     def _build_delta(self, text: str) -> EventFields:
         tokens, self._pending_tokens = self._pending_tokens, []
-        logprobs = item_fields.render_logprobs(tokens, self._top)
+        logprobs = render_logprobs(tokens, self._top)
         return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta_prefix, encode_string(text), logprobs)
 
     def _score(self, tokens: Sequence[Token]) -> None:
@@ -89,15 +143,15 @@ class MessageItemWriter(_BaseItemWriter):
     def end(self) -> list[EventFields]:
         self._score(self._content.close())
         pending = [self._build_delta("")] if self._pending_tokens else []
-        text, logprobs = self.join_text(), item_fields.render_logprobs(self._tokens, self._top)
+        text, logprobs = self.join_text(), render_logprobs(self._tokens, self._top)
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
-        part = b'%s,"part":%s' % (self.part_location, item_fields.render_text_part(text, logprobs))
+        part = b'%s,"part":%s' % (self.part_location, render_text_part(text, logprobs))
         return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
 
     def render(self, status: bytes) -> bytes:
         self._score(self._content.close() if status != IN_PROGRESS else [])
-        content = item_fields.render_text_part(self.join_text(), item_fields.render_logprobs(self._tokens, self._top))
-        return item_fields.render_message(self.id, status, b"" if status == IN_PROGRESS else content)
+        content = render_text_part(self.join_text(), render_logprobs(self._tokens, self._top))
+        return render_message(self.id, status, b"" if status == IN_PROGRESS else content)
 
 
 class RefusalItemWriter(_BaseItemWriter):
@@ -107,7 +161,7 @@ class RefusalItemWriter(_BaseItemWriter):
         self.delta_prefix = self.part_location + b',"delta":'
 
     def begin(self) -> list[EventFields]:
-        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, item_fields.render_refusal_part("")))]
+        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, render_refusal_part("")))]
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         del tokens
@@ -115,16 +169,14 @@ class RefusalItemWriter(_BaseItemWriter):
         return (b"refusal.delta", self.delta_prefix + encode_string(text)) if text else None
 
     def end(self) -> list[EventFields]:
-        part = b'%s,"part":%s' % (self.part_location, item_fields.render_refusal_part(self.join_text()))
+        part = b'%s,"part":%s' % (self.part_location, render_refusal_part(self.join_text()))
         return [
             (b"refusal.done", b'%s,"refusal":%s' % (self.part_location, encode_string(self.join_text()))),
             (b"content_part.done", part),
         ]
 
     def render(self, status: bytes) -> bytes:
-        return item_fields.render_message(
-            self.id, status, b"" if status == IN_PROGRESS else item_fields.render_refusal_part(self.join_text())
-        )
+        return render_message(self.id, status, b"" if status == IN_PROGRESS else render_refusal_part(self.join_text()))
 
 
 class ReasoningItemWriter(_BaseItemWriter):
@@ -132,14 +184,15 @@ class ReasoningItemWriter(_BaseItemWriter):
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("reasoning", index, tail)
-        self._summary, self._seal = options.as_summary, options.seal_reasoning
+        self._summary, self._options = options.as_summary, options
+        self.seal = ""
         self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
         self._part_event = b"reasoning_summary_part" if options.as_summary else b"content_part"
         self.part_location = self.location + (b',"summary_index":0' if options.as_summary else b',"content_index":0')
         self.delta_prefix = self.part_location + b',"delta":'
 
     def _render_part(self, text: str) -> bytes:
-        return item_fields.render_summary_part(text) if self._summary else item_fields.render_reasoning_part(text)
+        return render_summary_part(text) if self._summary else render_reasoning_part(text)
 
     def begin(self) -> list[EventFields]:
         return [(self._part_event + b".added", b'%s,"part":%s' % (self.part_location, self._render_part("")))]
@@ -158,11 +211,21 @@ class ReasoningItemWriter(_BaseItemWriter):
 
     def render(self, status: bytes) -> bytes:
         if status == IN_PROGRESS:
-            return item_fields.render_reasoning(self.id, status, b"", b"")
+            return render_reasoning(self.id, status, b"", b"")
         text, part = self.join_text(), self._render_part(self.join_text())
-        sealed = b"" if self._seal is None else encode_string(self._seal(text))
+        sealed = self._render_sealed(text)
         summary, content = (part, b"") if self._summary else (b"", part)
-        return item_fields.render_reasoning(self.id, status, summary, content, sealed)
+        return render_reasoning(self.id, status, summary, content, sealed)
+
+    def _render_sealed(self, text: str) -> bytes:
+        """The encrypted content, as JSON. Reasoning with a seal has it unasked: without it the next turn would fail."""
+        options = self._options
+        if not self.seal:
+            return b"" if options.seal_reasoning is None else encode_string(options.seal_reasoning(text))
+        if options.wrap_seal is not None:
+            return encode_string(options.wrap_seal(text, self.seal))
+        encrypted = SealKind.OPENAI.read(self.seal)
+        return encode_string(self.seal if encrypted is None else encrypted)
 
 
 class CallItemWriter(_BaseItemWriter):
@@ -188,7 +251,7 @@ class CallItemWriter(_BaseItemWriter):
         return [(self._text_event + b".done", b'%s,"name":%s,"arguments":%s' % (self.location, name, arguments))]
 
     def render(self, status: bytes) -> bytes:
-        return item_fields.render_call(self.id, status, self._call_id, self._name, self.join_text(), self._custom)
+        return render_call(self.id, status, self._call_id, self._name, self.join_text(), self._custom)
 
 
 class ClientCallItemWriter(CallItemWriter):
@@ -215,7 +278,7 @@ class ClientCallItemWriter(CallItemWriter):
     def render_added(self) -> bytes:
         """The item as it begins: without what its events add."""
         if self._fields is None:
-            return item_fields.render_call(self.id, IN_PROGRESS, self._call_id, self._name, "", custom=False)
+            return render_call(self.id, IN_PROGRESS, self._call_id, self._name, "", custom=False)
         return self._render(IN_PROGRESS, self._fields.initial or self._fields.complete)
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
@@ -282,4 +345,6 @@ class ItemWriterFactory:
             return call
         writer = self.create(index, type(part))
         writer.add(part.text, part.tokens if isinstance(part, Text) else ())
+        if isinstance(writer, ReasoningItemWriter) and isinstance(part, Reasoning):
+            writer.seal = part.seal
         return writer

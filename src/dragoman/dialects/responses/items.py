@@ -1,4 +1,8 @@
-"""Translates input items to the core's messages: the items that one answer produced become one turn again."""
+"""Translates input items to the core's messages: the items that one answer produced become one turn again.
+
+A compaction item becomes the summary that replaces everything that the assistant and its tools wrote before. User and
+system messages remain. The prompt that requests a summary is here too.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,57 @@ from ...core.message import (
     Reasoning,
     Refusal,
     Role,
+    SealKind,
     Text,
     ToolCall,
+    ToolChoice,
     ToolResult,
     UploadedMedia,
 )
+from ...core.request import Conversation, GenerateRequest
+from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
-from ..sealing import Purpose, SealingKey, VerificationMode
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
-from .summary_prompt import apply_summary
 from .tools import ResponsesToolRegistry
 from .wire import ResponsesContentPart, ResponsesInputAudio, ResponsesWireTool, WireContent, WireItem
+
+SUMMARY_REQUEST = Message(
+    Role.USER,
+    (
+        Text(
+            "Summarize the conversation so far so that you can continue it without access to the original messages. "
+            "Include the user's requests, the work done and its results, the names, file paths, numbers and decisions "
+            "that still matter, and the remaining tasks. Reply with the summary only."
+        ),
+    ),
+)
+SUMMARY_PREFIX = "Summary of the conversation so far:\n\n"
+"""The text before a summary in a prompt."""
+MAX_SUMMARY_TOKENS = 4096
+"""Maximum tokens of a summary, unless the request sets one: a model that does not stop would fill the whole context."""
+
+
+def build_summary_request(request: GenerateRequest) -> GenerateRequest:
+    """Build the request for a summary: unconstrained text about as many turns as fit the context."""
+    prompt = request.prompt
+    assert isinstance(prompt, Conversation)
+    limits = request.limits
+    return msgspec.structs.replace(
+        request,
+        # Compaction is asked for when a conversation has become too long, so it must not fail by that.
+        prompt=msgspec.structs.replace(prompt, tool_choice=ToolChoice("none"), drop_oldest=True),
+        limits=msgspec.structs.replace(limits, max_tokens=limits.max_tokens or MAX_SUMMARY_TOKENS),
+        constraint=None,
+        logprobs=None,
+    )
+
+
+def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
+    """Replace the messages before a compaction. The summary is an assistant message, so that turns alternate."""
+    remaining = [message for message in messages if message.role not in (Role.ASSISTANT, Role.TOOL)]
+    return [*remaining, Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + summary),))] if summary else remaining
+
 
 T = TypeVar("T")
 
@@ -88,13 +131,18 @@ def read_items(
     sealing_key: SealingKey | None,
     warnings: list[str],
     path: str = "input",
+    *,
+    keeps_seal: bool = False,
 ) -> tuple[Message, ...]:
     """Parse items to messages. References are skipped.
 
     tools: the declared tools; those that items load are added.
-    path: field that contains the items. Raises RequestError with the path of the offending field.
+    path: field that contains the items. keeps_seal: as in ReaderOptions.
+
+    Raises:
+        RequestError: names the offending field.
     """
-    turns = _TurnBuilder(tools, sealing_key, warnings)
+    turns = _TurnBuilder(tools, sealing_key, warnings, keeps_seal)
     for i, item in enumerate(items):
         turns.add(item, f"{path}[{i}]")
     return turns.finish()
@@ -106,8 +154,15 @@ class _TurnBuilder:
     Consecutive text messages of the assistant are separate turns.
     """
 
-    def __init__(self, tools: ResponsesToolRegistry, sealing_key: SealingKey | None, warnings: list[str]) -> None:
+    def __init__(
+        self,
+        tools: ResponsesToolRegistry,
+        sealing_key: SealingKey | None,
+        warnings: list[str],
+        keeps_seal: bool,
+    ) -> None:
         self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
+        self._keeps_seal = keeps_seal
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -166,11 +221,17 @@ class _TurnBuilder:
 
     def _add_reasoning(self, item: WireItem, path: str) -> None:
         """Add the decrypted reasoning if possible, else the content, else the summary."""
-        reasoning = self._unseal(item, path)
-        if reasoning is None:
-            reasoning = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
-        if reasoning:
-            self._open_parts.append(Reasoning(reasoning))
+        unsealed, seal = self._unseal(item, path), ""
+        if unsealed is None:
+            visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
+            if self._keeps_seal and item.encrypted_content:
+                seal = item.encrypted_content
+                seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
+            reasoning = Reasoning(visible, seal=seal)
+        else:
+            reasoning = unpack_reasoning(unsealed)
+        if reasoning.text or reasoning.seal:
+            self._open_parts.append(reasoning)
 
     def _unseal(self, item: WireItem, path: str) -> str | None:
         sealed, key = item.encrypted_content, self._sealing_key
@@ -179,6 +240,8 @@ class _TurnBuilder:
             return reasoning
         if key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
+        if self._keeps_seal:
+            return None
         replacement = (
             "left out"
             if not (read_texts(item.content) or read_texts(item.summary))

@@ -19,7 +19,7 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import GenerationCall, ReaderOptions
+from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey, pack_reasoning
 from ..body import (
     BodySchema,
     ParsedBody,
@@ -32,21 +32,23 @@ from ..body import (
 from ..body import abbreviate as quote
 from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
-from ..fields import check_metadata, check_service_tier, read_stop_strings, resolve_model
+from ..fields import check_metadata, check_service_tier, read_stop_strings, read_thinking_switch, resolve_model
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
-from ..sealing import Purpose, SealingKey
-from ..thinking import read_thinking_switch
 from .call import BuiltRequest, ResponsesCall, build_writer_factory
-from .echo import Echo, encode_bool
 from .errors import RESPONSES_NAMES
 from .input_items import normalize_item
-from .items import COMPACTION_TRIGGER, CONFIGURATION_UPDATE, read_items, read_raw_items
-from .parameters import RESPONSES
-from .raw_json import minify as compacted_json
-from .render_options import ResponsesRenderOptions
-from .summary_prompt import SUMMARY_REQUEST, build_summary_request
+from .items import (
+    COMPACTION_TRIGGER,
+    CONFIGURATION_UPDATE,
+    SUMMARY_REQUEST,
+    build_summary_request,
+    read_items,
+    read_raw_items,
+)
+from .render_options import Echo, ResponsesRenderOptions, encode_bool
 from .tools import ResponsesToolRegistry
 from .wire import (
+    RESPONSES,
     RESPONSES_NESTED,
     ConversationId,
     ReasoningConfig,
@@ -55,6 +57,7 @@ from .wire import (
     TextOptions,
     WireItem,
 )
+from .wire import minify as compacted_json
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -151,7 +154,7 @@ def _build(
     """What a body asks for after these items: they may load tools and update the configuration."""
     body = _apply_updates(body, items)
     tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
-    item_messages = read_items(items, tool_registry, options.sealing_key, warnings)
+    item_messages = read_items(items, tool_registry, options.sealing_key, warnings, keeps_seal=options.keeps_seal)
     instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
     messages = (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
     tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
@@ -300,8 +303,13 @@ def _build_render_options(
         seal_reasoning=partial(sealing_key.seal, Purpose.REASONING)
         if sealing_key is not None and ENCRYPTED_REASONING in include
         else None,
+        wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
         now=now,
     )
+
+
+def _wrap_seal(sealing_key: SealingKey, text: str, seal: str) -> str:
+    return sealing_key.seal(Purpose.REASONING, pack_reasoning(text, seal))
 
 
 def _build_request(

@@ -1,15 +1,70 @@
-"""A stored response: the stored format, and how the server finalizes an interrupted one. Knows no store."""
+"""A stored response: the stored format, its event log, and how the server finalizes an interrupted one. Knows no store.
+
+The log is the events of `ResponsesWriter`, concatenated as bytes: complete, numbered from 0, and without the final
+`[DONE]`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from ...core.errors import DragomanError
-from . import event_log as logged
 from .errors import render_error_fields, render_failure
+
+_EVENT_HEAD = re.compile(rb'event: ([\w.]+)\ndata: \{"type":"[\w.]+","sequence_number":(\d+),')
+_TERMINAL_EVENTS = (b"response.completed", b"response.incomplete", b"response.failed")
+
+
+def split_events(log: bytes) -> Iterator[bytes]:
+    begin = 0
+    while begin < len(log):
+        end = log.index(b"\n\n", begin) + 2
+        yield log[begin:end]
+        begin = end
+
+
+def read_sequence_number(event: bytes) -> int:
+    """The `sequence_number` of the first event."""
+    return int(_match_head(event)[2])
+
+
+def skip_through(log: bytes, last: int) -> bytes:
+    """The events with higher sequence numbers."""
+    if not log or read_sequence_number(log) > last:
+        return log
+    return b"".join(event for event in split_events(log) if read_sequence_number(event) > last)
+
+
+def get_last_event(log: bytes) -> bytes:
+    return log[log.rfind(b"\n\n", 0, -2) + 2 :] if log.count(b"\n\n") > 1 else log
+
+
+def has_ended(log: bytes) -> bool:
+    """Whether the last event is a terminal one."""
+    return bool(log) and _match_head(get_last_event(log))[1] in _TERMINAL_EVENTS
+
+
+class _DoneEvent(Struct, frozen=True):
+    item: Raw
+
+
+def list_done_items(log: bytes) -> Iterator[bytes]:
+    """The items of all `output_item.done` events."""
+    for event in split_events(log):
+        if _match_head(event)[1] == b"response.output_item.done":
+            yield bytes(msgspec.json.decode(event[event.index(b"\ndata: ") + 7 :], type=_DoneEvent).item)
+
+
+def _match_head(event: bytes) -> re.Match[bytes]:
+    match = _EVENT_HEAD.match(event)
+    if match is None:
+        raise ValueError(f"not an event of a response: {event[:80]!r}")
+    return match
+
 
 RUNNING_STATUSES = frozenset({"queued", "in_progress"})
 """The statuses of a response that is still running."""
@@ -93,11 +148,11 @@ def finalize(stored: StoredResponse, log: bytes, error: DragomanError | None) ->
     status, name = ("cancelled", b"incomplete") if error is None else ("failed", b"failed")
     fields = msgspec.json.decode(stored.object, type=dict[str, Raw])
     fields["status"] = Raw(b'"%s"' % status.encode())
-    fields["output"] = Raw(b"[%s]" % b",".join(logged.list_done_items(log)))
+    fields["output"] = Raw(b"[%s]" % b",".join(list_done_items(log)))
     fields["error"] = Raw(b"null" if error is None else render_failure(error))
     response = msgspec.json.encode(fields)
     # A client that reconnects asks for what follows a number, so the numbers of an ended log must go on without a gap.
-    number = logged.read_sequence_number(logged.get_last_event(log)) + 1
+    number = read_sequence_number(get_last_event(log)) + 1
     events = b"" if error is None else _render_event(b"error", number, render_error_fields(error))
     events += _render_event(b"response." + name, number + (1 if events else 0), b'"response":' + response)
     return FinalizedResponse(status, response, events, number)

@@ -25,8 +25,7 @@ from .client_tools import (
     is_client_tool,
     render_client_tool,
 )
-from .raw_json import minify
-from .wire import CustomToolFormat, ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice
+from .wire import CustomToolFormat, ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice, minify
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NAMESPACE_SEPARATOR = "__"

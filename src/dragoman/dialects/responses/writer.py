@@ -34,8 +34,7 @@ from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
 from ..envelope import DONE, KEEPALIVE_COMMENT
 from ..json_encoding import encode_field, encode_int, encode_string
-from . import item_fields
-from .echo import Echo
+from . import item_writers
 from .errors import render_error_fields, render_failure
 from .item_writers import (
     COMPLETED,
@@ -47,8 +46,9 @@ from .item_writers import (
     ItemWriter,
     ItemWriterFactory,
     MessageItemWriter,
+    ReasoningItemWriter,
 )
-from .render_options import ResponsesRenderOptions
+from .render_options import Echo, ResponsesRenderOptions
 
 _TEXT_DELTA_PREFIX = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
@@ -170,8 +170,8 @@ class ResponsesWriter:
                 return self._write_text(Text, text, event.tokens)
             case RefusalDelta(text=text):
                 return self._write_text(Refusal, text, ())
-            case ReasoningDelta(text=text):
-                return self._write_text(Reasoning, text, ())
+            case ReasoningDelta(text=text, seal=seal):
+                return self._write_text(Reasoning, text, (), seal)
             case ToolCallStart(id=id, name=name, custom=custom):
                 close_events = self._close_item(COMPLETED)
                 self._open_kind = ToolCall
@@ -181,17 +181,25 @@ class ResponsesWriter:
             case ToolCallDelta(arguments=text):
                 return self._write_delta(text, ())
 
-    def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token]) -> bytes:
-        """The first text of a part opens an item; the next part closes it, even one without text."""
+    def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token], seal: str = "") -> bytes:
+        """The first text of a part opens an item; the next part closes it, even one without text.
+
+        seal: of reasoning, which it ends.
+        """
         close_events = b"" if kind is self._open_kind else self._close_item(COMPLETED)
         self._open_kind = kind
         if self._open_item_writer is None:
-            if not text or (kind is Reasoning and self._options.hide_reasoning):
+            if not (text or seal) or (kind is Reasoning and self._options.hide_reasoning):
                 self._early_tokens.extend(tokens)
                 return close_events
             close_events += self._start_item(self._item_writers.create(len(self._items), kind))
             tokens, self._early_tokens = (*self._early_tokens, *tokens), []
-        return close_events + self._write_delta(text, tokens)
+        events = close_events + self._write_delta(text, tokens)
+        if not seal:
+            return events
+        if isinstance(self._open_item_writer, ReasoningItemWriter):
+            self._open_item_writer.seal = seal
+        return events + self._close_item(COMPLETED)
 
     def _write_delta(self, text: str, tokens: Sequence[Token]) -> bytes:
         delta = None if self._open_item_writer is None else self._open_item_writer.add(text, tokens)
@@ -230,8 +238,10 @@ class ResponsesWriter:
         items: list[bytes] = []
         for i, part in enumerate(choice.parts):
             is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
-            if not is_hidden and (isinstance(part, ToolCall) or part.text):
-                status = _map_status(choice.reason) if i == len(choice.parts) - 1 else COMPLETED
+            if not is_hidden and (isinstance(part, ToolCall) or part.text or _has_seal(part)):
+                # Reasoning with a seal is whole, whatever ended the answer.
+                is_cut = i == len(choice.parts) - 1 and not _has_seal(part)
+                status = _map_status(choice.reason) if is_cut else COMPLETED
                 items.append(self._item_writers.create_complete(len(items), part).render(status))
         return items
 
@@ -290,11 +300,15 @@ class ResponsesWriter:
         completed = (
             encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
         )
-        counts = b"null" if usage is None else item_fields.render_usage(usage)
+        counts = b"null" if usage is None else item_writers.render_usage(usage)
         return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (
             self._head, status, completed, error, incomplete_details, self._model, b",".join(items), counts,
             self._echo_fields,
         )  # fmt: skip
+
+
+def _has_seal(part: ReplyPart) -> bool:
+    return isinstance(part, Reasoning) and part.seal != ""
 
 
 def _map_status(reason: FinishReason) -> bytes:

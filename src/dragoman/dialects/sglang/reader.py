@@ -1,10 +1,14 @@
-"""Parses a body of SGLang's /generate to a GenerationCall."""
+"""Parses a body of SGLang's /generate, with SGLang's names, to a GenerationCall."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import GenerationCall, Header, Profile, ReaderOptions
+from ..base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,
@@ -15,12 +19,157 @@ from ..constraints import (
     require_at_most_one,
 )
 from ..envelope import ResponseId
-from ..field_names import FieldNames
-from ..fields import MAX_CHOICES, read_logit_bias, read_stop_strings, resolve_model
-from ..parameter_table import read_part
-from .parameters import SGLANG, SGLANG_PARAMS
-from .wire import SglangBody, SglangSamplingParams
+from ..fields import (
+    MAX_CHOICES,
+    AtLeastOne,
+    Count,
+    CountOrUnlimited,
+    Int64,
+    Penalty,
+    Probability,
+    RequestId,
+    TokenId,
+    read_logit_bias,
+    read_stop_strings,
+    resolve_model,
+)
+from ..parameter_table import ParameterTable, accept, honour, read_part, reject, warn
 from .writer import SglangRenderOptions, SglangWriter
+
+MAX_TOP_LOGPROBS = 20
+
+DEFAULT_MAX_NEW_TOKENS = 128
+"""The default of SGLang's SamplingParams; an explicit null is the rest of the context."""
+
+
+class SglangSamplingParams(Struct, frozen=True, kw_only=True):
+    """SGLang's SamplingParams, without the fields that have no meaning on the wire."""
+
+    max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
+    min_new_tokens: Count | None = None
+    n: AtLeastOne | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Probability | None = None
+    top_k: CountOrUnlimited | None = None
+    min_p: Probability | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    sampling_seed: Int64 | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    json_schema: Raw = Raw()
+    regex: str | None = None
+    ebnf: str | None = None
+
+
+class SglangBody(Struct, frozen=True, kw_only=True):
+    """A body of /generate.
+
+    model: an extension; SGLang serves one model.
+    """
+
+    text: str | list[str] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
+    sampling_params: Raw = Raw()
+    return_logprob: bool | None = None
+    logprob_start_len: CountOrUnlimited | None = None
+    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_text_in_logprobs: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    stream: bool | None = None
+    rid: RequestId | None = None
+    lora_path: str | None = None
+    priority: Int64 | None = None
+    extra_key: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    model: str | None = None
+
+
+DIALECT, SAMPLING = "sglang", "sglang_params"
+
+_HONOURED = (
+    ("text", "one or several raw texts, without a chat template"),
+    ("input_ids", "one or several prompts, used unchanged"),
+    ("sampling_params", "see below; one object for all prompts"),
+    ("return_logprob", ""),
+    ("logprob_start_len", "-1, the default, returns the answer only"),
+    ("top_logprobs_num", "0 to 20, requires return_logprob"),
+    ("return_text_in_logprobs", ""),
+    ("return_prompt_token_ids", ""),
+    ("stream", "each event has the full text so far"),
+    ("rid", "echoed as `meta_info.id`; generated if missing"),
+    ("lora_path", "the name of a loaded adapter"),
+    ("priority", "higher runs first"),
+    ("extra_key", "cached prefixes are shared only between equal values"),
+    ("model", "extension to SGLang: selects one of several models"),
+)
+SGLANG = ParameterTable(
+    (
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *accept(DIALECT, "log_metrics", "no_logs", "custom_labels", note="internal to the server"),
+        *accept(DIALECT, "routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
+        *accept(DIALECT, "data_parallel_rank", "modalities", note="a hint for routers"),
+        *reject(DIALECT, "input_embeds", "prompts must be texts or token ids", []),
+        *reject(DIALECT, "image_data", "send images to Chat Completions", []),
+        *reject(DIALECT, "video_data", "send media to Chat Completions", []),
+        *reject(DIALECT, "audio_data", "send media to Chat Completions", []),
+        *reject(DIALECT, "token_ids_logprob", "logprobs are available only for the most likely tokens", []),
+        *reject(DIALECT, "return_hidden_states", "hidden states are not returned", False),
+        *reject(DIALECT, "return_routed_experts", "routed experts are not reported", False),
+        *reject(DIALECT, "return_sampling_mask", "sampling masks are not returned", False),
+        *reject(DIALECT, "return_entropy", "entropies are not returned", False),
+        *reject(DIALECT, "return_flat_raw_top_logprobs", "flat logprobs are not supported", False),
+        *reject(DIALECT, "return_flat_raw_output_top_logprobs", "flat logprobs are not supported", False),
+        *reject(DIALECT, "session_params", "sessions are not supported"),
+        *reject(DIALECT, "custom_logit_processor", "requests cannot contain code"),
+        *reject(DIALECT, "positional_embed_overrides", "prompts must be texts or token ids"),
+        *reject(DIALECT, "max_thinking_tokens", "reasoning is not separated from text for raw prompts"),
+        *reject(DIALECT, "watermark", "watermarking is not supported", False),
+        *reject(DIALECT, "bootstrap_host", "disaggregated prefill is not supported"),
+        *reject(DIALECT, "bootstrap_port", "disaggregated prefill is not supported"),
+        *reject(DIALECT, "bootstrap_room", "disaggregated prefill is not supported"),
+    )
+)
+
+_PARAMS = (
+    ("max_new_tokens", "128 by default, as in SGLang; null is the rest of the context"),
+    ("min_new_tokens", ""),
+    ("n", ""),
+    ("stop", ""),
+    ("stop_token_ids", ""),
+    ("temperature", "0 is greedy"),
+    ("top_p", ""),
+    ("top_k", "-1 disables it"),
+    ("min_p", ""),
+    ("frequency_penalty", ""),
+    ("presence_penalty", ""),
+    ("repetition_penalty", ""),
+    ("logit_bias", "keys are token ids, values -100 to 100"),
+    ("sampling_seed", ""),
+    ("ignore_eos", ""),
+    ("skip_special_tokens", ""),
+    ("no_stop_trim", "true includes the stop string in the text"),
+    ("json_schema", "a string or an object; at most one constraint"),
+    ("regex", ""),
+    ("ebnf", ""),
+)
+SGLANG_PARAMS = ParameterTable(
+    (
+        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
+        *warn(SAMPLING, "stream_interval", "every token is sent immediately", 1),
+        *reject(SAMPLING, "spaces_between_special_tokens", "decoding follows the tokenizer", True),
+        *reject(SAMPLING, "stop_regex", "only strings and token ids are supported", []),
+        *reject(SAMPLING, "structural_tag", "use json_schema, regex or ebnf"),
+        *reject(SAMPLING, "beam_width", "beam search is not supported", 1),
+        *reject(SAMPLING, "custom_params", "there is no plugin that uses it", {}),
+        *reject(SAMPLING, "watermark", "watermarking is not supported", False),
+    )
+)
+
 
 ID_PREFIX = "gen-"
 _SAMPLING_NAMES = {
@@ -33,7 +182,7 @@ _SAMPLING_NAMES = {
 }
 """The names in `sampling_params` of core fields; "" is the same name."""
 
-_BODY, _PARAMS = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
+_BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
 
 RawPrompt = str | tuple[int, ...]
 
@@ -41,12 +190,12 @@ RawPrompt = str | tuple[int, ...]
 def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
-    body = parsed.decode(_BODY)
-    warnings, unknown = SGLANG.classify_body(parsed, _BODY)
+    body = parsed.decode(_BODY_SCHEMA)
+    warnings, unknown = SGLANG.classify_body(parsed, _BODY_SCHEMA)
     prompts, model = _read_prompts(body), body.lora_path or resolve_model(body.model, options)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(
-            bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params"
+            bytes(body.sampling_params), _PARAMS_SCHEMA, SGLANG_PARAMS, "sampling_params"
         )
         n, prompt_count = params.n or 1, len(prompts)
         if n > options.max_n:

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import DragomanError, RateLimited, RequestError
+from ..base import FieldNames
 from ..errors import MAX_MESSAGE
-from ..field_names import FieldNames
 from ..json_encoding import escape_line_breaks, replace_surrogates
 
 VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import FieldNames, GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,
@@ -19,12 +19,10 @@ from ..constraints import (
     read_schema_or_text,
     require_at_most_one,
 )
-from ..field_names import FieldNames
 from ..fields import read_stop_strings, resolve_model
 from ..parameter_table import read_part
 from .errors import TGI_NAMES
-from .parameters import TGI, TGI_PARAMS
-from .wire import TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .wire import TGI, TGI_PARAMS, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")

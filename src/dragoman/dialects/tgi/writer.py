@@ -29,9 +29,9 @@ from ...core.events import (
 )
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
-from ..content_tokens import Matched, TokenMatcher
 from ..envelope import KEEPALIVE_COMMENT
 from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
+from ..logprobs import Matched, TokenMatcher
 from .errors import render_tgi_error
 
 

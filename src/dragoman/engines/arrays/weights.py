@@ -7,9 +7,10 @@ Format: 8 bytes length of the header (little-endian), the header as JSON, the da
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,6 +18,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError
+
+TensorLayout: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Dtype, in the words of safetensors, and shape of each tensor."""
 
 _BYTES_PER_NUMBER = {"BF16": 2, "F16": 2, "F32": 4}
 
@@ -71,6 +75,11 @@ class Tensors:
 
     def __contains__(self, name: str) -> bool:
         return name in self._remaining
+
+    @property
+    def layout(self) -> TensorLayout:
+        """The tensors that have not been taken."""
+        return {name: (entry.dtype, entry.shape) for name, (_, _, entry) in self._remaining.items()}
 
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of this name as float32; EngineError if it is missing or has another shape."""

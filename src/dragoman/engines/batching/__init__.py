@@ -4,18 +4,14 @@ A model implements one forward step (`Model`, `Runner`); queueing, the block poo
 constraints and logprobs are shared by all of them.
 """
 
-from .adapters import AdapterRegistry
 from .blocks import BLOCK_SIZE
-from .capabilities import build_capabilities
-from .engine import BatchingEngine, EngineConfig, build_rng, check_request
-from .image_placement import place_images
+from .engine import BatchingEngine, EngineConfig, build_capabilities, build_rng, check_request
 from .limits import EngineLimits
-from .model import Model, Runner, SampledRows, StepStates, VisionRunner
+from .model import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
 from .offload import BlockFiles, compute_fingerprint
-from .reasoning_budget import ReasoningBudgetState
-from .sampler import NumpySampledRows
-from .sampling import GREEDY_BELOW, SamplingState
+from .sampler import GREEDY_BELOW, NumpySampledRows, SamplingState
 from .scheduler import Chunk, SchedulerConfig
+from .sequence import AdapterRegistry, ReasoningBudgetState
 
 __all__ = [
     "BLOCK_SIZE",

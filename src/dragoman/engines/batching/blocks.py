@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heappop, heappush
 
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 
 BLOCK_SIZE = 16
 """Tokens in a block of the pool; vLLM's default block size."""

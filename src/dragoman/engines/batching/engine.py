@@ -14,9 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from ...core.engine import (
+    CONSTRAINT_FEATURES,
     Capabilities,
     Ended,
     Failed,
+    Feature,
     Health,
     OutputCallback,
     PromptLogprobs,
@@ -29,16 +31,42 @@ from ...core.engine import (
 )
 from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
-from .adapters import AdapterRegistry, LoadedAdapter
-from .capabilities import build_capabilities
+from ...core.request import GenerationLimits, SamplingOptions
 from .control import BatchingControl, Rejection
 from .model import Model, VisionRunner
 from .offload import BlockFiles
-from .sampling import RngFactory
+from .sampler import RngFactory
 from .scheduler import SchedulerConfig
-from .sequence import Sequence
+from .sequence import AdapterRegistry, LoadedAdapter, Sequence
 from .stepper import SequenceOutput, Stepper
 from .worker import AbortSequence, AddSequence, Pause, StepTask, Worker
+
+_FEATURES = frozenset(
+    {
+        *CONSTRAINT_FEATURES,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.LOGPROB_TOKEN_IDS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+    }
+)
+_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(GenerationLimits.__struct_fields__)
+
+
+def build_capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:
+    """Build the capabilities.
+
+    vocab: number of token ids.
+    lora, images: whether the model supports adapters and image inputs.
+    """
+    optional = {Feature.LORA: lora, Feature.IMAGES: images}
+    return Capabilities(
+        features=_FEATURES | {feature for feature, supported in optional.items() if supported},
+        parameters=_PARAMETERS | {"lora"} if lora else _PARAMETERS,
+        max_logprobs=vocab,
+    )
 
 
 class EngineConfig(Struct, frozen=True):

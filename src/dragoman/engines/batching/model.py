@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.engine import TokenLogprob
-from ...core.vision import PromptImage
+from ...core.errors import RequestError
+from ...core.images import PreparedImage, PromptImage
 from ..arrays.weights import Tensors
-from .sampling import SamplingState
+from .sampler import SamplingState
 from .scheduler import Chunk
 
 Floats = NDArray[np.float32]
@@ -137,3 +138,24 @@ class Model(Protocol):
         """Return a function that frees the weights' memory between two steps until new weights are loaded; None if
         the model does not support that."""
         ...
+
+
+def place_images(
+    prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
+) -> tuple[PromptImage, ...]:
+    """Find the span of every image, as `core.images.ImageProcessor.locate`.
+
+    token: the image placeholder id; it stands for nothing else.
+    counts: placeholder tokens of each image.
+    """
+    positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
+    if len(positions) != sum(counts):
+        raise RequestError("The prompt does not contain every image exactly once.", param="messages")
+    placements: list[PromptImage] = []
+    # Only the placeholders' count is known here, not which image each belongs to; they are in the order of the images.
+    start = 0
+    for image, count in zip(images, counts, strict=True):
+        begin, end = positions[start], positions[start + count - 1] + 1
+        placements.append(PromptImage(begin, end, image.digest, image.model_inputs))
+        start += count
+    return tuple(placements)

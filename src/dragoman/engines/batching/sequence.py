@@ -1,14 +1,172 @@
-"""The state of one sequence: its tokens, how many are computed, and its stop conditions. Pure."""
+"""The state of one sequence: its tokens, how many are computed, its stop conditions and its reasoning budget. Pure.
+
+What it gets from elsewhere is here too: the registry of the LoRA adapters that are loaded, and a wrapper around a
+request's grammar matcher that isolates its failures from other sequences.
+"""
 
 from __future__ import annotations
 
-from ...core.engine import Ended, Failed, Rejected, TokenLogprob, TokenRequest
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from msgspec import Struct
+
+from ...core.engine import Ended, Failed, Matcher, ReasoningBudget, Rejected, TokenLogprob, TokenRequest
+from ...core.errors import RequestError
 from ...core.events import FinishReason
-from .adapters import LoadedAdapter
 from .blocks import BLOCK_SIZE, encode_image_key, hash_block, hash_root
-from .reasoning_budget import ReasoningBudgetState
-from .safe_matcher import SafeMatcher
-from .sampling import RngFactory, SamplingState
+from .sampler import RngFactory, SamplingState
+
+
+class LoadedAdapter(Struct, frozen=True):
+    """A loaded adapter.
+
+    weights: in the form that the model's runner expects.
+    number: unique to this load, so that cached blocks of one load never match another's, even under the same name.
+    """
+
+    number: int
+    weights: object
+
+
+class AdapterRegistry:
+    """Loaded adapters by name.
+
+    read: loads the weights from a directory, on any thread; raises RequestError for an adapter that the model does not
+        support.
+    """
+
+    def __init__(self, read: Callable[[Path], object]) -> None:
+        self._read = read
+        self._numbers = count(1)
+        self._adapters: dict[str, LoadedAdapter] = {}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """As `core.engine.AdapterLoader`."""
+        await asyncio.to_thread(self.load, name, path)
+
+    def load(self, name: str, path: str) -> None:
+        """Load an adapter synchronously, on the calling thread."""
+        self._adapters[name] = LoadedAdapter(next(self._numbers), self._read(Path(path)))
+
+    async def unload_adapter(self, name: str) -> None:
+        """As `core.engine.AdapterLoader`."""
+        self._adapters.pop(name, None)
+
+    def find(self, name: str) -> LoadedAdapter | None:
+        return self._adapters.get(name)
+
+
+class ReasoningBudgetState:
+    """The state of one sequence under a ReasoningBudget, which covers all reasoning of the output together.
+
+    A grammar may not allow `forced_token`: then `reject_forced` leaves the sequence unchanged and abandons an end that
+    was already begun.
+    """
+
+    def __init__(self, limit: ReasoningBudget) -> None:
+        self._limit = limit
+        self._is_reasoning = limit.is_open
+        self._used = 0
+        self._num_forced = 0
+        self._recent: tuple[int, ...] = ()
+
+    @property
+    def forced_token(self) -> int | None:
+        """The token that must come next; None leaves the choice to the sampler."""
+        if not self._is_reasoning or not self._limit.forced_ids:
+            return None
+        if self._num_forced == 0 and self._used < self._limit.max_tokens:
+            return None
+        return self._limit.forced_ids[self._num_forced]
+
+    def reject_forced(self) -> None:
+        """Report that the forced token is not allowed."""
+        if self._num_forced:
+            self._end()
+
+    def observe(self, token: int) -> None:
+        """Record a sampled or forced token."""
+        forced = self.forced_token
+        window = max(len(self._limit.begin_ids), len(self._limit.end_ids))
+        self._recent = (*self._recent, token)[-window:] if window else ()
+        if not self._is_reasoning:
+            # Reset, since the same tokens must not be taken for the end as well (markers may overlap).
+            if self._ends_with(self._limit.begin_ids):
+                self._is_reasoning, self._recent = True, ()
+        elif token == forced:
+            self._num_forced += 1
+            if self._num_forced == len(self._limit.forced_ids):
+                self._end()
+        elif self._ends_with(self._limit.end_ids):
+            self._end()
+        else:
+            self._used += 1
+            self._num_forced = 0
+
+    def _end(self) -> None:
+        self._is_reasoning, self._num_forced, self._recent = False, 0, ()
+
+    def _ends_with(self, ids: tuple[int, ...]) -> bool:
+        return bool(ids) and self._recent[-len(ids) :] == ids
+
+
+log = logging.getLogger(__name__)
+
+
+class SafeMatcher:
+    """The matcher of one sequence.
+
+    is_broken: the matcher raised, or rejected a token that its own mask allows.
+    is_finished: only the end may follow.
+    error: why it is broken, if that is the request's fault.
+    """
+
+    def __init__(self, id: str, matcher: Matcher) -> None:
+        self._id = id
+        self._matcher = matcher
+        self.is_broken = False
+        self.is_finished = False
+        self.error: RequestError | None = None
+
+    def mask(self) -> bytes:
+        """As `Matcher.mask`; a broken matcher allows nothing."""
+        try:
+            return self._matcher.mask()
+        except RequestError as error:
+            self.is_broken, self.error = True, error
+            return b""
+        except Exception:
+            log.exception("the matcher of %s returned no mask", self._id)
+            self.is_broken = True
+            return b""
+
+    def replace(self, token: int) -> int:
+        """As `Matcher.replace`."""
+        try:
+            return self._matcher.replace(token)
+        except Exception:
+            log.exception("the matcher of %s found no ending", self._id)
+            self.is_broken = True
+            return token
+
+    def advance(self, token: int) -> None:
+        try:
+            self.is_broken = not self._matcher.advance(token)
+            self.is_finished = self._matcher.finished
+        except Exception:
+            log.exception("the matcher of %s rejected token %d", self._id, token)
+            self.is_broken = True
+
+
+def is_allowed(mask: bytes | None, token: int) -> bool:
+    """Whether the mask allows this token."""
+    if mask is None:
+        return True
+    return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
 
 
 class Sequence:

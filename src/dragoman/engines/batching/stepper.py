@@ -20,13 +20,11 @@ from ...core.engine import (
 )
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool, StateSlots
-from .logprobs import build_logprob, log_softmax
 from .model import Model, Runner, SampledRows, StepStates
 from .offload import BlockFiles
-from .safe_matcher import is_allowed
-from .sampler import NO_TOKEN
+from .sampler import NO_TOKEN, build_logprob, log_softmax
 from .scheduler import Chunk, Scheduler, SchedulerConfig
-from .sequence import Sequence
+from .sequence import Sequence, is_allowed
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
 from ...core.engine import Health, check_ids
 from ...core.errors import EngineError, Overloaded
-from ..arrays.vectors import build_embeddings
+from ..arrays.embeddings import build_embeddings
 from .connection import LlamaCppConnection
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 
 
 def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError, Unsupported
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage
 from ..batching import place_images
 from .client import LlamaCppClient, count_tokens, tokenize
 from .process import LlamaCppProcess
@@ -38,7 +38,7 @@ class EncodedImage(Struct, frozen=True):
 
 
 class LlamaCppVision:
-    """As `core.vision.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
+    """As `core.images.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
     image support."""
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:

@@ -1,4 +1,5 @@
-"""A TokenEngine over an RL executor: batches sequences into its calls and awaits them.
+"""A TokenEngine over an RL executor: batches sequences into its calls and awaits them. And its administrative control,
+as far as the executor supports it.
 
 The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
 """
@@ -10,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable
 
+from ...core.control import PauseMode, Weights
 from ...core.engine import (
     Capabilities,
     Ended,
@@ -23,11 +25,21 @@ from ...core.engine import (
     check_prompt,
     check_unenforced_tool_choice,
 )
-from ...core.errors import EngineError, Overloaded, QueueFull
+from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
 from ...core.request import SamplingOptions
-from .executor import DeclaresCapabilities, Executor, Versioned
-from .executor_calls import CallMember, ExecutorCall, build_outputs, group_calls, parse_candidates
+from .executor import (
+    CallMember,
+    DeclaresCapabilities,
+    Executor,
+    ExecutorCall,
+    Pausable,
+    Updatable,
+    Versioned,
+    build_outputs,
+    group_calls,
+    parse_candidates,
+)
 
 _EXECUTOR_PARAMETERS = frozenset({*SamplingOptions.__struct_fields__, "min_tokens"})
 _PIPELINE_PARAMETERS = frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
@@ -214,3 +226,83 @@ async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:
     thread."""
     result = call() if on_loop else await asyncio.to_thread(call)
     return await result if inspect.isawaitable(result) else result
+
+
+PAUSED = "Generation is paused; retry after it resumes."
+
+
+class RolloutControl:
+    """As `core.control.Control`, for an executor that can be paused."""
+
+    def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
+        self._engine, self._executor = engine, executor
+        self._pause_token: object | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pause_token is not None
+
+    @property
+    def sleep_level(self) -> int:
+        return 0
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """Pause. The executor manages its own cache."""
+        del clear_cache
+        token = self._pause_token = object()
+        self._engine.rejection = None if mode == "keep" else PAUSED
+        if mode == "abort":
+            self._engine.abort_all()
+        elif mode == "wait":
+            await self._engine.wait_until(lambda: self._engine.is_empty or self._pause_token is not token)
+        if self._pause_token is token:
+            self._engine.set_paused(self, paused=True)
+            await call_executor(self._executor.pause, on_loop=inspect.iscoroutinefunction(self._executor.pause))
+
+    async def resume(self) -> None:
+        if self._pause_token is None:
+            return
+        self._pause_token, self._engine.rejection = None, None
+        await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
+        self._engine.set_paused(self, paused=False)
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        del level, mode
+        raise Unsupported("Executors do not support sleep; the trainer controls them.", param="level")
+
+    async def wake_up(self) -> None:
+        await self.resume()
+
+    async def abort_all(self) -> int:
+        return self._engine.abort_all()
+
+
+class RolloutTraining:
+    """As `core.control.Trainable`, for an executor with replaceable weights."""
+
+    def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
+        self._engine, self._executor, self._control = engine, executor, control
+
+    @property
+    def weight_version(self) -> str:
+        return self._executor.weight_version
+
+    async def update_weights(self, weights: Weights, version: str | None = None) -> str:
+        """Update the weights when no call is running, so that each call uses one version; at once if paused."""
+        executor = self._executor
+        self._engine.set_paused(self, paused=True)
+        try:
+            if self._control is None or not self._control.is_paused:
+                await self._engine.wait_until(lambda: self._engine.is_idle)
+            on_loop = inspect.iscoroutinefunction(executor.update_weights)
+            await call_executor(lambda: executor.update_weights(weights, version), on_loop=on_loop)
+        except ValueError as error:
+            message = f"The weights were rejected: {error}"
+            raise RequestError(message, param="weights", code="invalid_weights") from error
+        finally:
+            self._engine.set_paused(self, paused=False)
+        return executor.weight_version
+
+    async def set_weight_version(self, version: str) -> None:
+        del version
+        raise Unsupported("Executors set their own weight version.", param="new_version")

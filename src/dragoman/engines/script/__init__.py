@@ -4,7 +4,6 @@ Shared by the engines that accept scripted replies. Pure, except for reading a f
 """
 
 from .directives import build_default_reply, parse_directives, to_conversation
-from .errors import build_error
 from .files import ScriptError, load_script, read_entry
 from .script import (
     CallTool,
@@ -15,14 +14,15 @@ from .script import (
     Say,
     Script,
     ScriptEntry,
+    ScriptState,
     Subject,
     Think,
     UsageOverride,
     Wait,
+    build_error,
     build_subject,
     join_pieces,
 )
-from .state import ScriptState
 from .validate_reply import filter_reasoning, validate_reply
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""The data model of scripts: entries with a reply and a match rule. Independent of file formats and engines."""
+"""The data model of scripts: entries with a reply and a match rule, their selection, and the failures they ask for.
+
+Independent of file formats and engines.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,22 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...core.errors import (
+    AuthenticationError,
+    BodyTooLarge,
+    Conflict,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    MethodNotAllowed,
+    MisdirectedRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    RequestError,
+    UnsupportedMediaType,
+)
 from ...core.events import FinishReason
 from ...core.message import Message, Role, Text, ToolResult
 from ...core.request import Conversation, GenerateRequest
@@ -214,3 +233,76 @@ def build_subject(request: GenerateRequest, prompt: str) -> Subject:
         if message.role in {Role.USER, Role.TOOL}:
             return Subject(request.model, extract_text(message), message.role, tools)
     return Subject(request.model, "", Role.USER, tools)
+
+
+class _EntryState:
+    """An entry and its remaining uses; None is unlimited."""
+
+    def __init__(self, entry: ScriptEntry) -> None:
+        self.entry, self.remaining_uses = entry, entry.max_uses
+
+    def accepts(self, subject: Subject) -> bool:
+        return self.remaining_uses != 0 and (self.entry.match or MatchRule()).accepts(subject)
+
+    def use(self) -> ScriptEntry:
+        if self.remaining_uses is not None:
+            self.remaining_uses -= 1
+        return self.entry
+
+
+class ScriptState:
+    """The state of one script."""
+
+    def __init__(self, script: Script) -> None:
+        entries = [_EntryState(entry) for entry in script.entries]
+        # `sorted` is stable: entries with a match come first, each kind in its own order.
+        self._entries = sorted(entries, key=lambda part: part.entry.match is None)
+        self._num_requests = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+    def next_entry(self, subject: Subject) -> ScriptEntry:
+        """Select the entry for a request and count the use. Raises RequestError if there is none."""
+        self._num_requests += 1
+        for state in self._entries:
+            if state.accepts(subject):
+                return state.use()
+        raise RequestError(self._explain_no_entry(subject), code="script_used_up")
+
+    def _explain_no_entry(self, subject: Subject) -> str:
+        if self.is_empty:
+            return "The script is empty, and this engine only returns replies from its script."
+        last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
+        context = f"The last {subject.role} message is {last!r}."
+        if self._entries[-1].entry.match is None:
+            return (
+                f"The script is exhausted: there is no reply left for call {self._num_requests}. "
+                f"Add an entry, or give the last one `repeat: true`. {context}"
+            )
+        return f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+
+
+_ERROR_TYPES: tuple[type[DragomanError], ...] = (
+    AuthenticationError,
+    PermissionDenied,
+    NotFound,
+    MethodNotAllowed,
+    Conflict,
+    BodyTooLarge,
+    UnsupportedMediaType,
+    MisdirectedRequest,
+    RateLimited,
+    Overloaded,
+    EngineTimeout,
+)
+
+
+def build_error(fail: Fail) -> DragomanError:
+    """Build the error. A status without its own class uses the generic one, 400 or 500."""
+    general = RequestError if fail.status < 500 else EngineError
+    error_type = next((error_type for error_type in _ERROR_TYPES if error_type.status == fail.status), general)
+    error = error_type(fail.message, param=fail.param, code=fail.code, retry_after=fail.retry_after)
+    error.status = fail.status
+    return error

@@ -16,11 +16,8 @@ from ...core.errors import EngineError
 from ...core.events import Event, Finished
 from ...core.request import Conversation, GenerateRequest
 from ..script.directives import build_default_reply, parse_directives, to_conversation
-from ..script.errors import build_error
-from ..script.script import Fail, Script, ScriptEntry, Wait, build_subject
-from ..script.state import ScriptState
-from .answer_events import generate_events
-from .prompt import TokenizedPrompt, render_prompt, tokenize_prompt
+from ..script.script import Fail, Script, ScriptEntry, ScriptState, Wait, build_error, build_subject
+from .answer_events import TokenizedPrompt, generate_events, render_prompt, tokenize_prompt
 
 FEATURES = frozenset(
     {

@@ -2,14 +2,13 @@
 
     config       limits of the scheduler             latency        duration of a step
     hashing      hashes of block contents            profile        hardware and model, as a file
-    blocks       the pool and the prefix cache       workload       requests of a trace; `synthetic` makes some
-    sequence     state of one request                measurements   a log of timed requests
-    waiting_queue  the queue                         windows        from a log and a replay to equations,
+    blocks       the pool and the prefix cache       workload       requests of a trace; `workload_sources` has some
+    sequence     state of one request, the queue     fitting        from a log and a replay to equations,
     scheduler    what each step computes             least_squares  which are solved here
-    engine_core  steps that take time                fitting        until replay and log agree
-    routing      which replica serves a request      calibrate      a profile, evaluated on held-out requests
-    replay       a workload on a virtual clock       report         what a benchmark prints
-    timing       when a request began and ended      fleet          replicas behind a router; how many are enough
+    engine_core  steps that take time                calibrate      a profile, evaluated on held-out requests
+    routing      which replica serves a request      report         what a benchmark prints
+    replay       a workload on a virtual clock       fleet          replicas behind a router; how many are enough
+    timing       when a request began and ended
     disaggregated_replay  prefill and decode pools   disaggregation leases, transfers, vLLM's transfer parameters
     logs/        readers of other tools' logs
 

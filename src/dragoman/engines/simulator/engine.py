@@ -21,10 +21,9 @@ from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Uns
 from ...core.metrics import EngineStats
 from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
-from .disaggregation import KvAddress, TransferCost
+from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
 from .engine_core import EngineCore
-from .fault_injection import FaultInjector, build_fault_error
-from .faults import Fault
+from .faults import Fault, FaultInjector, build_fault_error
 from .hashing import TokenContents, hash_root
 from .keyed_rng import KeyedRandom
 from .kv_events import KvEvent
@@ -38,7 +37,6 @@ from .sequence import SimulatedSequence as Running
 from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
 from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
-from .transfers import TransferContext, parse_transfer_params
 
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""
@@ -56,6 +54,7 @@ class SimulatorEngine:
         self._publishers: list[KvPublisher] = []
         self._notifier: KvNotifier | None = None
         self._config, self._replies, self._vocab_size = config, replies, vocab_size
+        self._max_model_len = config.scheduler.max_context
         self._fault_injector = FaultInjector(config.faults, config.seed)
         self._ranks: list[DataParallelRank] = []
         self._recent_steps: list[deque[tuple[int, float]]] = []
@@ -79,7 +78,7 @@ class SimulatorEngine:
 
     @property
     def max_model_len(self) -> int:
-        return self._config.scheduler.max_context
+        return self._max_model_len
 
     def get_faults(self) -> str:
         """Return the active fault plan as JSON text."""
@@ -207,8 +206,10 @@ class SimulatorEngine:
         self._publishers.clear()
 
     def health(self) -> Health:
-        running = sum(rank.core.scheduler.num_running for rank in self._ranks)
-        waiting = self._num_arriving + sum(rank.core.scheduler.num_waiting for rank in self._ranks)
+        running, waiting = 0, self._num_arriving
+        for rank in self._ranks:
+            scheduler = rank.core.scheduler
+            running, waiting = running + scheduler.num_running, waiting + scheduler.num_waiting
         reason = self._down_reason
         if reason is None and self._now() < self._ready_at:
             reason = "the engine is warming up"
@@ -221,15 +222,18 @@ class SimulatorEngine:
             raise Overloaded(f"Not ready: {state.reason}.")
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        check_request(request, self._vocab_size, self.max_model_len)
+        check_request(request, self._vocab_size, self._max_model_len)
         if state.waiting >= self._config.max_num_waiting:
             raise QueueFull(f"{state.waiting} sequences are already queued; retry later.")
         fault = self._find_fault(request)
-        rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
+        extras = dict(request.extras)
+        rank = self._balancer.choose(self._ranks, extras.get("data_parallel_rank"))
         live = self._build_live(request, deliver, fault, rank)
-        rank.record_images(image.digest for image in request.images)
+        if request.images:
+            rank.record_images(image.digest for image in request.images)
         rank.core.scheduler.check(live.sequence)
-        self._register_transfer(request, live, rank)
+        if "kv_transfer_params" in extras:
+            self._register_transfer(request, live, rank, extras["kv_transfer_params"])
         self._live[request.id], self._rank_of[request.id] = live, rank
         self._num_arriving += 1
         # What this server's own front end took is a part of the modelled front end's time, and does not add to it.
@@ -299,11 +303,11 @@ class SimulatorEngine:
             self._last_choices = (origin, ChoiceLengths(origin.choices))
         return self._last_choices[1]
 
-    def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
-        """Register the request's transfer parameters. A response names one location, so only the first choice holds its
-        blocks."""
-        text, transfer = dict(request.extras).get("kv_transfer_params"), self._config.kv_transfer
-        if text is None or transfer is None or rank.transfers is None or self._notifier is None:
+    def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str) -> None:
+        """Register the request's transfer parameters, JSON text. A response names one location, so only the first
+        choice holds its blocks."""
+        transfer = self._config.kv_transfer
+        if transfer is None or rank.transfers is None or self._notifier is None:
             return
         params = parse_transfer_params(text, transfer.config.kv_role)
         # The address comes from the request; without this check a client could have this server connect anywhere.
@@ -365,8 +369,9 @@ class SimulatorEngine:
         self._tick_time = None
 
     def _on_finished(self, live: LiveRequest) -> None:
-        if self._live.get(live.id) is live:
-            del self._live[live.id], self._rank_of[live.id]
+        id = live.id
+        if self._live.get(id) is live:
+            del self._live[id], self._rank_of[id]
 
     def _fail_all(self, message: str, reason: str | None) -> None:
         """Fail all requests, also those with finished but undelivered output."""

@@ -90,9 +90,9 @@ class EngineCore:
 
         While a step runs, ends of transfers are seen when it ends, as in vLLM; then their own due times are void.
         """
-        if self._in_flight or self.host_link is None:
-            return self.next_step_end
-        return self.host_link.next_end
+        if self._in_flight:
+            return self._in_flight[0].ends
+        return None if self.host_link is None else self.host_link.next_end
 
     @property
     def can_launch(self) -> bool:
@@ -143,17 +143,21 @@ class EngineCore:
 
     def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""
-        launched = LaunchedSteps([], [], [])
+        launched: LaunchedSteps | None = None
         if self.host_link is not None:
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
-        while self.can_launch:
+        while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()
-            launched.admitted.extend(step.admitted)
-            launched.preempted.extend(step.preempted)
-            launched.fetching.extend(step.fetching)
+            if launched is None:
+                launched = LaunchedSteps([*step.admitted], [*step.preempted], [*step.fetching])
+            else:
+                launched.admitted.extend(step.admitted)
+                launched.preempted.extend(step.preempted)
+                launched.fetching.extend(step.fetching)
             begins = now if self.host_link is None else self._begin_transfers(step, self.host_link, now)
             if step.num_tokens:
-                self.begin(step, begins, self._step_time(step.load))
+                load = step.load
+                self.begin(step, begins, self._step_time(load), load)
                 if self.host_link is not None:
                     # The other stores begin when the step has computed what they read.
                     ends = self._in_flight[-1].ends
@@ -165,12 +169,15 @@ class EngineCore:
             # before.
             elif self._in_flight or not step.preempted:
                 break
-        return launched
+        return LaunchedSteps([], [], []) if launched is None else launched
 
-    def begin(self, step: SchedulerOutput, now: float, seconds: float) -> None:
-        """Launch a scheduled step that takes so long: at once, or after the one that runs."""
+    def begin(self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None) -> None:
+        """Launch a scheduled step that takes so long: at once, or after the one that runs.
+
+        load: of the step, where the caller knows it.
+        """
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
-        self._in_flight.append(_InFlightStep(step, step.load, begins, begins + seconds))
+        self._in_flight.append(_InFlightStep(step, step.load if load is None else load, begins, begins + seconds))
         self.num_steps += 1
 
     def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:

@@ -1,9 +1,10 @@
-"""Fault injection: which request gets which fault. Deterministic; independent of the engine.
+"""Fault injection: which request gets which fault, one that it requests itself or the plan's. Deterministic, and
+independent of the engine, which carries the fault out.
 
-- {request: 3, status: 429}                  # the third request is rejected
-- {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token
-- {probability: 0.05, hang: 5}               # 5% of requests hang for five seconds before the first token
-- {request: 50, crash: 10}                   # the engine crashes and restarts after ten seconds
+    - {request: 3, status: 429}                  # the third request is rejected
+    - {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token
+    - {probability: 0.05, hang: 5}               # 5% of requests hang for five seconds before the first token
+    - {request: 50, crash: 10}                   # the engine crashes and restarts after ten seconds
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from ...core.engine import TokenRequest
+from ...core.errors import RequestError
+from ..script import Fail, build_error
 from .keyed_rng import KeyedRandom
 
 Count = Annotated[int, Meta(ge=1)]
@@ -80,6 +84,8 @@ class FaultPlan:
     def next_fault(self) -> Fault | None:
         """Count a request and return the first fault that applies to it."""
         self._requests += 1
+        if not self._faults:
+            return None
         number = self._requests
         hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
         return next(hits, None)
@@ -91,3 +97,52 @@ def parse_faults(value: object) -> tuple[Fault, ...]:
         return msgspec.convert(value if isinstance(value, list) else [value], tuple[Fault, ...])
     except msgspec.ValidationError as error:
         raise ValueError(f"faults: {error}") from None
+
+
+class FaultInjector:
+    """The active plan, and the fault of the most recent request: its choices share one fault."""
+
+    def __init__(self, faults: Sequence[Fault], seed: int) -> None:
+        self._plan = FaultPlan(faults, seed)
+        self._last_lookup: tuple[object, Fault | None] = (None, None)
+
+    def encode_plan(self) -> str:
+        """Encode the plan as JSON."""
+        return msgspec.json.encode(self._plan.faults).decode()
+
+    def set_plan(self, faults: object) -> None:
+        """A new plan, which counts requests from 1 again. Raises RequestError."""
+        try:
+            self._plan.set(parse_faults(faults))
+        except ValueError as error:
+            raise RequestError(str(error), code="invalid_fault") from None
+
+    def find_fault(self, request: TokenRequest) -> Fault | None:
+        """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
+        name."""
+        if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
+            header = dict(request.extras).get("fault") if request.extras else None
+            self._last_lookup = (
+                request.origin,
+                self._plan.next_fault() if header is None else _parse_request_fault(header),
+            )
+        return self._last_lookup[1]
+
+
+def _parse_request_fault(text: str) -> Fault:
+    """Parse a request's own fault. It may not crash the engine, which other requests share."""
+    try:
+        (fault,) = parse_faults(msgspec.json.decode(text))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
+    if fault.crash is not None:
+        raise RequestError(
+            "x-dragoman-fault: only faults set by an administrator can crash the engine", code="invalid_fault"
+        )
+    return fault
+
+
+def build_fault_error(fault: Fault) -> Exception:
+    """Build the error of a fault that has a status."""
+    assert fault.status is not None
+    return build_error(Fail(fault.status, fault.message, retry_after=fault.retry_after))

@@ -1,14 +1,22 @@
-"""Several replicas of one profile behind a router, on a virtual clock; and how many of them a load needs. Pure."""
+"""Several replicas of one profile behind a router, on a virtual clock; and how many of them a load needs. Pure.
+
+Replicas are added and removed as Kubernetes' HorizontalPodAutoscaler would. Every `interval` seconds: desired =
+ceil(replicas * metric / target), where the metric is a mean over the replicas; no change within the tolerance. A new
+replica serves after `startup_seconds`. A replica is removed only if all desired numbers of the last
+`scale_down_window` seconds allow it; it answers the requests that it has, and gets no new ones.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from .autoscaling import AutoscalerConfig, replay_autoscaled
 from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
 from .host_link import OffloadingSettings
@@ -16,12 +24,157 @@ from .latency import StepTime, add_noise
 from .lock_step import replay_in_lock_step
 from .plain_replay import PlainReplay, is_plain
 from .profile import SimulatorProfile
-from .replay import ReplayResult, replay
+from .replay import Replay, ReplayResult, ReplicaCount, replay
 from .report import Report, Slo, build_report
-from .routing import ReplicaRouter, Routing
+from .routing import ReplicaRouter, ReplicaState, Routing
 from .scheduler import SimulatedScheduler
 from .speculation import DraftAcceptance
 from .workload import RequestTable, WorkloadRequest
+
+ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
+_TOLERANCE = 0.1
+"""As of --horizontal-pod-autoscaler-tolerance."""
+
+
+class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When replicas are added and removed.
+
+    metric: waiting requests, running and waiting requests, their tokens, or the share of the KV cache in use.
+    target: of the metric, a replica.
+    interval: seconds between two decisions.
+    startup_seconds: from the decision to the first request of a new replica.
+    scale_down_window: seconds for which fewer replicas must have been enough.
+    """
+
+    metric: ScalingMetric = "waiting"
+    target: float
+    min_replicas: int = 1
+    max_replicas: int = 8
+    interval: float = 15.0
+    startup_seconds: float = 60.0
+    scale_down_window: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_replicas <= self.max_replicas:
+            raise ValueError("the least number of replicas is at least 1 and at most the largest one")
+        if not self.target > 0 or not self.interval > 0:
+            raise ValueError("target and interval of the autoscaler must be more than 0")
+        if self.startup_seconds < 0 or self.scale_down_window < 0:
+            raise ValueError("times of the autoscaler must not be negative")
+
+
+def replay_autoscaled(
+    workload: Sequence[WorkloadRequest],
+    cores: Sequence[EngineCore],
+    config: AutoscalerConfig,
+    *,
+    router: ReplicaRouter,
+    frontend_seconds: float = 0.0,
+    tick: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """As `replay`. cores: one for each of the config's max_replicas; the first min_replicas serve from the start."""
+    if len(cores) != config.max_replicas:
+        raise ValueError("autoscaling needs an engine for each of max_replicas")
+    scaled = _AutoscaledReplay(workload, cores, frontend_seconds, router, tick, config)
+    return msgspec.structs.replace(scaled.run(None), replica_counts=tuple(scaled.counts))
+
+
+_DECISION = -1
+"""The source of the autoscaler's events; those of starting replicas follow below it."""
+
+
+class _AutoscaledReplay(Replay):
+    def __init__(
+        self,
+        workload: Sequence[WorkloadRequest],
+        cores: Sequence[EngineCore],
+        frontend_seconds: float,
+        router: ReplicaRouter,
+        tick: Callable[[int], None] | None,
+        config: AutoscalerConfig,
+    ) -> None:
+        super().__init__(workload, cores, frontend_seconds, router, tick)
+        self._config = config
+        self._serving = list(range(config.min_replicas))
+        self._replicas = self._serving
+        self._starting: dict[int, float] = {}
+        """When each starting replica will serve."""
+        self._desired: deque[tuple[float, int]] = deque()
+        begin = min((request.arrival_s for request in workload if request.after is None), default=0.0)
+        self.counts = [ReplicaCount(begin, config.min_replicas)]
+        self._schedule_step_end(_DECISION, begin + config.interval)
+
+    def _handle_due(self, source: int, now: float) -> None:
+        if source >= 0:
+            self._step(source, now)
+            self._count(now)
+        elif source == _DECISION:
+            self._decide(now)
+            self._schedule_step_end(_DECISION, now + self._config.interval)
+        elif self._starting.get(replica := _DECISION - 1 - source, float("inf")) <= now:
+            del self._starting[replica]
+            self._serving.append(replica)
+
+    def _decide(self, now: float) -> None:
+        config = self._config
+        ratio = self._measure() / config.target
+        present = len(self._serving) + len(self._starting)
+        wanted = present if abs(ratio - 1) <= _TOLERANCE else ceil(len(self._serving) * ratio)
+        wanted = min(max(wanted, config.min_replicas), config.max_replicas)
+        self._desired.append((now, wanted))
+        while self._desired[0][0] < now - config.scale_down_window:
+            self._desired.popleft()
+        if wanted > present:
+            self._start(wanted - present, now)
+        # Its stabilization window: scale down only to the most that was wanted within it.
+        elif (allowed := max(count for _, count in self._desired)) < present:
+            self._stop(present - allowed)
+        self._count(now)
+
+    def _measure(self) -> float:
+        """The metric's mean over the serving replicas."""
+        with_tokens = self._config.metric == "tokens"
+        states = [ReplicaState.measure(self._cores[replica], with_tokens=with_tokens) for replica in self._serving]
+        match self._config.metric:
+            case "waiting":
+                total = sum(state.waiting for state in states)
+            case "requests":
+                total = sum(state.requests for state in states)
+            case "tokens":
+                total = sum(state.tokens for state in states)
+            case "kv":
+                total = sum(state.kv_usage for state in states)
+        return total / len(states)
+
+    def _start(self, count: int, now: float) -> None:
+        """Start replicas; those that are draining are free only when they are empty."""
+        idle = [
+            replica
+            for replica, core in enumerate(self._cores)
+            if replica not in self._serving and replica not in self._starting and not _is_busy(core)
+        ]
+        for replica in idle[:count]:
+            self._starting[replica] = now + self._config.startup_seconds
+            self._schedule_step_end(_DECISION - 1 - replica, self._starting[replica])
+
+    def _stop(self, count: int) -> None:
+        """Stop the replicas that started last."""
+        for _ in range(count):
+            if self._starting:
+                self._starting.popitem()
+            else:
+                self._serving.pop()
+
+    def _count(self, now: float) -> None:
+        """Count the replicas that cost something: serving, starting and draining ones."""
+        draining = sum(_is_busy(core) for replica, core in enumerate(self._cores) if replica not in self._serving)
+        count = len(self._serving) + len(self._starting) + draining
+        if count != self.counts[-1].replicas:
+            self.counts.append(ReplicaCount(now, count))
+
+
+def _is_busy(core: EngineCore) -> bool:
+    return bool(core.scheduler.num_running or core.scheduler.num_waiting)
 
 
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, MutableSequence, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol
 
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 
 
 class BlockContents(Protocol):
@@ -35,6 +36,7 @@ def hash_block(parent: bytes, tokens: Sequence[int], images: ImageKeys = ()) -> 
     return digest.digest()
 
 
+@lru_cache(maxsize=256)  # Nearly all requests have one of few salts and adapters.
 def hash_root(*keys: str) -> bytes:
     """The parent of a first block: name of the LoRA, cache salt, digests of images."""
     root = blake2b(digest_size=16)

@@ -18,11 +18,11 @@ class KeyedRandom:
     __slots__ = ("_buffer", "_count", "_key")
 
     def __init__(self, *key: str | bytes | int) -> None:
-        state = blake2b(digest_size=16)
+        parts: list[bytes] = []
         for part in key:
             encoded = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-            state.update(len(encoded).to_bytes(8, "little") + encoded)
-        self._key = state.digest()
+            parts += len(encoded).to_bytes(8, "little"), encoded
+        self._key = blake2b(b"".join(parts), digest_size=16).digest()
         self._count = 0
         self._buffer = b""
 

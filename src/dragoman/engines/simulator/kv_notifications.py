@@ -14,8 +14,7 @@ from ipaddress import ip_address
 import msgspec
 from msgspec import Struct
 
-from .disaggregation import LEASE_SECONDS, KvTransferParams
-from .transfers import KvRole
+from .disaggregation import LEASE_SECONDS, KvRole, KvTransferParams
 
 
 class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from ...core.metrics import (
     KvOffloadStats,
     LoraState,
 )
+from .disaggregation import KvTransfers, TransferContext
 from .engine_core import EngineCore, StepOutcome
 from .faults import Fault
 from .hashing import TokenContents
@@ -41,7 +42,6 @@ from .kv_events import KvEvent, KvEventBuilder
 from .reply_generator import PlannedReply
 from .reply_tokens import NO_TOKEN, ReplyTokensError, fake_logprob
 from .sequence import SequenceStatus, SimulatedSequence
-from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
 """Schedules a callback at a time. The callback gets that time, even if it runs late."""
@@ -476,7 +476,7 @@ class DataParallelRank:
                 self.stats.queue.observe(at - live.queued_at)
                 live.emit(
                     Scheduled(
-                        live.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
+                        sequence.id, sequence.num_cached_tokens or 0, self.core.scheduler.count_written_tokens(sequence)
                     )
                 )
         if self.transfers is not None:
@@ -486,7 +486,8 @@ class DataParallelRank:
         if due is not None and due != self._tick_at:
             self._tick_at = due
             self._call_at(due, self.tick)
-        self.publish_cache_events()
+        if self._publish is not None:
+            self.publish_cache_events()
 
     def publish_cache_events(self) -> None:
         """Publish changes of the prefix cache."""
@@ -534,6 +535,8 @@ class DataParallelBalancer:
                     f"x-data-parallel-rank: {number} is not from 0 to {count - 1}.", code="invalid_header"
                 )
             return ranks[number]
+        if count == 1:
+            return ranks[0]
         # From the rank after the last one, so that ties go round in turn.
         chosen = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
         self._next_rank = (chosen.number + 1) % count

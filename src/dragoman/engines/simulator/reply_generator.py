@@ -6,8 +6,11 @@ path as a real model's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
+from statistics import NormalDist
 from typing import Any, Literal, cast
 
 import msgspec
@@ -17,7 +20,7 @@ from ...core.engine import TokenRequest
 from ...core.errors import RequestError
 from ...core.events import FinishReason
 from ...core.message import FunctionTool, Tool
-from ...core.request import Conversation, GenerateRequest
+from ...core.request import Conversation, GenerateRequest, Sampling
 from ...core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
 from ..script import (
     CallTool,
@@ -41,9 +44,52 @@ from ..script import (
     validate_reply,
 )
 from .keyed_rng import KeyedRandom
-from .lengths import LengthDistribution
-from .lexicon import Lexicon
-from .reply_tokens import NO_TOKEN, ConstrainedTokens, PlannedTokens, ReplyTokens, TokenRestrictions
+from .reply_tokens import NO_TOKEN, ConstrainedTokens, Lexicon, PlannedTokens, ReplyTokens, TokenRestrictions
+
+_STANDARD_NORMAL = NormalDist()
+
+
+class LengthDistribution(Struct, frozen=True):
+    """A distribution of counts of tokens. low, high: of `uniform`, both included; the same number is a fixed length.
+
+    median, sigma: of `lognormal`; sigma is the standard deviation of the logarithm, 0 with the others.
+    """
+
+    low: int = 1
+    high: int = 1
+    median: float = 0.0
+    sigma: float = 0.0
+
+    def sample(self, rng: KeyedRandom) -> int:
+        """At least `low`."""
+        if self.median:
+            # Away from 0 and 1, where the inverse is infinite.
+            quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
+            return max(self.low, round(self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(quantile))))
+        return self.low + rng.randbelow(self.high - self.low + 1)
+
+
+def parse_length_distribution(text: str) -> LengthDistribution:
+    """`200`, `uniform:50,300` or `lognormal:MEDIAN,SIGMA`. Raises ValueError."""
+    kind, _, numbers = text.strip().rpartition(":")
+    try:
+        values = [float(number) for number in numbers.split(",")]
+    except ValueError:
+        values = []
+    if not all(math.isfinite(value) and 0 <= value <= 1e7 for value in values):
+        values = []
+    match kind, values:
+        case "", [count] if count >= 0 and count == int(count):
+            return LengthDistribution(int(count), int(count))
+        case "uniform", [low, high] if low <= high and low == int(low) and high == int(high):
+            return LengthDistribution(int(low), int(high))
+        case "lognormal", [median, sigma] if median >= 1 and sigma <= 5:
+            return LengthDistribution(median=median, sigma=sigma)
+        case _:
+            raise ValueError(
+                f"lengths are a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA (at most 5), not {text[:40]!r}"
+            )
+
 
 ReplyMode = Literal["random", "echo"]
 _PROMPT_TAIL_TOKENS = 16
@@ -102,13 +148,30 @@ class ReplyGenerator:
         """
         self._lexicon, self._options = lexicon, options or ReplyOptions()
         self._reasoning_syntax = None if reasoning is None else reasoning.syntax
+        self._reasoning_ids: tuple[int, int] | None = None
+        """The ids of its markers, where each is one token; else they are found in the prompt's text."""
+        special_tokens = lexicon.tokenizer.special_tokens
+        if reasoning is not None and {reasoning.syntax.begin, reasoning.syntax.end} <= special_tokens.keys():
+            self._reasoning_ids = special_tokens[reasoning.syntax.begin], special_tokens[reasoning.syntax.end]
         self._tools = tools
         for entry in script.entries if script else ():
             check_entry(entry)
         self._script_state = ScriptState(script) if script else None
         self._replies = replies or {}
         self._queued_replies: list[ScriptEntry] = []
-        self._text_tokens = frozenset(lexicon.text)
+        text_tokens = frozenset(lexicon.text)
+
+        # Nearly all requests have one of few restrictions, such as no opener of a tool call.
+        @lru_cache(maxsize=64)
+        def allows_text(
+            logit_bias: tuple[tuple[int, float], ...],
+            allowed_token_ids: tuple[int, ...] | None,
+            bad_words: tuple[tuple[int, ...], ...],
+        ) -> bool:
+            sampling = Sampling(logit_bias=logit_bias, allowed_token_ids=allowed_token_ids, bad_words=bad_words)
+            return TokenRestrictions(sampling).allow_all(text_tokens)
+
+        self._allows_text = allows_text
         self._last_lookup: tuple[GenerateRequest, ScriptEntry | None] | None = None
 
     def enqueue_reply(self, entry: ScriptEntry) -> None:
@@ -141,6 +204,8 @@ class ReplyGenerator:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
         if self._queued_replies:
             return self._queued_replies.pop(0)
+        if not (self._options.directives or self._replies or self._script_state):
+            return None
         text = self._read_prompt_text(request)
         if self._options.directives:
             entry = parse_directives(
@@ -223,9 +288,16 @@ class ReplyGenerator:
         length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
         ends_at = len(plan) + length if stops else None
         unconstrained = request.matcher is None or (not call_prefix and self._has_free_text(request))
-        if unconstrained and TokenRestrictions(request).allow_all(self._text_tokens | frozenset(plan)):
+        if unconstrained and self._allows(request, plan):
             return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
         return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
+
+    def _allows(self, request: TokenRequest, plan: list[int]) -> bool:
+        """Whether the request's sampling restricts neither running text nor the plan."""
+        sampling = request.sampling
+        if not self._allows_text(sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words):
+            return False
+        return not plan or TokenRestrictions(sampling).allow_all(plan)
 
     def _has_free_text(self, request: TokenRequest) -> bool:
         """Whether running text is possible although tools are callable: running text never parses as a call."""
@@ -252,26 +324,36 @@ class ReplyGenerator:
             return []
         if request.reasoning_budget is not None:
             inner = inner[: request.reasoning_budget.max_tokens]
-        begin = [] if self._is_reasoning_open(request) else self._lexicon.encode(self._reasoning_syntax.begin)
+        begins_at, ends_at = self._find_reasoning_marks(request)
+        begin = [] if begins_at > ends_at else self._lexicon.encode(self._reasoning_syntax.begin)
         return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
 
-    def _is_reasoning_open(self, request: TokenRequest, tail: str | None = None) -> bool:
-        """tail: the text of the prompt's last tokens, where the caller knows it."""
-        if self._reasoning_syntax is None:
-            return False
-        if tail is None:
-            tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
-        return tail.rfind(self._reasoning_syntax.begin) > tail.rfind(self._reasoning_syntax.end)
+    def _find_reasoning_marks(self, request: TokenRequest) -> tuple[int, int]:
+        """Where reasoning last begins and ends near the end of the prompt; -1 where it does not."""
+        syntax, tail = self._reasoning_syntax, request.prompt[-_PROMPT_TAIL_TOKENS:]
+        if syntax is None:
+            return -1, -1
+        if self._reasoning_ids is None:
+            text = self._lexicon.tokenizer.decode(tail)
+            return text.rfind(syntax.begin), text.rfind(syntax.end)
+        begin_id, end_id = self._reasoning_ids
+        begins_at = ends_at = -1
+        for place, id in enumerate(tail):
+            if id == begin_id:
+                begins_at = place
+            elif id == end_id:
+                ends_at = place
+        return begins_at, ends_at
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
         """Whether the reply must reason: True if requested or opened by the template, None if optional."""
         origin = request.origin
         if self._reasoning_syntax is None or origin is None or not isinstance(origin.prompt, Conversation):
             return False
-        tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
-        if self._is_reasoning_open(request, tail):
+        begins_at, ends_at = self._find_reasoning_marks(request)
+        if begins_at > ends_at:
             return True
-        if self._reasoning_syntax.begin in tail:
+        if begins_at >= 0:
             return False  # opened and closed by the template
         reasoning = origin.prompt.reasoning
         if reasoning.effort is not None and reasoning.enabled is None:
@@ -295,7 +377,10 @@ class ReplyGenerator:
         return self._lexicon.encode(begin + pieces[0].text) if isinstance(pieces[0], LiteralText) else []
 
     def _find_eos(self, request: TokenRequest) -> int:
-        return next((id for id in self._lexicon.eos if id in request.stop_token_ids), NO_TOKEN)
+        for id in self._lexicon.eos:
+            if id in request.stop_token_ids:
+                return id
+        return NO_TOKEN
 
 
 def has_parameters(tool: FunctionTool) -> bool:

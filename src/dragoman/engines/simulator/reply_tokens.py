@@ -1,18 +1,101 @@
-"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs. Pure."""
+"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs. Pure.
+
+`Lexicon` has the tokens to choose from: running text, and token kinds for constrained output. It is built once per
+model; every reply only indexes into it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.engine import Matcher, TokenLogprob, TokenRequest
+from ...core.engine import Matcher, Tokenizer, TokenLogprob, TokenRequest
+from ...core.request import Sampling
 from .keyed_rng import KeyedRandom
-from .lexicon import CLOSING, KIND_WEIGHTS, ODD, QUOTE, Lexicon
+
+_WORDS = """
+the a one this every some old new small quiet early late long short warm cold bright grey river mountain city
+garden market harbour library station window letter engine wheel lantern bridge teacher sailor baker painter child
+doctor farmer captain friend winter morning evening story answer question number colour sound light water bread paper
+silver copper stone wood wind rain snow road field forest island valley table chair door house ship train clock map
+book song walks turns opens keeps brings finds follows leaves holds carries builds draws writes reads counts hears
+sees knows tells asks thinks waits begins ends moves rests grows falls rises shines slowly often always never again
+today soon near far above below behind between with without before after under over into from and or but while
+because so then
+""".split()  # noqa: SIM905 - a list of them would be a page
+_NUM_SENTENCES = 600
+
+
+class Lexicon:
+    """Token ids for generated text.
+
+    text: ids of sentences, one after the other.
+    starts: where each begins.
+    kinds: of every id (see `KINDS`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
+        self.tokenizer = tokenizer
+        self.eos = tuple(sorted(eos))
+        # Every sentence is tokenized separately and ends its line, so a reply may begin with any of them.
+        rng = KeyedRandom("running text")
+        self.text, self.starts = array("i"), list[int]()
+        for _ in range(_NUM_SENTENCES):
+            words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
+            self.starts.append(len(self.text))
+            self.text.extend(tokenizer.encode(" ".join(words).capitalize() + ".\n", special=False))
+        self._kinds: NDArray[np.uint8] | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @property
+    def kinds(self) -> NDArray[np.uint8]:
+        """Computed on the first constrained reply: classifying a large vocabulary takes a while."""
+        if self._kinds is None:
+            size = self.tokenizer.vocab_size
+            kinds = [_classify_token(self.tokenizer, id) for id in range(size)]
+            self._kinds = np.array(kinds, np.uint8)
+        return self._kinds
+
+    def encode(self, text: str) -> list[int]:
+        """Model text: names of control tokens in it stand for those tokens."""
+        return self.tokenizer.encode(text, special=True)
+
+
+ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)
+KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
+"""How likely a token of each kind is, by its place in this tuple, where all kinds are allowed."""
+
+
+_EXPONENT_MARKERS = ("e", "E")
+"""Excluded from numbers: exponents soon exceed what parsers accept."""
+_PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
+
+
+def _classify_token(tokenizer: Tokenizer, id: int) -> int:
+    text = tokenizer.token_bytes(id).decode("utf-8", "replace")
+    if not text or "\ufffd" in text or tokenizer.is_special(id):
+        return ODD
+    if text.isspace():
+        return SPACE
+    if text[0] in _PUNCTUATION_KINDS:
+        # A token that opens or closes a string and continues with other text would leave the expected structure.
+        return _PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit():
+        return DIGIT
+    if stripped in _EXPONENT_MARKERS:
+        return ODD
+    return WORD if stripped.isascii() and stripped.isalpha() else OTHER
+
 
 _LOGPROB_STRIDE = 7919
 """A prime stride, so that alternatives visit every id of (nearly) every vocabulary before any id repeats."""
@@ -64,8 +147,7 @@ class TokenRestrictions:
     DECISIVE_BIAS = 50.0
     """A bias at or beyond this outweighs any logit."""
 
-    def __init__(self, request: TokenRequest) -> None:
-        sampling = request.sampling
+    def __init__(self, sampling: Sampling) -> None:
         forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
         self.allowed = (
             frozenset(forced) if forced else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
@@ -74,10 +156,10 @@ class TokenRestrictions:
         self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
         self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
 
-    def allow_all(self, tokens: frozenset[int]) -> bool:
+    def allow_all(self, tokens: Collection[int]) -> bool:
         """Whether none of these tokens is restricted in any context."""
-        last = {word[-1] for word in self.bad_words}
-        return self.allowed is None and tokens.isdisjoint(self.banned) and tokens.isdisjoint(last)
+        restricted = self.banned | {word[-1] for word in self.bad_words}
+        return self.allowed is None and restricted.isdisjoint(tokens)
 
     def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
         """Clear the restricted tokens in `allowed`."""
@@ -108,7 +190,7 @@ class ConstrainedTokens:
     ) -> None:
         self._request, self._lexicon, self._rng = request, lexicon, rng
         self._matcher: Matcher | None = request.matcher
-        self._restrictions = TokenRestrictions(request)
+        self._restrictions = TokenRestrictions(request.sampling)
         self._plan, self._ends_at = plan, ends_at
         self._text_position = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         self._output: list[int] = []

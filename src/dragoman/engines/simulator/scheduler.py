@@ -21,8 +21,7 @@ from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .latency import StepLoad
 from .offloading import KvOffloading, OffloadingConfig, StepTransfers
-from .sequence import SequenceStatus, SimulatedSequence
-from .waiting_queue import WaitingQueue
+from .sequence import SequenceStatus, SimulatedSequence, WaitingQueue
 
 
 class PrefillChunk(Struct, frozen=True, gc=False):
@@ -108,10 +107,11 @@ class SchedulerOutput:
     @property
     def load(self) -> StepLoad:
         """The load, valid right after `schedule`."""
+        decodes, chunks = self.decodes, self.chunks
         return StepLoad(
             tokens=self.num_tokens,
-            context=sum([sequence.num_computed_tokens for sequence in self.decodes]),
-            prefill_pairs=sum([chunk.pairs for chunk in self.chunks]),
+            context=sum([sequence.num_computed_tokens for sequence in decodes]) if decodes else 0,
+            prefill_pairs=sum([chunk.pairs for chunk in chunks]) if chunks else 0,
             sequences=len(self.decodes) + len(self.chunks),
             drafts=self.num_draft_tokens,
             lora_tokens=self._count_lora_tokens() if self.has_loras else 0,
@@ -177,6 +177,7 @@ class SimulatedScheduler:
         self._resident_loras: OrderedDict[str, None] = OrderedDict()
         """Adapters on the device, the one that was used last at the end."""
         self._max_length = config.max_model_len or config.kv_tokens
+        self._max_context = config.max_context
         self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
         self._unconfirmed: list[SimulatedSequence] = []
         """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
@@ -223,6 +224,8 @@ class SimulatedScheduler:
             return []
         # Its logits give the first output token, and the cache has keys and values only.
         num_full = (sequence.num_tokens - 1) // self.config.block_size
+        if not num_full:
+            return []
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
     def count_written_tokens(self, sequence: SimulatedSequence) -> int:
@@ -240,7 +243,7 @@ class SimulatedScheduler:
             raise RequestError("The prompt is empty.", param="prompt")
         if sequence.max_tokens < 1:
             raise RequestError("max_tokens must be at least 1.", param="max_tokens")
-        limit = self.config.max_context
+        limit = self._max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
         if sequence.num_tokens_at_end > limit:
@@ -647,7 +650,7 @@ class SimulatedScheduler:
 
         can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
         """
-        if not self._waiting and not self._ready_to_resume and not self._loading:
+        if not (self._waiting or self._ready_to_resume or self._loading):
             return
         config, skipped = self.config, list[SimulatedSequence]()
         has_running = bool(step.counts)
@@ -680,9 +683,10 @@ class SimulatedScheduler:
             if sequence.lora:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
-        # At their old places: who was passed over is first again in the next step.
-        self._waiting.restore(skipped)
-        self._skipped.update(skipped)
+        if skipped:
+            # At their old places: who was passed over is first again in the next step.
+            self._waiting.restore(skipped)
+            self._skipped.update(skipped)
 
     def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
         """Find the cached blocks of the head of the queue, and how many tokens after them the host's memory has.
@@ -819,7 +823,9 @@ class SimulatedScheduler:
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
         # A hit that no sequence uses is among the free blocks, and acquiring it takes one of them.
-        missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.count_free(hits)
+        missing = -(-reserved // self.config.block_size)
+        if hits:
+            missing += self.pool.count_free(hits) - len(hits)
         return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
     def _start(
@@ -856,7 +862,8 @@ class SimulatedScheduler:
 
     def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
         """Acquire the cached prefix."""
-        self.pool.acquire(hits)
+        if hits:
+            self.pool.acquire(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 
 from ...core.errors import RequestError
-from ...core.image_info import read_image_info
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage, read_image_info
 from ..batching import place_images
 
 _TOKEN_NAMES = (
@@ -33,7 +32,7 @@ def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: 
 
 
 class SimulatedVision:
-    """As `core.vision.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
+    """As `core.images.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
         self._count, (self._name, self._id) = count, token

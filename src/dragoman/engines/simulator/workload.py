@@ -1,4 +1,4 @@
-"""A workload: requests with times and lengths, but without text. Reads and writes it; `synthetic` makes one.
+"""A workload: requests with times and lengths, but without text. Reads and writes it; `workload_sources` has some.
 
 A trace is JSON Lines, one request a line; fields it does not know are ignored, so that a log of measured
 requests is a trace as it stands:

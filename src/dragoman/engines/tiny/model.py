@@ -2,25 +2,227 @@
 
 A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
 Independent of requests, sampling and scheduling.
+
+Attention is bitwise equal for one query or many: the keys of a sequence are split into chunks of CHUNK from its
+beginning. Within a chunk sums have a fixed shape; over the chunks they run in order. Masked keys add exact zeros, so
+neither padding nor the number of chunks changes a result.
+
+Rotary position embedding multiplies by complex numbers: a head's numbers i and i + head_dim / 2 make up one complex
+number (`interleave` puts them side by side); rotating it is one product. The formulas are transformers'
+(`modeling_rope_utils`), in float32 as there.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ..arrays.products import ROWS, BlockSizes, Linear, round_up
+from ..arrays.products import ROWS, BlockSizes, Linear, multiply, round_up
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE
-from .attention import Attention, QuerySpan, SingleQueries
-from .config import LlamaConfig, read_config
-from .rope import Rope, compute_interleaved_order
+from .config import LlamaConfig, RopeConfig, read_config
 
-Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Rotations = NDArray[np.complex64]
+
+
+class Rope:
+    """The rotations of all positions; the table grows with the longest position."""
+
+    def __init__(self, config: RopeConfig, head_dim: int) -> None:
+        self._frequencies = _compute_frequencies(config, head_dim)
+        self._table = self._compute(0, 512)
+
+    def get_rotations(self, positions: Ints) -> Rotations:
+        """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all heads."""
+        last = int(positions.max(initial=0))
+        if last >= len(self._table):
+            extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
+            self._table = np.concatenate((self._table, extension))
+        return self._table[positions, None]
+
+    def _compute(self, start: int, stop: int) -> Rotations:
+        angles = np.arange(start, stop, dtype=np.float32)[:, None] * self._frequencies
+        return np.exp(1j * angles.astype(np.float64)).astype(np.complex64)
+
+
+def compute_interleaved_order(head_dim: int) -> Ints:
+    """Compute the order of a head's numbers that makes the two parts of each rotated pair adjacent.
+
+    Queries and keys are permuted alike, so their dot products do not change.
+    """
+    return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
+
+
+def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    match config.kind:
+        case "default":
+            return base
+        case "linear":
+            return (base / np.float32(config.factor)).astype(np.float32)
+        case "llama3":
+            # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
+            # interpolation.
+            rotations = config.original_max_position_embeddings * base / (2 * np.pi)
+            low, high = config.low_freq_factor, config.high_freq_factor
+            unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+            return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)
+
+
+CHUNK = 128
+"""Keys that one product sums over."""
+CHUNK_BLOCKS = CHUNK // BLOCK_SIZE
+_MAX_SCORES = 1 << 18
+"""Scores in memory while a prompt is computed: 1 MiB."""
+
+
+class SingleQueries(Struct, frozen=True):
+    """Rows start to stop of a batch: one query each, of sequences of similar length.
+
+    tables: [rows, blocks] of the pool.
+    mask: [rows, 1, chunks, 1, CHUNK], -inf at masked keys.
+    """
+
+    start: int
+    stop: int
+    tables: Ints
+    mask: Floats
+
+
+class SpanPart(Struct, frozen=True):
+    """Queries begin to end of a span, which see `chunks` chunks of keys.
+
+    mask: [last chunks, rows, CHUNK], -inf at masked keys; all chunks before these are visible.
+    """
+
+    begin: int
+    end: int
+    chunks: int
+    mask: Floats
+
+
+class QuerySpan(Struct, frozen=True):
+    """Rows start to stop of a batch: consecutive queries of one sequence. table: [blocks] of the pool."""
+
+    start: int
+    stop: int
+    table: Ints
+    parts: tuple[SpanPart, ...]
+
+
+def count_chunks(length: int) -> int:
+    """Compute the number of chunks for a length: one of few values, so that sequences of similar length form groups
+    (padding at most a half).
+    """
+    chunks = -(-length // CHUNK)
+    power = 1 << (chunks - 1).bit_length()
+    return power * 3 // 4 if power * 3 // 4 >= chunks else power
+
+
+class Attention:
+    """The attention of one model. Tests at load time which BLAS calls compute all rows independently."""
+
+    def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
+        self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
+        # Query heads that share a key head are rows of one product; padded, so that the same BLAS kernel computes every
+        # call.
+        self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
+        sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
+        self._score_block = block_sizes.find_block_size(sample[:, 0].T, self._row_multiple)
+        self._value_block = block_sizes.find_block_size(sample[:, self._kv_heads], self._row_multiple)
+
+    def build_single(self, start: int, positions: Ints, tables: Ints) -> SingleQueries:
+        """Build single queries. positions: of the queries. tables: zero-padded to a whole number of chunks."""
+        width: int = tables.shape[1] * BLOCK_SIZE
+        keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
+        mask = _build_mask(keys, positions[:, None, None, None, None])
+        return SingleQueries(start=start, stop=start + len(positions), tables=tables, mask=mask)
+
+    def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
+        """Build a span of queries. position: of the first one. table: zero-padded to a whole number of chunks."""
+        keys = len(table) * BLOCK_SIZE
+        # In parts, so that scores stay in the processor's cache however long the prompt is.
+        step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
+        bounds = [*range(0, count, step), count]
+        parts = tuple(self._build_part(begin, end, position) for begin, end in pairwise(bounds))
+        return QuerySpan(start=start, stop=start + count, table=table, parts=parts)
+
+    def _build_part(self, begin: int, end: int, position: int) -> SpanPart:
+        # Later keys are left out entirely; only the chunks from the first query's on need a mask.
+        chunks = -(-(position + end) // CHUNK)
+        first = (position + begin) // CHUNK
+        keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
+        rows = round_up((end - begin) * self._group, self._row_multiple)
+        queries = (position + begin + np.arange(rows) // self._group)[:, None]
+        return SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(keys, queries))
+
+    def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
+        """Attend for single queries. queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width]
+        of this layer.
+        """
+        rows = len(queries)
+        kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
+        keys = kv[:, :, :, : self._kv_heads].transpose(0, 3, 1, 4, 2)
+        values = kv[:, :, :, self._kv_heads :].transpose(0, 3, 1, 2, 4)
+        padded = np.zeros((rows, self._kv_heads, 1, self._row_multiple, self._head_dim), np.float32)
+        padded[:, :, 0, : self._group] = queries.reshape(rows, self._kv_heads, self._group, self._head_dim)
+        scores = multiply(padded, keys, self._score_block)
+        scores += single.mask
+        mixed = self._mix_values(scores, values)
+        return mixed[:, :, : self._group].reshape(rows, -1)
+
+    def attend_span(self, queries: Floats, span: QuerySpan, cache: Floats) -> Floats:
+        """As `attend_single`, for the queries of one span."""
+        kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
+        keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
+        values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
+        mixed = [self._attend_part(queries[part.begin : part.end], part, keys, values) for part in span.parts]
+        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed)
+
+    def _attend_part(self, queries: Floats, part: SpanPart, keys: Floats, values: Floats) -> Floats:
+        count, chunks, masked = len(queries), part.chunks, len(part.mask)
+        heads = queries.reshape(count, self._kv_heads, self._group, self._head_dim).transpose(1, 0, 2, 3)
+        padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
+        padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
+        scores = multiply(padded, keys[:, :chunks], self._score_block)
+        scores[:, chunks - masked :] += part.mask
+        mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
+        return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
+
+    def _mix_values(self, scores: Floats, values: Floats) -> Floats:
+        """Compute the softmax over chunks and keys, times the values.
+
+        scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK, head_dim].
+        """
+        highest = scores.max(axis=-1, keepdims=True)
+        if highest.shape[-3] > 1:
+            highest = highest.max(axis=-3, keepdims=True)
+        # The maximum is over all chunks, so the exponentials of every chunk have one scale and can be added.
+        scores -= highest
+        np.exp(scores, out=scores)
+        mixed = _sum_in_order(multiply(scores, values, self._value_block))
+        mixed /= _sum_in_order(scores.sum(axis=-1, keepdims=True))
+        return mixed
+
+
+def _build_mask(keys: Ints, queries: Ints) -> Floats:
+    """Build a mask: 0 for visible keys, -inf for later ones. keys, queries: positions, broadcast."""
+    return np.where(np.greater(keys, queries), np.float32(-np.inf), np.float32(0))
+
+
+def _sum_in_order(parts: Floats) -> Floats:
+    """Sum over the chunks (axis -3) one after the other: np.sum's pairwise order depends on their number."""
+    total = parts[..., 0, :, :]
+    for chunk in range(1, parts.shape[-3]):
+        total = total + parts[..., chunk, :, :]
+    return total
 
 
 class TokenBatch(Struct, frozen=True):

@@ -30,8 +30,7 @@ from ...core.engine import TokenLogprob, TokenRequest
 from ...core.errors import EngineError
 from ...core.request import Sampling
 from ..batching import NumpySampledRows, SampledRows, SamplingState, build_rng
-from ..batching.logprobs import build_logprob, log_softmax
-from ..batching.sampler import NO_TOKEN, sample
+from ..batching.sampler import NO_TOKEN, build_logprob, log_softmax, sample
 from .backend import Device, Tensor, torch
 
 log = logging.getLogger(__name__)

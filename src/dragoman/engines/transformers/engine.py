@@ -137,10 +137,24 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         model.recurrent.by_token = by_token
         try:
             with reduce_limits(network):
-                return model, _check_attention(model, network, name, expected)
+                _check_attention(model, network, name, expected)
+                return model, _pack_linears(model, network, name, expected)
         except EngineError as error:
             errors.append(error)
     raise _explain(network, model, errors[0]) from errors[0]
+
+
+def _pack_linears(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
+    """Pack the network's linear layers and check it again; leave them plain if that fails. Returns as
+    `_check_attention`."""
+    try:
+        model.linears.pack()
+        return _check_attention(model, network, name, expected)
+    except (EngineError, RuntimeError) as error:
+        # Some layers of the library read another layer's weight.
+        log.info("%s computes with plain linear layers: %s", type(network).__name__, str(error).partition("\n")[0])
+        model.linears.unpack()
+        return _check_attention(model, network, name, expected)
 
 
 def _check_attention(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:

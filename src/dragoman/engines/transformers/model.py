@@ -20,6 +20,7 @@ from .backend import Network, Tensor, library, torch
 from .device_sampler import DeviceSampledRows
 from .long_rope import LongRope
 from .lora import LoraLayers
+from .packed_linears import PackedLinears
 from .paged_attention import MASKED_NAME, NAME, KernelContext, KvPool, PagedStep, get_attention, select_kernels
 from .quantization import build_quantization_args, is_quantized
 from .recurrent import RecurrentLayers, StatePool
@@ -69,6 +70,7 @@ class TransformersModel:
         self.own_attention, self.paged_attention = get_attention(network), NAME
         self.recurrent, self.long_rope = RecurrentLayers(network), LongRope(network)
         self.lora = LoraLayers(network, self.recurrent)
+        self.linears = PackedLinears(network)
         self.vision_runner: TransformersVisionRunner | None = None
         self.bytes_per_slot = 0
         self.samples_on_device = False
@@ -101,10 +103,11 @@ class TransformersModel:
         if is_quantized(self._network.config):
             raise Unsupported("The weights of a quantised model cannot be replaced.", param="weights")
         staged = stage_weights(self._weight_slots, tensors)
+        setters = [self.linears.stage(slot.tensor, value.to(self._network.device)) for slot, value in staged]
 
         def apply() -> None:
-            for slot, value in staged:
-                slot.tensor.data = value.to(self._network.device)
+            for set_weight in setters:
+                set_weight()
             if self.vision_runner:
                 self.vision_runner.clear_cache()
 
@@ -113,7 +116,7 @@ class TransformersModel:
     def prepare_discard(self) -> Callable[[], None]:
         def discard() -> None:
             for slot in self._weight_slots:
-                slot.tensor.data = slot.tensor.data.new_empty(0)
+                self.linears.stage(slot.tensor, slot.tensor.data.new_empty(0))()
             if self.vision_runner:
                 self.vision_runner.clear_cache()
             release_cached_memory(self._network.device)

@@ -91,20 +91,31 @@ class AttentionGroup:
     """Rows of a step that attend in one call: one token each of several sequences, or several tokens of one.
 
     rows: their slice of the step.
-    slots: [sequences, keys] of the pool.
+    blocks: [sequences, blocks] of the pool.
     positions: [sequences, queries]; key k of a sequence has position k.
     """
 
-    def __init__(self, rows: slice, slots: Tensor, positions: Tensor) -> None:
-        self.rows, self.slots, self._positions = rows, slots, positions
+    def __init__(self, rows: slice, blocks: Tensor, positions: Tensor) -> None:
+        self.rows, self._blocks, self._positions = rows, blocks, positions
         self._masks: dict[tuple[int | None, LibraryMask | None], Tensor] = {}
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._blocks)
+
+    def gather(self, part: Tensor) -> Tensor:
+        """Gather the sequences' keys or values from a layer's. part: [slots, heads, width]; returns
+        [sequences, heads, keys, width]."""
+        # Whole blocks are copied several times as fast as single slots.
+        found = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(0, self._blocks.flatten())
+        return found.view(self.num_sequences, -1, *part.shape[1:]).transpose(1, 2)
 
     def get_mask(self, window: int | None, library_mask: LibraryMask | None = None) -> Tensor:
         """Return the mask [sequences, 1, queries, keys], True where a query sees a key; shared by all layers with this
         window and library mask."""
         key = (window, library_mask)
         if key not in self._masks:
-            keys = torch.arange(self.slots.shape[1], device=self.slots.device)
+            keys = torch.arange(self._blocks.shape[1] * BLOCK_SIZE, device=self._blocks.device)
             queries = self._positions[:, :, None]
             visible = keys <= queries
             if window is not None:
@@ -170,10 +181,8 @@ def _build_group(chunks: Sequence[Chunk], start: int, device: Device) -> Attenti
     width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
     # Block 0 is never allocated: padding of the table points to it and is masked.
     tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks]
-    blocks = torch.tensor(tables, device=device)
-    slots = (blocks[:, :, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device=device)).flatten(1)
     positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in chunks], device=device)
-    return AttentionGroup(rows, slots, positions)
+    return AttentionGroup(rows, torch.tensor(tables, device=device), positions)
 
 
 def attend(
@@ -204,15 +213,12 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     mixed = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
     for group in step.groups:
-        count = len(group.slots)
-        group_query = query[0, :, group.rows].transpose(0, 1).reshape(count, -1, *query.shape[1::2]).transpose(1, 2)
-        group_keys, group_values = keys[group.slots].transpose(1, 2), values[group.slots].transpose(1, 2)
+        group_query = query[0, :, group.rows].transpose(0, 1)
+        group_query = group_query.reshape(group.num_sequences, -1, *query.shape[1::2]).transpose(1, 2)
+        group_keys, group_values = group.gather(keys), group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
-            use_gqa = group_query.shape[1] != group_keys.shape[1]
-            out = torch.nn.functional.scaled_dot_product_attention(
-                group_query, group_keys, group_values, attn_mask=mask, scale=scale, enable_gqa=use_gqa
-            )
+            out = _attend_fused(group_query, group_keys, group_values, mask, scale)
         else:
             out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
         mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
@@ -242,6 +248,19 @@ def select_kernels(backend: str) -> KernelContext:
     }
     choice: Any = import_module("torch.nn.attention")
     return partial(choice.sdpa_kernel, getattr(choice.SDPBackend, backend_names[backend]))
+
+
+def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Attention by torch's kernels. Shapes as in `_attend_unfused`."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    if query.shape[2] > 1:
+        use_gqa = query.shape[1] != key.shape[1]
+        return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=use_gqa)
+    # Heads that share keys are as good as rows of one head, since single tokens have one mask. A kernel reads the keys
+    # once for all rows.
+    rows = query.view(len(query), key.shape[1], -1, query.shape[3])
+    out = attention(rows, key, value, attn_mask=mask, scale=scale)
+    return out.reshape(*query.shape[:3], -1)
 
 
 def _attend_unfused(

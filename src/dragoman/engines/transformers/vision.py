@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError
-from ...core.image_info import MAX_PIXELS
-from ...core.vision import PreparedImage, PromptImage
+from ...core.images import MAX_PIXELS, PreparedImage, PromptImage
 from ..batching import place_images
 from .backend import Tensor, library
 from .lru_bytes import LruBytes
@@ -115,7 +114,7 @@ def _process_by_grid(
 
 
 class TransformersVision:
-    """As `core.vision.ImageProcessor`."""
+    """As `core.images.ImageProcessor`."""
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from ...core.errors import EngineError
-from ...core.vision import PromptImage
+from ...core.images import PromptImage
 from ..batching import Chunk
 from ..batching.sequence import Sequence as Running
 from .backend import Network, Tensor, torch

@@ -1,11 +1,11 @@
 """An engine over any OpenAI-compatible server; all dialects of this server work over it."""
 
 from .control import UpstreamControl
-from .discovery import DiscoveredModel, ModelTasks, discover
+from .discovery import DiscoveredModel, ModelTasks, discover, find_kind_by_host
 from .encode import UpstreamDefaults
 from .engine import UpstreamConfig, UpstreamEngine
 from .pool import Upstream
-from .server_kinds import KINDS, ServerKind
+from .server_kinds import KINDS, ServerKind, Wire
 
 __all__ = [
     "KINDS",
@@ -17,5 +17,7 @@ __all__ = [
     "UpstreamControl",
     "UpstreamDefaults",
     "UpstreamEngine",
+    "Wire",
     "discover",
+    "find_kind_by_host",
 ]

@@ -5,6 +5,7 @@ A stream that ends before all of its choices have finished is a failure.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -24,10 +25,12 @@ from ...core.events import (
     Usage,
 )
 from ...core.request import GenerateRequest
-from .errors import build_stream_error
+from .errors import build_event_error
 from .tokens import read_prompt_tokens, read_tokens
 from .tool_calls import ToolCallSequencer
 from .wire import ChunkChoice, Delta, UpstreamChunk, WireUsage
+
+log = logging.getLogger(__name__)
 
 _WORDS_BY_REASON = {
     FinishReason.STOP: ("stop", "tool_calls", "function_call", "eos", "eos_token", "end_turn", "stop_sequence"),
@@ -36,6 +39,10 @@ _WORDS_BY_REASON = {
     FinishReason.ABORT: ("abort",),
 }
 _REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() for word in words}
+
+
+_DONE = b"[DONE]"
+_decode = msgspec.json.Decoder(UpstreamChunk).decode
 
 
 class _ChoiceReader:
@@ -118,16 +125,25 @@ class ChunkReader:
         choices = max(request.choices, request.best_of or 0)
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
-        self.has_started = False
+        self.has_started = self.is_done = False
         self.warnings: tuple[str, ...] = ()
+
+    def read(self, data: bytes) -> list[Event]:
+        """As `event_stream.StreamReader`."""
+        if data == _DONE:
+            self.is_done = True
+            return []
+        return self.feed(decode_chunk(data))
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """As `event_stream.StreamReader`."""
+        return self.feed(decode_chunk(body))
 
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
         """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
         is invalid."""
         if chunk.error is not None:
-            error = build_stream_error(chunk.error)
-            # Once the answer has begun the status has been sent, and the request can no longer be at fault.
-            raise error if isinstance(error, EngineError) or not self.has_started else EngineError(error.message)
+            raise build_event_error(chunk.error, has_started=self.has_started)
         if chunk.usage is not None:
             self._usage = chunk.usage
         events = [] if self.has_started else self._start(chunk)
@@ -191,3 +207,12 @@ class ChunkReader:
     def _count_cached(self) -> int | None:
         details = self._usage.prompt_tokens_details
         return None if details is None else details.cached_tokens
+
+
+def decode_chunk(data: bytes) -> UpstreamChunk:
+    """Decode a chunk, or a response that is not streamed. Raises EngineError."""
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("an upstream's chunk cannot be parsed: %s", error)
+        raise EngineError("The upstream sent an invalid chunk.") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
@@ -12,9 +13,13 @@ from msgspec import Struct
 from ...core.embeddings import EncodingTask
 from ...core.errors import EngineError
 from .pool import Upstream
-from .server_kinds import KINDS, ServerKind, find_kind
+from .server_kinds import KINDS, ServerKind, Wire, find_kind
 
 T = TypeVar("T")
+
+ANTHROPIC_VERSION = "2023-06-01"
+_KNOWN_HOSTS = {"api.anthropic.com": "anthropic"}
+"""Kinds of servers that are known by their host."""
 
 
 class ModelTasks(Struct, frozen=True):
@@ -29,6 +34,7 @@ class DiscoveredModel(Struct, frozen=True):
 
     max_model_len: tokens; None if the upstream does not report it.
     adapters: names of the adapters (LoRA) that it has loaded.
+    max_tokens: the longest answer, in tokens; None if the upstream does not report it.
     """
 
     model: str
@@ -36,6 +42,7 @@ class DiscoveredModel(Struct, frozen=True):
     max_model_len: int | None
     tasks: ModelTasks = ModelTasks()
     adapters: tuple[str, ...] = ()
+    max_tokens: int | None = None
 
 
 class _Meta(Struct):
@@ -47,7 +54,13 @@ class _Details(Struct):
 
 
 class _Model(Struct):
+    """A model in OpenAI's list, or in Anthropic's, which has a `type`, two limits and no `object`."""
+
     id: str
+    type: str | None = None
+    object: str | None = None
+    max_input_tokens: int | None = None
+    max_tokens: int | None = None
     owned_by: str | None = None
     parent: str | None = None
     max_model_len: int | None = None
@@ -78,16 +91,29 @@ def discover(
     model: its name; None selects the first one.
     kind, tasks: None asks the upstream: for tasks with a text of one letter, if its list of models does not say.
     """
-    with client or httpx2.Client(timeout=10.0, headers=build_auth_headers(upstream)) as http:
+    kind = kind or find_kind_by_host(upstream.url)
+    with client or httpx2.Client(timeout=10.0) as http:
+        http.headers.update(build_auth_headers(upstream, kind))
         if kind is KINDS["tei"]:
             return _discover_tei(upstream, model, tasks, http)
-        models = _fetch(f"{upstream.url}/models", _Models, "list models as OpenAI's API does", http).data
+        url, purpose = f"{upstream.url}/models", "list models as OpenAI's API does"
+        try:
+            models = _fetch(url, _Models, purpose, http).data
+        except EngineError:
+            if kind is not None or not _speaks_anthropic(url, http):
+                raise
+            kind = KINDS["anthropic"]
+            http.headers.pop("authorization", None)
+            http.headers.update(build_auth_headers(upstream, kind))
+            models = _fetch(url, _Models, purpose, http).data
         chosen = next((candidate for candidate in models if model in (None, candidate.id)), None)
         if chosen is None:
             names = ", ".join(candidate.id for candidate in models[:20])
             raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
+        if kind is None and _is_of_anthropic(chosen):
+            kind = KINDS["anthropic"]
         kind = kind or find_kind(chosen.owned_by or "")
-        limit = chosen.max_model_len
+        limit = chosen.max_model_len or chosen.max_input_tokens
         if limit is None and chosen.meta is not None:
             # llama.cpp's list has no max_model_len, only what the model was trained for.
             limit = chosen.meta.n_ctx_train
@@ -98,7 +124,41 @@ def discover(
         elif tasks is None:
             tasks = _try_tasks(upstream, chosen.id, kind, http)
     adapters = tuple(candidate.id for candidate in models if candidate.parent == chosen.id)
-    return DiscoveredModel(chosen.id, kind, limit, tasks, adapters)
+    return DiscoveredModel(chosen.id, kind, limit, tasks, adapters, chosen.max_tokens)
+
+
+def find_kind_by_host(url: str) -> ServerKind | None:
+    """Find the kind of a server that is known by its host, without asking it."""
+    name = _KNOWN_HOSTS.get(urlsplit(url).hostname or "")
+    return None if name is None else KINDS[name]
+
+
+class _AnthropicErrorDetail(Struct):
+    type: str
+
+
+class _AnthropicError(Struct, tag_field="type", tag="error"):
+    """Anthropic's envelope of errors."""
+
+    error: _AnthropicErrorDetail
+
+
+def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
+    """Whether a server rejects a request of OpenAI's with Anthropic's envelope: it wants other headers."""
+    try:
+        response = http.get(url)
+        if response.status_code in (400, 401, 403):
+            msgspec.json.decode(response.read(), type=_AnthropicError)
+            return True
+    except (httpx2.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
+        # Whatever it is, the next request to the same address reports it.
+        return False
+    return False
+
+
+def _is_of_anthropic(model: _Model) -> bool:
+    """Whether only Anthropic lists a model like this. Servers of both APIs have OpenAI's fields too."""
+    return model.type == "model" and model.object is None and model.owned_by is None
 
 
 def _discover_tei(
@@ -157,5 +217,9 @@ def _fetch(url: str, type: type[T], purpose: str, http: httpx2.Client) -> T:
         raise EngineError(f"{url} does not {purpose}") from None
 
 
-def build_auth_headers(upstream: Upstream) -> dict[str, str]:
+def build_auth_headers(upstream: Upstream, kind: ServerKind | None = None) -> dict[str, str]:
+    """The headers by which an upstream of this kind recognizes this server."""
+    if kind is not None and kind.wire is Wire.MESSAGES:
+        key_header = {} if upstream.key is None else {"x-api-key": upstream.key}
+        return {"anthropic-version": ANTHROPIC_VERSION, **key_header}
     return {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}

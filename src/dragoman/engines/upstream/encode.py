@@ -33,11 +33,13 @@ class UpstreamRequest(Struct, frozen=True):
 
     path: relative to the base URL.
     is_versioned: the path is below the API's version, `/v1`.
+    warnings: what of the request is changed or left out, for the client.
     """
 
     path: str
     body: bytes
     is_versioned: bool = True
+    warnings: tuple[str, ...] = ()
 
 
 class UpstreamDefaults(Struct, frozen=True):
@@ -64,11 +66,49 @@ def encode_request(
         path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
     else:
         path, specific = "/completions", _encode_completion(request, request.prompt, kind, defaults)
-    body |= specific
+    return UpstreamRequest(path, encode_body(body | specific))
+
+
+def encode_body(body: dict[str, Any]) -> bytes:
+    """Encode a body as JSON. Raises RequestError for text that is not valid Unicode."""
     try:
-        return UpstreamRequest(path, msgspec.json.encode(body))
+        return msgspec.json.encode(body)
     except UnicodeEncodeError:
         raise RequestError("The request holds text that is not valid Unicode.") from None
+
+
+def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversation:
+    """The conversation of a request to a server that has neither Completions nor extensions of Chat.
+
+    Raises Unsupported for what such a server cannot do and the request relies on.
+    """
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation):
+        raise Unsupported("The upstream does not support texts to complete, only conversations.", param="prompt")
+    if request.choices > 1:
+        raise Unsupported("The upstream returns one answer for each request.", param="n")
+    if request.return_prompt:
+        raise Unsupported("The upstream does not return the tokens of this prompt.", param="return_token_ids")
+    if request.limits.include_stop:
+        raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
+    if request.special_tokens_in_text:
+        raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
+    if prompt.template.template is not None:
+        raise Unsupported("Chat templates in requests are not forwarded to an upstream.", param="chat_template")
+    if not prompt.template.add_generation_prompt and not prompt.template.continue_final_message:
+        raise Unsupported("The upstream always begins an answer.", param="add_generation_prompt")
+    for tool in prompt.tools:
+        if isinstance(tool, CustomTool) and not kind.has_openai_tools:
+            raise Unsupported("The upstream does not support free-form tools.", param="tools")
+    return prompt
+
+
+def select_tools(conversation: Conversation) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools and the choice among them for a server without `allowed_tools`: it gets the allowed tools only."""
+    tools, choice = conversation.tools, conversation.tool_choice
+    if choice.names is None or choice.is_named:
+        return tools, choice
+    return tuple(tool for tool in tools if tool.name in choice.names), ToolChoice(choice.mode)
 
 
 def encode_tokenize_request(
@@ -92,10 +132,7 @@ def encode_tokenize_request(
         body["prompt"] = prompt
     if with_texts:
         body["return_token_strs"] = True
-    try:
-        return UpstreamRequest("/tokenize", msgspec.json.encode(body), is_versioned=False)
-    except UnicodeEncodeError:
-        raise RequestError("The request holds text that is not valid Unicode.") from None
+    return UpstreamRequest("/tokenize", encode_body(body), is_versioned=False)
 
 
 def encode_detokenize_request(model: str, prompt: tuple[int, ...]) -> UpstreamRequest:
@@ -129,11 +166,11 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
         yield "return_token_ids", True
     if request.special_tokens_in_text:
         yield "skip_special_tokens", False
-    yield from _encode_sampling(_merge_sampling(request.sampling, defaults.sampling), kind)
+    yield from _encode_sampling(merge_sampling(request.sampling, defaults.sampling), kind)
     yield from _encode_limits(request.limits, kind)
     for name, value in request.extras.list_items():
         if name in kind.parameters and name != "lora":
-            yield name, _to_raw(value)
+            yield name, to_raw(value)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
@@ -145,7 +182,7 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
     yield from constraint.items()
 
 
-def _merge_sampling(requested: SamplingOptions, defaults: SamplingOptions) -> SamplingOptions:
+def merge_sampling(requested: SamplingOptions, defaults: SamplingOptions) -> SamplingOptions:
     return msgspec.structs.replace(defaults, **{name: getattr(requested, name) for name in requested.list_set_fields()})
 
 
@@ -185,7 +222,7 @@ def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
         case JsonObject():
             yield "response_format", {"type": "json_object"}
         case JsonSchema(schema, strict, name):
-            json_schema = {"name": name or "answer", "schema": _to_raw(schema), "strict": strict}
+            json_schema = {"name": name or "answer", "schema": to_raw(schema), "strict": strict}
             yield "response_format", {"type": "json_schema", "json_schema": json_schema}
         case Regex(pattern) if not kind.has_structured_outputs:
             yield "regex", pattern
@@ -262,10 +299,8 @@ def _encode_tools(conversation: Conversation, kind: ServerKind) -> Fields:
     tools, choice = conversation.tools, conversation.tool_choice
     if not tools:
         return
-    if choice.names is not None and not choice.is_named and not kind.has_openai_tools:
-        # A server without `allowed_tools` gets the allowed tools only.
-        tools = tuple(tool for tool in tools if tool.name in choice.names)
-        choice = ToolChoice(choice.mode)
+    if not kind.has_openai_tools:
+        tools, choice = select_tools(conversation)
     yield "tools", [_encode_tool(tool, kind) for tool in tools]
     if choice != ToolChoice():
         yield "tool_choice", _encode_tool_choice(choice, tools)
@@ -278,7 +313,7 @@ def _encode_tool(tool: Tool, kind: ServerKind) -> dict[str, Any]:
     if isinstance(tool, FunctionTool):
         function: dict[str, Any] = {"name": tool.name, **description}
         if tool.parameters is not None:
-            function["parameters"] = _to_raw(tool.parameters)
+            function["parameters"] = to_raw(tool.parameters)
         if tool.strict is not None:
             function["strict"] = tool.strict
         return {"type": "function", "function": function}
@@ -322,7 +357,7 @@ def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, 
     if kwargs:
         body["chat_template_kwargs"] = kwargs
     if options.documents is not None and "documents" in kind.parameters:
-        body["documents"] = _to_raw(options.documents)
+        body["documents"] = to_raw(options.documents)
     if options.continue_final_message or not options.add_generation_prompt:
         if "continue_final_message" not in kind.parameters:
             raise Unsupported("The upstream does not support continuing a message.", param="continue_final_message")
@@ -331,5 +366,5 @@ def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, 
     return body
 
 
-def _to_raw(text: str) -> Raw:
+def to_raw(text: str) -> Raw:
     return Raw(text.encode())

@@ -28,6 +28,8 @@ from ...http_client import (
     HttpClientError,
     HttpResponse,
 )
+from .anthropic_events import MessageEventReader, TokenCountResponse
+from .anthropic_request import encode_count_request, encode_messages_request
 from .chunk_reader import ChunkReader
 from .discovery import build_auth_headers
 from .encode import (
@@ -45,9 +47,11 @@ from .encoding import (
     encode_score_requests,
 )
 from .errors import MAX_ERROR_BODY, ConnectionClosed, build_lost_error, build_transport_error, parse_error
-from .event_stream import EventStream, decode_chunk
+from .event_stream import EventStream, StreamReader
 from .pool import Upstream, UpstreamPool, build_prefix
-from .server_kinds import ServerKind
+from .responses_events import ResponseEventReader
+from .responses_request import encode_input_tokens_request, encode_responses_request
+from .server_kinds import ServerKind, Wire
 from .wire import DetokenizeResponse, TokensResponse
 
 T = TypeVar("T")
@@ -101,7 +105,12 @@ class UpstreamEngine:
         self._probe_task: asyncio.Task[None] | None = None
         kind = config.kind
         self._capabilities = Capabilities(
-            kind.features, kind.parameters, kind.max_logprobs, config.native_tools, config.native_reasoning
+            kind.features,
+            kind.parameters,
+            kind.max_logprobs,
+            config.native_tools,
+            config.native_reasoning,
+            verifies_reasoning=kind.wire is not Wire.CHAT,
         )
 
     @property
@@ -144,6 +153,11 @@ class UpstreamEngine:
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
         """As `PromptCounter`. Raises Unsupported where the upstream does not tokenize."""
+        config = self._config
+        if config.kind.wire is not Wire.CHAT:
+            encode = encode_count_request if config.kind.wire is Wire.MESSAGES else encode_input_tokens_request
+            count_request = encode(request, config.kind, config.model)
+            return (await self._fetch(count_request, build_prefix(request.prompt), TokenCountResponse)).input_tokens
         self._check_tokenizes()
         try:
             return len((await self.tokenize_prompt(request)).ids)
@@ -225,20 +239,17 @@ class UpstreamEngine:
                         pass
 
     async def _answer(self, request: GenerateRequest, receiver: EventReceiver | None) -> AsyncGenerator[Event]:
-        config = self._config
-        upstream_request = encode_request(request, config.kind, config.model, config.defaults)
-        prefix, prompt_text = build_prefix(request.prompt), None
+        upstream_request = self._encode(request)
+        prefix = build_prefix(request.prompt)
         lists_prompt = request.prompt_logprobs is not None and not isinstance(request.prompt, Conversation)
-        if request.return_prompt and isinstance(request.prompt, tuple):
-            detokenize_request = encode_detokenize_request(config.model, request.prompt)
-            prompt_text = (await self._fetch(detokenize_request, prefix, DetokenizeResponse)).prompt
-        reader = ChunkReader(request, self._new_id, prompt_text)
+        reader = await self._build_reader(request, prefix)
+        reader.warnings = upstream_request.warnings
         async with self._open_response(upstream_request, prefix) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
-                reader.warnings = tuple(warnings.split("; "))
+                reader.warnings += tuple(warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
-                for event in reader.feed(await _run_if_large(len(body), decode_chunk, body)):
+                for event in await _run_if_large(len(body), reader.read_whole, body):
                     if isinstance(event, PromptTokens) and lists_prompt:
                         event = await self._add_first_text(event)  # noqa: PLW2901 - the same event, completed
                     yield event
@@ -255,6 +266,30 @@ class UpstreamEngine:
             response.close(drain=True)
         for event in reader.close():
             yield event
+
+    def _encode(self, request: GenerateRequest) -> UpstreamRequest:
+        config = self._config
+        match config.kind.wire:
+            case Wire.MESSAGES:
+                return encode_messages_request(request, config.kind, config.model, config.defaults)
+            case Wire.RESPONSES:
+                return encode_responses_request(request, config.kind, config.model, config.defaults)
+            case Wire.CHAT:
+                return encode_request(request, config.kind, config.model, config.defaults)
+
+    async def _build_reader(self, request: GenerateRequest, prefix: bytes) -> StreamReader:
+        prompt = request.prompt
+        match self._config.kind.wire:
+            case Wire.MESSAGES:
+                return MessageEventReader()
+            case Wire.RESPONSES:
+                return ResponseEventReader()
+            case _ if request.return_prompt and isinstance(prompt, tuple):
+                detokenize_request = encode_detokenize_request(self._config.model, prompt)
+                detokenized = await self._fetch(detokenize_request, prefix, DetokenizeResponse)
+                return ChunkReader(request, self._new_id, detokenized.prompt)
+            case _:
+                return ChunkReader(request, self._new_id)
 
     async def _add_first_text(self, prompt: PromptTokens) -> PromptTokens:
         """Add the text of the first token, which has no row in `prompt_logprobs`, to an echo that lists the others."""
@@ -297,7 +332,11 @@ class UpstreamEngine:
         client, upstream = self._client, self._pool.upstreams[index]
         if client is None:
             raise EngineError("The engine is not running.")
-        headers = {"content-type": "application/json", "accept": "text/event-stream", **build_auth_headers(upstream)}
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            **build_auth_headers(upstream, self._config.kind),
+        }
         if self._config.kind.reports_warnings:
             # The list in the body is exact: a warning may contain the header's separator.
             headers[_WARNINGS_HEADER] = "body"
@@ -345,7 +384,7 @@ class UpstreamEngine:
             response = await client.send(
                 "GET",
                 f"{upstream.url}/models",
-                build_auth_headers(upstream),
+                build_auth_headers(upstream, self._config.kind),
                 read_timeout=self._config.connect_timeout,
             )
             response.close(drain=True)

@@ -47,14 +47,32 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
     502: Overloaded,
     503: Overloaded,
     504: EngineTimeout,
+    529: Overloaded,
 }
-_SERVER_ERRORS = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+_OVERLOADED = "The upstream is overloaded; retry later."
+_SERVER_ERRORS = {503: _OVERLOADED, 504: "The upstream did not answer in time.", 529: _OVERLOADED}
+"""Anthropic has 529 where others have 503."""
 _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
 """Codes of server errors that clients act on; another one may be anything."""
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
 """What vLLM names where a prompt is too long: no fields of a request."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
+_ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
+_STREAM_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded": 503,
+    "overloaded_error": 503,
+    "timeout_error": 504,
+}
+"""The statuses of types and codes of errors within a stream."""
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
@@ -123,8 +141,14 @@ def build_stream_error(error: WireError | str) -> DragomanError:
         return build_error(500, WireError(error))
     if isinstance(error.code, int) and 400 <= error.code < 600:
         return build_error(error.code, error)
-    statuses = {"invalid_request_error": 400, "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded": 503}
-    return build_error(statuses.get(error.type or "", statuses.get(str(error.code), 500)), error)
+    status = _STREAM_STATUSES.get(error.type or "", _STREAM_STATUSES.get(str(error.code), 500))
+    return build_error(status, error)
+
+
+def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanError:
+    """As `build_stream_error`; once the answer has begun the status has been sent, and the request is not at fault."""
+    built = build_stream_error(error)
+    return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
 
 
 def _parse_context_error(message: str, code: str | None, param: str | None) -> RequestError | None:
@@ -133,6 +157,8 @@ def _parse_context_error(message: str, code: str | None, param: str | None) -> R
     if limit is not None and prompt is not None:
         is_lower_bound = prompt[1] is not None
         return ContextTooLong(limit=int(limit[1]), prompt=int(prompt[2]), at_least=is_lower_bound, param=param)
+    if sizes := _ANTHROPIC_CONTEXT.search(message):
+        return ContextTooLong(limit=int(sizes[2]), prompt=int(sizes[1]), param=param)
     if limit is not None or code == "context_length_exceeded":
         return RequestError(message, param=param, code="context_length_exceeded")
     return None

@@ -8,17 +8,12 @@ from typing import Protocol
 import msgspec
 
 from ...core.engine import EventReceiver
-from ...core.errors import EngineError
 from ...core.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta, ToolCallStart
-from .chunk_reader import ChunkReader
 from .sse import SseDecoder
-from .wire import UpstreamChunk
 
 log = logging.getLogger(__name__)
 
-_DONE = b"[DONE]"
 _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
-_decode = msgspec.json.Decoder(UpstreamChunk).decode
 
 
 class BodyConsumer(Protocol):
@@ -29,21 +24,50 @@ class BodyConsumer(Protocol):
         ...
 
 
+class StreamReader(Protocol):
+    """Reads the events of one wire as a valid stream of ours.
+
+    has_started: `Started` has been returned.
+    is_done: the last event of the wire has come.
+    warnings: those for the client that precede the answer.
+    """
+
+    has_started: bool
+    is_done: bool
+    warnings: tuple[str, ...]
+
+    def read(self, data: bytes) -> list[Event]:
+        """Read the data of one event. Raises RequestError if the upstream rejects the request, EngineError if it
+        fails or the event is invalid."""
+        ...
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """Read a response that is not streamed. Raises as `read`."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Finish the stream. Raises EngineError if the response is incomplete."""
+        ...
+
+
 class EventStream:
     """Reads the pieces of a body.
 
-    is_done: the upstream's [DONE] has come.
     failure: what the consumer has to raise, after the events of `feed`.
     """
 
-    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure", "is_done")
+    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
 
-    def __init__(self, reader: ChunkReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
+    def __init__(self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
         self._reader, self._body, self._receiver = reader, body, receiver
         self._sse = SseDecoder()
         self._backlog: list[Event] = []
-        self.is_done = False
         self.failure: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the upstream's last event has come."""
+        return self._reader.is_done
 
     def feed(self, piece: bytes) -> list[Event]:
         """Feed a piece of the body, or b"" for the events that `receive` has left."""
@@ -53,10 +77,9 @@ class EventStream:
             if self._sse.warnings and not self._reader.has_started:
                 self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
             for data in pieces:
-                if data == _DONE:
-                    self.is_done = True
+                events += self._reader.read(data)
+                if self._reader.is_done:
                     break
-                events += self._reader.feed(decode_chunk(data))
         except Exception as error:
             self.failure = error
         return events
@@ -68,7 +91,7 @@ class EventStream:
             return False
         events = self.feed(piece)
         are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
-        if self.is_done or self.failure is not None or not are_deltas:
+        if self._reader.is_done or self.failure is not None or not are_deltas:
             self._backlog = events
             self._body.interrupt()
         elif events:
@@ -83,12 +106,3 @@ def decode_warnings(array: bytes) -> tuple[str, ...]:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("an upstream's warnings cannot be parsed: %s", error)
         return ()
-
-
-def decode_chunk(data: bytes) -> UpstreamChunk:
-    """Decode a chunk, or a response that is not streamed. Raises EngineError."""
-    try:
-        return _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("an upstream's chunk cannot be parsed: %s", error)
-        raise EngineError("The upstream sent an invalid chunk.") from None

@@ -62,16 +62,19 @@ def _encode_name(name: str | None) -> dict[str, Any]:
 
 
 def _encode_result(result: ToolResult, message: Message) -> dict[str, Any]:
-    """Encode a tool result. Chat Completions has no error flag, so the text states the failure."""
-    content: Sequence[Part] = result.content
-    if result.is_error:
-        first, *rest = result.content or (Text(""),)
-        if not isinstance(first, Text):
-            content = [Text("Error:"), first, *rest]
-        elif not first.text.lower().startswith("error"):
-            content = [Text(f"Error: {first.text}"), *rest]
     name = message.name if message.role is Role.TOOL else None
-    return {"role": "tool", "tool_call_id": result.call_id, "content": _encode_content(content), **_encode_name(name)}
+    content = _encode_content(state_failure(result))
+    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **_encode_name(name)}
+
+
+def state_failure(result: ToolResult) -> Sequence[Part]:
+    """The content of a tool result for an API without an error flag: the text states the failure."""
+    if not result.is_error:
+        return result.content
+    first, *rest = result.content or (Text(""),)
+    if not isinstance(first, Text):
+        return [Text("Error:"), first, *rest]
+    return result.content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
 
 
 def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
@@ -116,22 +119,23 @@ def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
             return {"type": "thinking", "thinking": text}
         case Image(source, detail):
             detail_field = {} if detail is None else {"detail": detail}
-            return {"type": "image_url", "image_url": {"url": _build_url(source), **detail_field}}
+            return {"type": "image_url", "image_url": {"url": build_media_url(source), **detail_field}}
         case Audio(InlineMedia(data), format):
             audio = {"data": base64.b64encode(data).decode(), "format": format or "wav"}
             return {"type": "input_audio", "input_audio": audio}
         case Audio(source):
-            return {"type": "audio_url", "audio_url": {"url": _build_url(source)}}
+            return {"type": "audio_url", "audio_url": {"url": build_media_url(source)}}
         case File(source, filename):
             filename_field = {} if filename is None else {"filename": filename}
-            return {"type": "file", "file": {"file_data": _build_url(source), **filename_field}}
+            return {"type": "file", "file": {"file_data": build_media_url(source), **filename_field}}
         case ToolCall():
             raise RequestError("Only an assistant message can contain tool calls.", param="messages")
         case ToolResult():
             raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
 
-def _build_url(source: MediaSource) -> str:
+def build_media_url(source: MediaSource) -> str:
+    """Build the URL of media, with the data in it where they are inline. Raises Unsupported for a file id."""
     match source:
         case InlineMedia(data, media_type):
             return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"

@@ -6,6 +6,7 @@ Unknown servers are `compatible`: the common subset that all of them have suppor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -14,10 +15,19 @@ from ...core.engine import Feature
 from ...core.request import Extras, GenerationLimits, SamplingOptions
 
 
+class Wire(StrEnum):
+    """The API by which a server generates text."""
+
+    CHAT = "chat"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+
+
 class ServerKind(Struct, frozen=True):
     """One kind of server.
 
     features, parameters: see Capabilities.
+    wire: the API that requests use. Only Chat comes with Completions for prompts that are no conversations.
     owners: values of `owned_by` in its `/models`.
     max_tokens_field: its name in a chat.
     unlimited_max_tokens: JSON value for "the rest of the context" in a completion; None if there is none.
@@ -38,6 +48,7 @@ class ServerKind(Struct, frozen=True):
     name: str
     features: frozenset[Feature]
     parameters: frozenset[str]
+    wire: Wire = Wire.CHAT
     owners: tuple[str, ...] = ()
     max_tokens_field: str = "max_tokens"
     unlimited_max_tokens: bytes | None = None
@@ -106,7 +117,7 @@ _ALL = (
         "openai",
         _OPENAI_FEATURES,
         _OPENAI,
-        ("openai", "openai-internal", "system"),
+        owners=("openai", "openai-internal", "system"),
         max_tokens_field="max_completion_tokens",
         reasoning_fields=(),
         has_developer_role=True,
@@ -117,7 +128,7 @@ _ALL = (
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
         # vLLM rejects a priority unless it runs with the priority scheduling policy.
         _VLLM - {"priority", "close_at_limit"},
-        ("vllm",),
+        owners=("vllm",),
         unlimited_max_tokens=b"null",
         reasoning_fields=("reasoning", "reasoning_content"),
         returns_token_ids=True,
@@ -130,7 +141,7 @@ _ALL = (
         "dragoman",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
         _VLLM,
-        ("dragoman",),
+        owners=("dragoman",),
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,
         has_encoding_options=True,
@@ -144,17 +155,32 @@ _ALL = (
         "sglang",
         _OPENAI_FEATURES | {Feature.REGEX},
         _LOCAL | {"min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens"},
-        ("sglang",),
+        owners=("sglang",),
         has_one_task=True,
     ),
     ServerKind(
         "llama.cpp",
         _OPENAI_FEATURES | {Feature.GRAMMAR},
         _LOCAL | {"ignore_eos"},
-        ("llamacpp",),
+        owners=("llamacpp",),
         unlimited_max_tokens=b"-1",
         parameter_names=MappingProxyType({"repetition_penalty": "repeat_penalty"}),
         has_one_task=True,
+    ),
+    # Any server with Anthropic's Messages.
+    ServerKind(
+        "anthropic",
+        frozenset({Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES, Feature.REASONING_BUDGET}),
+        frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "reasoning_effort", "enable_thinking"}),
+        wire=Wire.MESSAGES,
+    ),
+    # Any server with OpenAI's Responses. The pipeline applies stop strings, which this API lacks.
+    ServerKind(
+        "responses",
+        frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
+        frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
+        wire=Wire.RESPONSES,
+        has_openai_tools=True,
     ),
     # Text Embeddings Inference of Hugging Face: no text generation.
     ServerKind("tei", frozenset(), frozenset(), has_tei_rerank=True),

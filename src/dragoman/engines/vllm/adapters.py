@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -15,12 +16,15 @@ from .backend import LoRARequest
 class AdapterTable:
     """Loaded adapters. vLLM caches weights by an adapter's number and blocks by its name. Both are unique to a load, so
     that cached blocks are never reused for a successor of the same name.
+
+    on_drop: called with the name of an adapter that could not be loaded at a start.
     """
 
     def __init__(self) -> None:
         self._numbers = count(1)
         self._used: set[str] = set()
         self._adapters: dict[str, LoRARequest] = {}
+        self.on_drop: Callable[[str], None] = lambda _: None
 
     def create(self, name: str, path: str) -> LoRARequest:
         """Create a load request; `register` adds it to the table."""
@@ -35,8 +39,16 @@ class AdapterTable:
     def remove(self, name: str) -> None:
         self._adapters.pop(name, None)
 
-    def list_all(self) -> tuple[LoRARequest, ...]:
-        return tuple(self._adapters.values())
+    def drop(self, name: str) -> None:
+        """Remove an adapter that could not be loaded."""
+        self.remove(name)
+        self.on_drop(name)
+
+    def list_names(self) -> tuple[str, ...]:
+        return tuple(self._adapters)
+
+    def get(self, name: str) -> LoRARequest:
+        return self._adapters[name]
 
     def find_for(self, request: TokenRequest) -> LoRARequest | None:
         """Find the adapter of a request. Raises RequestError if it was unloaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from ...core.control import PauseMode
@@ -23,6 +24,8 @@ class VllmControl:
         self._get_engine, self._abort_running, self._can_sleep = get_engine, abort_running, can_sleep
         self._paused = False
         self._sleep_level = 0
+        self.update_lock = asyncio.Lock()
+        """Held while the weights are replaced, which pauses the engine too."""
 
     def reset(self) -> None:
         """Reset the state after a restart of the engine."""
@@ -38,12 +41,12 @@ class VllmControl:
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Pause. In modes abort and wait new requests are rejected (Overloaded); in keep they wait."""
-        llm = self._get_engine()
+        llm = await self._find_engine()
         self._paused = True
         await llm.pause_generation(mode=mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
-        await self._get_engine().resume_generation()
+        await (await self._find_engine()).resume_generation()
         self._paused = False
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
@@ -51,14 +54,20 @@ class VllmControl:
             raise Unsupported(
                 "vLLM was started without sleep mode; set `enable_sleep_mode` in --vllm-args.", param="level"
             )
-        llm = self._get_engine()
+        llm = await self._find_engine()
         self._paused = True
         await llm.sleep(level, mode)
         self._sleep_level = level
 
     async def wake_up(self) -> None:
-        await self._get_engine().wake_up(None if self._sleep_level else ["scheduling"])
+        await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
         self._paused, self._sleep_level = False, 0
+
+    async def _find_engine(self) -> AsyncLLM:
+        """Return the running engine when no update of its weights is in progress. Raises EngineError."""
+        # Not held during the call: a pause may wait for the requests that run, and a `resume` must end it.
+        async with self.update_lock:
+            return self._get_engine()
 
     async def abort_all(self) -> int:
         llm, ids = self._get_engine(), self._abort_running()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...core.engine import (
@@ -22,14 +23,16 @@ from ...core.engine import (
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
+from ...core.trace_context import CURRENT_SPAN
 from . import backend
 from .adapters import AdapterTable
 from .backend import AsyncLLM, SamplingParams
 from .config import VllmFeatures
 from .control import VllmControl
 from .output import VllmOutputReader
-from .request import build_prompt, build_request_error, build_sampling_params
-from .stats import VllmCounters
+from .process import VllmProcess
+from .request import build_prompt, build_request_error, build_sampling_params, read_routing
+from .weights import VllmTrainable
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +48,23 @@ class _ActiveRequest:
 class VllmEngine:
     """A `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.StatsSource`.
 
-    arguments: of vLLM's AsyncEngineArgs. It may be started again after a stop, with nothing of what was before.
+    process, adapters: of this engine alone.
+    directory: the checkpoint that vLLM loads.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], features: VllmFeatures, max_num_waiting: int) -> None:
-        self._arguments, self._features, self._max_num_waiting = arguments, features, max_num_waiting
+    def __init__(
+        self,
+        process: VllmProcess,
+        adapters: AdapterTable,
+        features: VllmFeatures,
+        directory: Path,
+        max_num_waiting: int,
+    ) -> None:
+        self._process, self._adapters = process, adapters
+        self._features, self._max_num_waiting = features, max_num_waiting
         self._capabilities = features.build_capabilities()
-        self._counters = VllmCounters()
-        self._adapters = AdapterTable()
-        self.control = VllmControl(self._get_engine, self._abort_running, can_sleep=features.can_sleep)
-        self._llm: AsyncLLM | None = None
+        self.control = VllmControl(process.get_engine, self._abort_running, can_sleep=features.can_sleep)
+        self.trainable = VllmTrainable(process, self.control, directory)
         self._active: dict[str, _ActiveRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,28 +78,13 @@ class VllmEngine:
 
     def stats(self) -> Sequence[EngineStats]:
         """As StatsSource.stats: what vLLM's own scheduler counts."""
-        return self._counters.list_all()
+        return self._process.counters.list_all()
 
     async def start(self) -> None:
         """Start vLLM and load the weights, which may take minutes. Raises EngineError."""
-        try:
-            self._llm = llm = await asyncio.to_thread(self._launch)
-            # The first call starts the output handler on this event loop, which also detects the death of the engine
-            # core.
-            await llm.get_supported_tasks()
-            self.control.reset()
-            for adapter in self._adapters.list_all():
-                await llm.add_lora(adapter)
-        except Exception as error:
-            # Exceptions of vLLM's workers arrive here, often as a bare Exception with text.
-            await self._shut_down()
-            raise EngineError(f"vLLM failed to start: {error}") from error
-
-    def _launch(self) -> AsyncLLM:
-        arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
-        return backend.async_llm.AsyncLLM.from_engine_args(
-            arguments, stat_loggers=[self._counters.build_logger_class()]
-        )
+        await self._process.start()
+        self.control.reset()
+        self.trainable.reset()
 
     async def stop(self) -> None:
         requests, self._active = self._active, {}
@@ -99,25 +94,18 @@ class VllmEngine:
         await self._shut_down()
 
     async def _shut_down(self) -> None:
-        llm, self._llm = self._llm, None
-        if llm is not None:
-            await asyncio.to_thread(llm.shutdown)
+        await self._process.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def health(self) -> Health:
         running = sum(active.reader.has_started for active in self._active.values())
-        waiting = len(self._active) - running
-        if self._llm is None:
-            return Health(ready=False, reason="the engine is not running", waiting=waiting)
-        if self._llm.errored:
-            return Health(ready=False, reason="vLLM's engine core has died", waiting=waiting, failed=True)
-        return Health(waiting=waiting, running=running)
+        return self._process.get_health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add; vLLM's own validation errors name the field."""
-        llm = self._get_engine()
+        llm = self._process.get_engine()
         if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
         check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)
@@ -132,9 +120,9 @@ class VllmEngine:
         if active is None:
             return
         active.is_silenced = True
-        if self._llm is not None and not self._llm.errored:
+        if self._process.is_running:
             # Cancelling the task instead would leak a request that is being added to vLLM.
-            self._create_task(self._abort(self._llm, id))
+            self._create_task(self._abort(self._process.get_engine(), id))
 
     async def _abort(self, llm: AsyncLLM, id: str) -> None:
         try:
@@ -147,12 +135,7 @@ class VllmEngine:
 
     async def reset_prefix_cache(self) -> bool:
         """As PrefixCache.reset_prefix_cache: False while requests run."""
-        return await self._get_engine().reset_prefix_cache()
-
-    def _get_engine(self) -> AsyncLLM:
-        if self._llm is None or self._llm.errored:
-            raise EngineError("The engine is not running.")
-        return self._llm
+        return await self._process.get_engine().reset_prefix_cache()
 
     def _abort_running(self) -> list[str]:
         """Abort all requests; those not sent to vLLM yet end here. Returns the ids of the others."""
@@ -171,6 +154,7 @@ class VllmEngine:
         if active.is_silenced:
             return
         request, active.is_sent = active.request, True
+        span = CURRENT_SPAN.get() if self._features.has_tracing else None
         try:
             stream = llm.generate(
                 build_prompt(request),
@@ -178,9 +162,11 @@ class VllmEngine:
                 request.id,
                 lora_request=self._adapters.find_for(request),
                 priority=request.priority if self._features.has_priorities else 0,
+                trace_headers=None if span is None else span.build_headers(),
+                **read_routing(request),
             )
             async for output in stream:
-                for token_output in active.reader.read(output):
+                for token_output in active.reader.read(output, self.trainable.weight_version):
                     self._deliver(active, token_output)
         except backend.ClientError as error:
             self._deliver(active, Rejected(request.id, build_request_error(error)))
@@ -221,10 +207,10 @@ class VllmEngine:
         if not self._features.has_lora:
             raise RequestError("vLLM was started without LoRA; set `enable_lora` in --vllm-args.", param="lora_name")
         adapter = self._adapters.create(name, path)
-        if self._llm is not None:
+        if self._process.is_running:
             try:
                 # An invalid adapter is rejected here; during a step it would crash the engine.
-                await self._llm.add_lora(adapter)
+                await self._process.get_engine().add_lora(adapter)
             except backend.ServerError as error:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
             except Exception as error:  # as in `start`
@@ -234,6 +220,10 @@ class VllmEngine:
     def add_adapter(self, name: str, path: str) -> None:
         """Add an adapter to load at startup."""
         self._adapters.register(name, self._adapters.create(name, path))
+
+    def on_adapter_drop(self, report: Callable[[str], None]) -> None:
+        """Have `report` called with the name of each adapter that a start of vLLM leaves out."""
+        self._adapters.on_drop = report
 
     async def unload_adapter(self, name: str) -> None:
         """As AdapterLoader.unload_adapter."""

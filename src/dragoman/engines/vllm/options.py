@@ -10,11 +10,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.errors import EngineError
 from . import backend
-from .backend import VllmConfig
+from .adapters import AdapterTable
+from .backend import ModelConfig, PoolerConfig, VllmConfig
 from .config import VllmFeatures
 from .engine import VllmEngine
+from .images import VllmVision, load_vision
+from .pooling import PoolingLimits, VllmEmbedder, VllmScorer
+from .process import VllmProcess
 
 _RESERVED_ARGUMENTS = {
     "model": "the directory follows `vllm:`",
@@ -39,7 +44,14 @@ class VllmOptions(Struct, frozen=True):
     max_num_waiting: int = 2048
 
 
-def load(directory: Path, options: VllmOptions) -> VllmEngine:
+class LoadedEngine(Struct, frozen=True):
+    """An engine that generates. vision: None for a model without images."""
+
+    engine: VllmEngine
+    vision: VllmVision | None
+
+
+def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder | VllmScorer:
     """Load the engine, not started yet: weights are read at start. Blocking.
 
     Raises: EngineError for unknown or invalid arguments.
@@ -53,7 +65,53 @@ def load(directory: Path, options: VllmOptions) -> VllmEngine:
         _check_argument(argument, names)
     arguments = _build_arguments(directory, options)
     config = build_engine_config(arguments)
-    return VllmEngine(arguments, _read_features(config), options.max_num_waiting)
+    adapters = AdapterTable()
+    process = VllmProcess(arguments, adapters)
+    if config.model_config.runner_type == "pooling":
+        return _build_pooling_engine(process, config, options.max_num_waiting)
+    vision = load_vision(config)
+    features = _read_features(config, has_images=vision is not None)
+    engine = VllmEngine(process, adapters, features, directory, options.max_num_waiting)
+    return LoadedEngine(engine, vision)
+
+
+def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_waiting: int) -> VllmEmbedder | VllmScorer:
+    """Raises EngineError for models whose results no route returns, or whose inputs are not plain texts."""
+    model, pooler = config.model_config, config.model_config.pooler_config
+    limits = PoolingLimits(model.max_model_len, model.get_vocab_size(), max_num_waiting)
+    match model.score_type:
+        case "bi-encoder" if model.convert_type != "classify":
+            return VllmEmbedder(process, limits, _read_embedding_info(model, pooler))
+        case "cross-encoder":
+            _check_scorer(model)
+            tokenizer = backend.tokenizers.cached_tokenizer_from_config(model)
+            has_segments = "token_type_ids" in tokenizer("a", "a")
+            return VllmScorer(process, limits, has_segments=has_segments)
+        case kind:
+            raise EngineError(f"this engine does not support pooling models of vLLM's score type {kind!r}")
+
+
+def _read_embedding_info(model: ModelConfig, pooler: PoolerConfig) -> EmbeddingInfo:
+    return EmbeddingInfo(
+        model.embedding_size,
+        model.max_model_len,
+        Pooling(pooler.seq_pooling_type.lower()),
+        pooler.use_activation is not False,
+        bool(model.is_matryoshka),
+        tuple(sorted(model.matryoshka_dimensions or ())),
+    )
+
+
+def _check_scorer(model: ModelConfig) -> None:
+    """Raises EngineError."""
+    labels: int = model.hf_config.num_labels
+    if labels != 1:
+        raise EngineError(f"this engine scores pairs with models of one label, not with classifiers of {labels}")
+    model_class = backend.model_loader.get_model_cls(model)
+    if not model.use_sep_token or backend.scoring_models.supports_score_template(model_class):
+        raise EngineError(
+            "this engine does not support rerankers that need a prompt template; run `vllm serve`, and serve its URL"
+        )
 
 
 def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
@@ -84,7 +142,7 @@ def _build_arguments(directory: Path, options: VllmOptions) -> dict[str, Any]:
     return arguments | {"model": str(directory), "disable_log_stats": True, "enable_log_requests": False}
 
 
-def _read_features(config: VllmConfig) -> VllmFeatures:
+def _read_features(config: VllmConfig, *, has_images: bool) -> VllmFeatures:
     model, reasoning = config.model_config, config.reasoning_config
     delimiters = None
     if reasoning is not None and reasoning.enabled:
@@ -102,4 +160,6 @@ def _read_features(config: VllmConfig) -> VllmFeatures:
         can_sleep=bool(model.enable_sleep_mode),
         has_kv_transfer=config.kv_transfer_config is not None,
         has_priorities=config.scheduler_config.policy == "priority",
+        has_images=has_images,
+        has_tracing=config.observability_config.otlp_traces_endpoint is not None,
     )

@@ -7,7 +7,17 @@ from typing import Any
 
 import msgspec
 
-from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
+from ...core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+    WeightVersionSet,
+)
 from ...core.events import FinishReason
 from .backend import Completion, RequestOutput
 
@@ -26,9 +36,14 @@ class VllmOutputReader:
         self._request = request
         self._has_prompt_logprobs = request.prompt_logprobs is None
         self.has_started = False
+        self._version: str | None = None
 
-    def read(self, output: RequestOutput) -> list[TokenOutput]:
-        """Read an output of `output_kind` DELTA, possibly of several steps."""
+    def read(self, output: RequestOutput, version: str) -> list[TokenOutput]:
+        """Read an output of `output_kind` DELTA, possibly of several steps.
+
+        version: of the weights that sampled its tokens. vLLM reports versions only when a sequence ends; but before it
+        loads other weights it pauses and sends what it has sampled.
+        """
         id, completion = self._request.id, output.outputs[0]
         outputs: list[TokenOutput] = []
         if not self.has_started:
@@ -37,6 +52,9 @@ class VllmOutputReader:
         if not self._has_prompt_logprobs and output.prompt_logprobs:
             self._has_prompt_logprobs = True
             outputs.append(PromptLogprobs(id, self._read_prompt_logprobs(output.prompt_logprobs)))
+        if completion.token_ids and version != self._version:
+            self._version = version
+            outputs.append(WeightVersionSet(id, version))
         outputs += self._read_tokens(completion)
         if completion.finish_reason is not None:
             outputs.append(self._read_end(output, completion))

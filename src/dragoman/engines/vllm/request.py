@@ -11,6 +11,7 @@ from ...core.errors import RequestError, Unsupported
 from . import backend
 from .backend import Prompt, SamplingParams, StructuredOutputs
 from .config import ReasoningDelimiters
+from .images import get_image
 
 _EMPTY_SALTS = ("", "\n")
 """The pipeline's salt if neither the server nor the client sets one."""
@@ -71,7 +72,36 @@ def build_sampling_params(
 
 def build_prompt(request: TokenRequest) -> Prompt:
     salt = None if request.cache_salt in _EMPTY_SALTS else request.cache_salt
-    return backend.inputs.tokens_input(list(request.prompt), cache_salt=salt)
+    if not request.images:
+        return backend.inputs.tokens_input(list(request.prompt), cache_salt=salt)
+    images = [get_image(image) for image in request.images]
+    places = [
+        backend.mm_types.PlaceholderRange(place.begin, place.end - place.begin, image.mask)
+        for place, image in zip(request.images, images, strict=True)
+    ]
+    return backend.inputs.mm_input(
+        list(request.prompt),
+        backend.mm_types.MultiModalKwargsItems({"image": [image.item for image in images]}),
+        {"image": [image.hash for image in images]},
+        {"image": places},
+        cache_salt=salt,
+    )
+
+
+def read_routing(request: TokenRequest) -> dict[str, Any]:
+    """Arguments of `generate` that select an engine core, from where vLLM's own server reads them."""
+    extras = dict(request.extras)
+    routing: dict[str, Any] = {}
+    if "data_parallel_rank" in extras:
+        routing["data_parallel_rank"] = int(extras["data_parallel_rank"])
+    session_id: object = None
+    if "session_id" in extras:
+        session_id = msgspec.json.decode(extras["session_id"])
+    elif "vllm_xargs" in extras:
+        session_id = msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any]).get("session_id")
+    if isinstance(session_id, str) and session_id:
+        routing["session_id"] = session_id
+    return routing
 
 
 def build_request_error(error: Exception) -> RequestError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...core.metrics import CacheConfig, EngineStats, LoraState
 from . import backend
-from .backend import FinishedStats, IterationStats, SchedulerStats, VllmConfig
+from .backend import DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
 
 
 class VllmCounters:
@@ -84,9 +84,20 @@ class VllmCounters:
         if external is not None:
             stats.external_cache_queries = (stats.external_cache_queries or 0) + external.queries
             stats.external_cache_hits = (stats.external_cache_hits or 0) + external.hits
+        if (drafts := scheduler.spec_decoding_stats) is not None:
+            _count_drafts(stats, drafts)
         if self._max_loras:
             waiting, running = scheduler.waiting_lora_adapters, scheduler.running_lora_adapters
             stats.lora = LoraState(tuple(waiting), tuple(running), self._max_loras)
+
+
+def _count_drafts(stats: EngineStats, drafts: DraftStats) -> None:
+    stats.drafts = (stats.drafts or 0) + drafts.num_drafts
+    stats.draft_tokens = (stats.draft_tokens or 0) + drafts.num_draft_tokens
+    stats.accepted_tokens = (stats.accepted_tokens or 0) + drafts.num_accepted_tokens
+    counts = stats.accepted_by_position = stats.accepted_by_position or {}
+    for position, count in enumerate(drafts.num_accepted_tokens_per_pos):
+        counts[str(position)] = counts.get(str(position), 0) + count
 
 
 def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:

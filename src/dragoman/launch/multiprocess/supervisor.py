@@ -26,13 +26,11 @@ from typing import NoReturn
 import msgspec
 
 from ...settings import FIELDS, Settings, SettingsError
-from ..listener import listen, listen_on_file
+from ..listener import Notifier, build_tls_context, listen, listen_on_file
 from ..logs import ENGINE, describe_process, name_worker
 from ..models import parse_model
 from ..remote_engine import HOSTED, HostedModel
 from ..server import enable_collector, install_signal_handlers, prepare_process
-from ..systemd import Notifier
-from ..tls import build_tls_context
 from .engine_process import EnginePlan, serve_engine
 from .messages import (
     Alive,

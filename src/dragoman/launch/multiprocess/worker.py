@@ -21,13 +21,12 @@ from ...serving.clock import Clock, SystemClock
 from ...serving.metrics_exchange import MetricFamily
 from ...settings import Settings, SettingsError
 from ..greeting import build_greeting
+from ..listener import ALIVE, Notifier, build_tls_context
 from ..models import format_error
 from ..reload import RELOADED, Reloader
 from ..remote_engine import HostedModel, build_front_end_models
 from ..server import Server, assemble_server, build_uvicorn_config
 from ..shutdown import ShutdownConfig
-from ..systemd import ALIVE, Notifier
-from ..tls import build_tls_context
 from .messages import (
     Alive,
     AnyCommand,

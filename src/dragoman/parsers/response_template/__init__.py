@@ -7,6 +7,6 @@ transformers: unparseable text and calls of undeclared tools stay text; plain JS
 not cast; regions of one field are joined, never replaced.
 """
 
-from .format import ResponseTemplateFormat, load
+from .region_parser import ResponseTemplateFormat, load
 
 __all__ = ["ResponseTemplateFormat", "load"]

@@ -7,9 +7,9 @@ import mimetypes
 import msgspec
 from starlette.datastructures import FormData
 
-from ...dialects.anthropic.batches import format_timestamp
-from ...dialects.anthropic.files import (
+from ...dialects.anthropic.batches import (
     FileMetadata,
+    format_timestamp,
     read_expiry_seconds,
     read_file_page_query,
     render_deleted_file,
@@ -28,10 +28,10 @@ _OCTET_STREAM = "application/octet-stream"
 
 
 async def upload(http: HttpRequest) -> JsonResponse | Responder:
-    return _render_file(await store_upload(http, _describe))
+    return _render_file(await store_upload(http, _describe_for_anthropic))
 
 
-def _describe(form: FormData) -> UploadDescription:
+def _describe_for_anthropic(form: FormData) -> UploadDescription:
     part = find_file_part(form)
     seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
     # Browsers on Windows used to send whole paths.

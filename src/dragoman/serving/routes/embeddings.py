@@ -10,7 +10,8 @@ import anyio.to_thread
 
 from ...core.errors import NotFound
 from ...dialects.base import Header
-from ...dialects.embeddings import read_cohere_embed, read_embeddings, render_cohere_embed, render_embeddings
+from ...dialects.cohere_embed import read_cohere_embed, render_cohere_embed
+from ...dialects.embeddings import read_embeddings, render_embeddings
 from ...pipeline.embedding import embed
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
@@ -122,7 +123,8 @@ async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine
     with observer or nullcontext():
         try:
             model.encoding_queue.check_capacity(find_queue_share(http))
-            await http.service.generation.start_limiter.acquire()
+            if (turn := http.service.generation.start_limiter.acquire()) is not None:
+                await turn
         except BaseException:
             work.close()
             raise

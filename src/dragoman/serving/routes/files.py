@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from starlette.datastructures import FormData
 
-from ...dialects.anthropic.files import is_anthropic_request
+from ...dialects.anthropic.batches import is_anthropic_request
 from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
 from ...dialects.body import invalid_value
 from ...dialects.pagination import read_page_query

@@ -22,9 +22,9 @@ from ...dialects.anthropic.threads import (
     read_turn,
 )
 from ...dialects.base import GenerationCall, Writer
-from ...pipeline.admission import check_countable
-from ...pipeline.context_edits import build_edited_prompt
+from ...pipeline.admission import check_countable, drop_foreign_reasoning
 from ...pipeline.models import TokenBackend
+from ...pipeline.truncation import build_edited_prompt
 from ...store import Key, Put, Store
 from ..auth import Access
 from ..context import build_owner_files
@@ -124,8 +124,10 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     model = await http.service.models.load_and_find(call.model)
     if model.tokenizer is not None:
         check_countable(call.conversation, model.max_model_len, model.tokenizer.longest_token)
+    conversation, foreign = drop_foreign_reasoning(call.conversation, model.capabilities)
+    warnings += foreign
     conversation = await http.service.generation.media.resolve_conversation(
-        build_owner_files(http), model, call.conversation
+        build_owner_files(http), model, conversation
     )
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
     if not isinstance(model.backend, TokenBackend):

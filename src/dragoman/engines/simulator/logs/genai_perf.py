@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import LogError, MeasuredLog, build_log
-from .stream import StreamTimings
+from .log import LogError, MeasuredLog, StreamTimings, build_log
 
 FORMAT = "genai-perf"
 

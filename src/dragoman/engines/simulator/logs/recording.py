@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import LogError, MeasuredLog, build_log, join_logs
-from .stream import StreamTimings
+from .log import LogError, MeasuredLog, StreamTimings, build_log, join_logs
 
 FORMAT = "recording"
 PATHS = ("/chat/completions", "/completions")

@@ -118,6 +118,7 @@ _GENERATION_ERRORS = (
 _GENERATION_PARAMETERS: Mapping[str, tuple[object, str]] = {
     "x-dragoman-timeout": (float, "Seconds after which the answer ends; no longer than the server's own limit."),
     "x-data-parallel-rank": (int, "The engine core that runs the request, where an engine has several."),
+    "x-session-id": (str, "A hint: requests of one session, which vLLM's scheduler may treat alike."),
     "x-dragoman-reply": (str, "A scripted reply as JSON, for engines that can be scripted."),
     "x-dragoman-fault": (str, "A fault to inject as JSON, for engines that can be scripted."),
 }

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from ....dialects.anthropic.answers import MESSAGE_EVENTS, MessageAnswer, TokenCount
 from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
 from ....dialects.anthropic.threads import ThreadReference
-from ....dialects.anthropic.wire import MessagesBody, MessagesPromptFields
-from ....dialects.chat.parameters import CHAT
-from ....dialects.chat.wire import ChatBody, ChatPromptFields
-from ....dialects.completions.parameters import COMPLETIONS
-from ....dialects.completions.wire import CompletionsBody
-from ....dialects.embeddings.cohere import COHERE_EMBED, CohereEmbedAnswer, CohereEmbedBody
-from ....dialects.embeddings.parameters import EMBEDDINGS
-from ....dialects.embeddings.wire import EmbeddingsBody
-from ....dialects.embeddings.writer import EmbeddingsAnswer
+from ....dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
+from ....dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
+from ....dialects.cohere_embed import COHERE_EMBED, CohereEmbedAnswer, CohereEmbedBody
+from ....dialects.completions import COMPLETIONS, CompletionsBody
+from ....dialects.embeddings import EMBEDDINGS, EmbeddingsAnswer, EmbeddingsBody
 from ....dialects.errors import OpenAIErrorBody
-from ....dialects.explain.writer import ExplanationBody
-from ....dialects.generate.parameters import GENERATE, SAMPLING_PARAMS
-from ....dialects.generate.render import RenderedGenerateBody
-from ....dialects.generate.wire import GenerateBody, VllmSamplingParams
+from ....dialects.explain import ExplanationBody
+from ....dialects.generate import GENERATE, SAMPLING_PARAMS, GenerateBody, RenderedGenerateBody, VllmSamplingParams
 from ....dialects.openai_answers import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -29,22 +22,22 @@ from ....dialects.openai_answers import (
     TextCompletionChunk,
 )
 from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTokenCount, ResponseObject
-from ....dialects.responses.parameters import RESPONSES
-from ....dialects.responses.wire import ResponsesBody
-from ....dialects.scoring.parameters import RERANK, SCORE
-from ....dialects.scoring.wire import RerankBody, ScoreBody
-from ....dialects.scoring.writer import RerankAnswer, ScoreAnswer, TeiRerankResult
-from ....dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
-from ....dialects.sglang.wire import SglangBody, SglangSamplingParams
+from ....dialects.responses.wire import RESPONSES, ResponsesBody
+from ....dialects.scoring import RERANK, SCORE, RerankAnswer, RerankBody, ScoreAnswer, ScoreBody, TeiRerankResult
+from ....dialects.sglang.reader import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
 from ....dialects.sglang.writer import SglangAnswer
 from ....dialects.tgi.errors import TgiError
-from ....dialects.tgi.info import TgiInfo
-from ....dialects.tgi.parameters import TGI, TGI_PARAMS
-from ....dialects.tgi.wire import TgiBody, TgiParameters
+from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiInfo, TgiParameters
 from ....dialects.tgi.writer import LightllmAnswer, TgiAnswer, TgiStreamEvent
-from ....dialects.tokenize.parameters import DETOKENIZE, TOKENIZE
-from ....dialects.tokenize.reader import DetokenizeBody, TokenizeFields, TokenizeTextBody
-from ....dialects.tokenize.writer import DetokenizeAnswer, TokenizeAnswer
+from ....dialects.tokenize import (
+    DETOKENIZE,
+    TOKENIZE,
+    DetokenizeAnswer,
+    DetokenizeBody,
+    TokenizeAnswer,
+    TokenizeFields,
+    TokenizeTextBody,
+)
 from ....prompts.template import TokenizerInfo
 from ... import envelopes
 from .operations import EVENTS, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer

@@ -14,15 +14,13 @@ from ....dialects.ollama.answers import (
     VersionObject,
 )
 from ....dialects.ollama.models import OllamaShow
-from ....dialects.ollama.parameters import (
+from ....dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
     OLLAMA_GENERATE,
     OLLAMA_MODEL,
     OLLAMA_OPTIONS,
-)
-from ....dialects.ollama.wire import (
     OllamaChatBody,
     OllamaEmbedBody,
     OllamaEmbeddingsBody,
@@ -41,7 +39,7 @@ CHAT_REQUEST = Body(
     _OPTIONS,
     {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
 )
-GENERATE_REQUEST = Body(
+OLLAMA_GENERATE_REQUEST = Body(
     "OllamaGenerateRequest",
     (OllamaGenerateBody,),
     OLLAMA_GENERATE,
@@ -73,7 +71,7 @@ OLLAMA: Catalogue = {
         _TAG,
         "Continue a text",
         (answer(OllamaGenerateAnswer), answer(OllamaGenerateAnswer, OllamaError, media=LINES)),
-        (GENERATE_REQUEST,),
+        (OLLAMA_GENERATE_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
     ),

@@ -7,12 +7,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ....dialects.anthropic.answers import DeletedAnthropicFile, DeletedMessageBatch
-from ....dialects.anthropic.batches import MessageBatch, MessageBatchBody, MessageBatchPage, MessageBatchResult
-from ....dialects.anthropic.files import FileMetadata, FilePage
-from ....dialects.batches import BatchObject, FileObject
-from ....dialects.batches.reader import BatchBody
+from ....dialects.anthropic.batches import (
+    FileMetadata,
+    FilePage,
+    MessageBatch,
+    MessageBatchBody,
+    MessageBatchPage,
+    MessageBatchResult,
+)
+from ....dialects.batches import BatchBody, BatchObject, FileObject
 from ....dialects.chat.stored import ChatUpdate
-from ....dialects.models.card import ModelObject, ModelObjectList
+from ....dialects.models import ModelObject, ModelObjectList
 from ....dialects.openai_answers import ChatCompletion
 from ....dialects.responses.answers import (
     RESPONSE_EVENTS,

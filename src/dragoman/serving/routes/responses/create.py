@@ -8,7 +8,7 @@ from functools import partial
 from ....core.errors import DragomanError, Unsupported
 from ....dialects.base import ReaderOptions
 from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ....dialects.responses import ResponsesCall, event_log, read_responses
+from ....dialects.responses import ResponsesCall, read_responses, stored
 from ....dialects.responses.errors import render_error_fields
 from ....store import Key
 from ...auth import Access
@@ -16,8 +16,7 @@ from ...endpoint import HttpRequest, JsonResponse, Route
 from ...envelopes import RESPONSES
 from ...generate import build_responder, build_stream_headers, read_call
 from ...streaming import ReplayResponder, Responder
-from .background import BackgroundRuns
-from .background_run import start_run
+from .background import BackgroundRuns, start_run
 from .history import RESPONSE_KIND
 from .turn import ConversationLocks, open_turn
 
@@ -91,5 +90,5 @@ class _ReplayFraming:
 
     async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         async for chunk in events:
-            self._last_number = event_log.read_sequence_number(event_log.get_last_event(chunk))
+            self._last_number = stored.read_sequence_number(stored.get_last_event(chunk))
             yield chunk

@@ -80,6 +80,8 @@ class ResponseTurn:
 
     If the response is to be stored, that happens before its last event, and after a failure that follows the first
     event.
+
+    keeps_history: whether `next_history` will be read.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class ResponseTurn:
         admitted: AdmittedCall,
         response_store: ResponseStore | None,
         conversation_lock: ConversationLock | None = None,
+        *,
+        keeps_history: bool = False,
     ) -> None:
         self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
             responses_call,
@@ -98,9 +102,9 @@ class ResponseTurn:
             admitted,
             response_store,
         )
-        self._conversation_lock = conversation_lock
+        self._conversation_lock, self._keeps_history = conversation_lock, keeps_history
         self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
-        self._output: tuple[bytes, ...] | None = None
+        self._completed: StoredResponse | None = None
         self._sampled_ids: tuple[int, ...] = ()
 
     @property
@@ -109,15 +113,19 @@ class ResponseTurn:
 
     @property
     def batches(self) -> EventBatches:
+        if self.response_store is None and self._conversation_lock is None and not self._keeps_history:
+            # Nothing is to be done before the end, so that the response is neither folded nor rendered for it.
+            return self.admitted.run.batches
         return self._iterate_batches()
 
     @property
     def next_history(self) -> ResponseHistory | None:
         """The history for the next turn; None before this one has completed."""
-        if self._output is None:
+        if self._completed is None:
             return None
+        output = self._completed.summarize().list_output()
         return ResponseHistory(
-            (*self.history.items, *self.own_items, *self._output),
+            (*self.history.items, *self.own_items, *output),
             self.header.id,
             is_stored=self.response_store is not None,
             sampled_turns=(*self.history.sampled_turns, self._sampled_ids)
@@ -161,11 +169,11 @@ class ResponseTurn:
         if self.response_store is not None:
             await self.response_store.save(self, stored)
         # Only after it has been stored: a next turn continues what exists.
-        self._output = stored.summarize().list_output()
+        self._completed = stored
 
     def record_sampled_ids(self, reply: Reply) -> None:
         """Record the sampled token ids if the engine reports them."""
-        prompt_ids, tokens = self.admitted.run.resume_ids, reply.choices[0].tokens
+        prompt_ids, tokens = self.admitted.run.find_resume_ids(), reply.choices[0].tokens
         self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
 
     async def _store_failure(self, error: DragomanError) -> None:
@@ -228,10 +236,12 @@ async def open_turn(
     conversation_locks: ConversationLocks,
     *,
     local_history: ResponseHistory | None = None,
+    keeps_history: bool = False,
 ) -> ResponseTurn:
     """Load the history and admit the call; return the turn ready to iterate.
 
     local_history: the connection's last turn.
+    keeps_history: as in `ResponseTurn`.
 
     Raises:
         RequestError: the request is invalid.
@@ -256,6 +266,7 @@ async def open_turn(
             await admit_call(context, responses_call.call, header),
             response_store,
             conversation_lock,
+            keeps_history=keeps_history,
         )
     # Also when the client disconnects: the conversation would stay locked.
     except BaseException:

@@ -239,7 +239,13 @@ class WebSocketSession:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        turn = await open_turn(self._http, client_frame.call, self._conversation_locks, local_history=self._history)
+        turn = await open_turn(
+            self._http,
+            client_frame.call,
+            self._conversation_locks,
+            local_history=self._history,
+            keeps_history=True,
+        )
         # `generate: false` only fills the prefix cache for the next turn, as OpenAI's WebSocket mode describes it.
         if not client_frame.generate:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))

@@ -1,0 +1,201 @@
+"""Images on their way to a model: format and size, read from the first bytes; as preprocessed by its engine; and their
+positions in the token ids of a prompt. Decodes no pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from .errors import RequestError
+from .message import InlineMedia
+
+MAX_BYTES = 20 * 1024 * 1024
+"""Maximum bytes of one image."""
+MAX_PIXELS = 64_000_000
+"""Maximum pixels of one image: 8000 x 8000, Anthropic's limit."""
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Unregistered names that clients send for a registered type (and APNG, which has the signature of PNG).
+_MEDIA_TYPE_ALIASES = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/x-png": "image/png",
+    "image/apng": "image/png",
+}
+_UNSPECIFIC_TYPES = frozenset({"", "image/*", "application/octet-stream", "binary/octet-stream"})
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG's start-of-frame markers, whose segments contain the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
+_STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length field."""
+
+
+class ImageInfo(Struct, frozen=True):
+    """The header of an image.
+
+    media_type: MIME type.
+    width, height: pixels of the first frame.
+    """
+
+    media_type: str
+    width: int
+    height: int
+
+
+def read_image_info(data: bytes) -> ImageInfo | None:
+    """Parse the header; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
+    if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
+        info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
+    elif data.startswith((b"GIF87a", b"GIF89a")):
+        info = ImageInfo("image/gif", _read_little_endian(data, 6, 2), _read_little_endian(data, 8, 2))
+    elif data.startswith(b"\xff\xd8\xff"):
+        info = _read_jpeg(data)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        info = _read_webp(data)
+    else:
+        info = None
+    return info if info is not None and info.width and info.height else None
+
+
+def check_image(inline: InlineMedia, param: str) -> InlineMedia:
+    """Check an image and return it with its detected media type.
+
+    param: path of the field that contains it.
+
+    Raises:
+        RequestError: not an image, not of the declared type, or too large.
+    """
+    if len(inline.data) > MAX_BYTES:
+        raise RequestError(
+            f"The image in '{param}' has {len(inline.data)} bytes; the maximum is {MAX_BYTES}.",
+            param=param,
+            code="image_too_large",
+        )
+    info = read_image_info(inline.data)
+    if info is None:
+        raise RequestError(
+            f"'{param}' is not a readable image; supported formats are PNG, JPEG, GIF and WebP.",
+            param=param,
+            code="invalid_image",
+        )
+    declared_type = (inline.media_type or "").lower()
+    if (
+        declared_type not in _UNSPECIFIC_TYPES
+        and _MEDIA_TYPE_ALIASES.get(declared_type, declared_type) != info.media_type
+    ):
+        raise RequestError(
+            f"The image in '{param}' is declared as {declared_type[:64]!r}, but it is {info.media_type!r}.",
+            param=param,
+            code="invalid_image_format",
+        )
+    # From the header, before anything is decoded: a small file may declare gigabytes of pixels.
+    if info.width * info.height > MAX_PIXELS:
+        raise RequestError(
+            f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is {MAX_PIXELS}.",
+            param=param,
+            code="image_too_large",
+        )
+    return InlineMedia(inline.data, info.media_type)
+
+
+def _read_big_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
+
+
+def _read_little_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "little")
+
+
+def _read_jpeg(data: bytes) -> ImageInfo | None:
+    """Find the first frame's header, skipping the segments before it."""
+    offset = 2
+    while offset + 4 <= len(data):
+        if data[offset] != 0xFF:
+            return None
+        marker = data[offset + 1]
+        # Any number of fill bytes may precede a marker (ITU-T T.81, B.1.1.2).
+        if marker == 0xFF:
+            offset += 1
+        elif marker in _STANDALONE_MARKERS:
+            offset += 2
+        elif marker in _FRAME_MARKERS:
+            return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
+        else:
+            # A length includes its own two bytes; a smaller one is invalid and must not hold up the loop.
+            offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
+    return None
+
+
+def _read_webp(data: bytes) -> ImageInfo | None:
+    """The canvas size of an extended file, else the size in the only frame's header (RFC 9649)."""
+    if len(data) < 30:
+        return None
+    match data[12:16]:
+        case b"VP8X":
+            # Stored minus one, in 24 bits each.
+            return ImageInfo("image/webp", _read_little_endian(data, 24, 3) + 1, _read_little_endian(data, 27, 3) + 1)
+        case b"VP8L":
+            # 14 bits each, minus one, after the signature byte 0x2F.
+            bits = _read_little_endian(data, 21, 4)
+            return ImageInfo("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        case b"VP8 ":
+            return ImageInfo(
+                "image/webp", _read_little_endian(data, 26, 2) & 0x3FFF, _read_little_endian(data, 28, 2) & 0x3FFF
+            )
+        case _:
+            return None
+
+
+class PreparedImage(Struct, frozen=True):
+    """An image preprocessed by a model's own processor.
+
+    text: its text in the prompt, which replaces the one placeholder that the chat template writes.
+    digest: hash of its pixels.
+    model_inputs: opaque; only the engine that produced it reads it.
+    """
+
+    text: str
+    digest: bytes
+    model_inputs: object
+
+
+class PromptImage(Struct, frozen=True):
+    """An image in a prompt: the token ids from `begin` to `end` (exclusive) represent it.
+
+    digest, model_inputs: as in PreparedImage.
+
+    The KV cache of a prompt is shared only between prompts whose digests and positions are equal too.
+    """
+
+    begin: int
+    end: int
+    digest: bytes
+    model_inputs: object
+
+
+class ImageProcessor(Protocol):
+    """How a model processes images. Blocking; thread-safe."""
+
+    @property
+    def placeholder(self) -> str:
+        """The text that represents an image in a rendered prompt before its own text replaces it.
+
+        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string that
+        no client can guess: one in a client's text must not be replaced by an image.
+        """
+        ...
+
+    @property
+    def uses_text_placeholder(self) -> bool:
+        """The template receives no images, but texts that are the placeholder."""
+        ...
+
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        """Preprocess the images of one prompt, in order. Raises RequestError if one cannot be decoded."""
+        ...
+
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        """Find the position of each image in the token ids. Raises RequestError if any is missing."""
+        ...

@@ -1,0 +1,472 @@
+"""OpenAI Completions, with vLLM's extensions: one request for each prompt, chunks and full object from the same pieces.
+
+    each choice:  [echo]  text*  finish
+    the stream:   the choices interleaved, [usage], [DONE] or an error
+
+A completion has one text. Reasoning and tool calls, which only an `Engine` can separate from it, are left out; their
+tokens are counted and listed like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Raw
+
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from ..core.message import Refusal, Text
+from ..core.reply import Choice, Reply
+from ..core.request import GenerateRequest
+from .base import GenerationCall, Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from .constraints import read_constraint_fields
+from .envelope import (
+    ChunkEnvelope,
+    ChunkWriter,
+    RenderOptions,
+    ResponseId,
+    UsageCounter,
+    render_finish_reason,
+    render_kv_transfer,
+    render_metrics,
+    render_stop_reason,
+    render_weight_versions,
+)
+from .fields import (
+    GenerationFields,
+    Logprobs,
+    TokenId,
+    check_logprobs,
+    check_metadata,
+    check_service_tier,
+    get_max_logprobs,
+    resolve_model,
+)
+from .json_encoding import encode_field, encode_string
+from .logprobs import (
+    ContentTokens,
+    TextOffsets,
+    TokenNaming,
+    content_tokens,
+    render_completion_logprobs,
+    render_prompt_logprobs,
+    render_token_ids,
+)
+from .parameter_table import SHARED_HONOURED, ParameterTable, build_shared_rows, honour, reject
+
+
+class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
+    """A Completions body.
+
+    prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
+    """
+
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    logprobs: Logprobs | None = None
+
+
+DIALECT = "completions"
+
+_HONOURED = (
+    ("prompt", "a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
+    ("best_of", "at least n; no streaming if greater than n"),
+    ("echo", "with max_tokens 0 only the prompt is returned"),
+    ("logprobs", "0 to 5, up to 20 in the vllm profile; -1 is refused"),
+)
+
+_UNSUPPORTED = (
+    *reject(DIALECT, "suffix", "fill-in-the-middle is not supported", ""),
+    *reject(DIALECT, "prompt_embeds", "prompts must be text or token ids"),
+    *reject(DIALECT, "thinking_token_budget", "completions do not separate reasoning from text", -1),
+)
+
+COMPLETIONS = ParameterTable(
+    (
+        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
+        *build_shared_rows(DIALECT),
+        *_UNSUPPORTED,
+    )
+)
+
+
+KINDS = (b"text_completion", b"text_completion")
+
+
+class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
+    """The response options of Completions.
+
+    echo: return the prompt too.
+    special_tokens_in_text: control tokens are part of the text and of its offsets.
+    """
+
+    echo: bool = False
+    special_tokens_in_text: bool = False
+
+
+DEFAULT_OPTIONS = CompletionsRenderOptions()
+
+
+class _ChoiceState:
+    """The state of one streamed choice.
+
+    offsets: the start of each token in the text.
+    pending_tokens: tokens that no chunk has carried yet.
+    scored: those of them that `logprobs` lists.
+    """
+
+    __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
+
+    def __init__(self, offsets: TextOffsets) -> None:
+        self.offsets = offsets
+        self.content = ContentTokens()
+        self.pending_tokens: list[Token] = []
+        self.scored: list[Token] = []
+        self.prompt: PromptTokens | None = None
+
+
+class CompletionsWriter(ChunkWriter):
+    """Renders one answer, streamed or full."""
+
+    __slots__ = (
+        "_choices",
+        "_choices_per_prompt",
+        "_chunk_end",
+        "_chunk_starts",
+        "_counter",
+        "_is_plain",
+        "_is_vllm",
+        "_lists_all_tokens",
+        "_options",
+        "_wants_tokens",
+    )
+
+    def __init__(self, header: Header, options: CompletionsRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._envelope = ChunkEnvelope(header, options, KINDS)
+        self._is_vllm = options.profile is Profile.VLLM
+        # Clients that score texts (lm-eval) send `echo` with one token to generate, and drop the last entry, even if
+        # that token is the end of the text. Those that ask for ids (TRL) pair them with the logprobs.
+        self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids
+        self._wants_tokens = options.token_ids or options.logprobs is not None
+        self._is_plain = not (self._wants_tokens or options.continuous_usage)
+        self._choices_per_prompt = 1
+        self._choices: dict[int, _ChoiceState] = {}
+        self._chunk_starts: tuple[bytes, ...] = ()
+        self._chunk_end = b""
+        self._counter = UsageCounter() if options.continuous_usage else None
+
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+        if self._is_plain and type(event) is TextDelta:
+            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
+            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
+        match event:
+            case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
+                self._buffer_tokens(choice, tokens, text)
+                return self._render_chunk(choice, text) if text else b""
+            case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
+                self._buffer_tokens(event.choice, event.tokens)
+                return b""
+            case ChoiceFinished():
+                return self._finish(event)
+            case PromptTokens():
+                return self._echo_prompt(event)
+            case Started():
+                return self._start(event)
+            case Finished():
+                return self._envelope.render_usage_chunk(event)
+
+    def render_full(self, reply: Reply) -> bytes:
+        choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
+        prompts = [reply.prompts[i // choices_per_prompt] if reply.prompts else None for i in range(len(reply.choices))]
+        choices = (self._render_choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
+        extra = render_kv_transfer(reply.kv_transfer_params, self._options.profile)
+        return self._envelope.render_object(
+            b",".join(choices), reply.usage, extra + render_metrics(reply.usage, reply.timings)
+        )
+
+    def _start(self, event: Started) -> bytes:
+        self._envelope.begin_stream()
+        self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+        extensions = self._render_extensions(None, (), None)
+        self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)
+        # OpenAI numbers the choices of all prompts in one sequence: the n of the first prompt, then those of the
+        # second.
+        self._choices_per_prompt = event.choices // event.prompts
+        if self._counter is not None:
+            self._counter = UsageCounter(event)
+        return b""
+
+    def _get_state(self, choice: int) -> _ChoiceState:
+        """The state is created lazily: most choices never need one."""
+        state = self._choices.get(choice)
+        if state is None:
+            state = self._choices[choice] = _ChoiceState(self._create_offsets())
+        return state
+
+    def _finish(self, event: ChoiceFinished) -> bytes:
+        self._buffer_tokens(event.choice, event.tokens, ended=True)
+        transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+        reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
+        return self._render_chunk(event.choice, "", reason, event.stop, transfer)
+
+    def _echo_prompt(self, event: PromptTokens) -> bytes:
+        """Echo the prompt in the first chunk of each of its choices. Ids without echo are in the next chunk."""
+        choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
+        for choice in choices:
+            self._get_state(choice).prompt = event
+        if not self._options.echo:
+            return b""
+        return b"".join(self._render_chunk(choice, event.text) for choice in choices)
+
+    def _buffer_tokens(
+        self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
+    ) -> None:
+        """text: the text that the tokens released; None if it is not part of the completion."""
+        if self._counter is not None:
+            self._counter.add(tokens)
+        if not self._wants_tokens:
+            return
+        state = self._get_state(choice)
+        state.pending_tokens.extend(tokens)
+        if self._lists_all_tokens:
+            state.scored.extend(tokens)
+        # OpenAI's logprobs list the tokens of the text alone; one that released no text waits for its text, or the end.
+        elif text is not None:
+            state.scored.extend(state.content.feed(text, tokens))
+        elif ended:
+            state.scored.extend(state.content.close())
+
+    def _render_chunk(
+        self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
+    ) -> bytes:
+        """Render everything pending with this text. Without text it is buffered for the next chunk.
+
+        extra: further fields of the chunk, each after a comma.
+        """
+        state = self._get_state(choice)
+        tokens, state.pending_tokens = state.pending_tokens, []
+        scored, state.scored = state.scored, []
+        # Taken, so that the prompt's logprobs are in the first chunk only.
+        prompt, state.prompt = state.prompt, None
+        logprobs = self._render_logprobs(state.offsets, prompt, scored)
+        body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
+        )  # fmt: skip
+        return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
+
+    def _render_choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
+        text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
+        if self._options.echo and prompt is not None:
+            text = prompt.text + text
+        logprobs = self._render_logprobs(self._create_offsets(), prompt, self._scored(choice))
+        reason = render_finish_reason(choice.reason, self._options.profile) + self._render_weights(choice)
+        extensions = self._render_extensions(prompt, choice.tokens, choice.stop) + self._render_prompt_logprobs(prompt)
+        return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            index, encode_string(text), logprobs, reason, extensions,
+        )  # fmt: skip
+
+    def _scored(self, choice: Choice) -> Sequence[Token]:
+        """The tokens that `logprobs` lists: those of the text, or all of them (see `_lists_all_tokens`)."""
+        if self._lists_all_tokens:
+            return choice.tokens
+        texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+        return content_tokens("".join(part.text for part in texts), [token for part in texts for token in part.tokens])
+
+    def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
+        return render_weight_versions(choice.weights) if self._options.weight_versions else b""
+
+    def _create_offsets(self) -> TextOffsets:
+        options = self._options
+        naming = TokenNaming(options.tokens_as_ids)
+        return TextOffsets(options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm)
+
+    def _render_logprobs(self, offsets: TextOffsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
+        if self._options.logprobs is None:
+            return b"null"
+        prompt_rows = offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []
+        return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
+
+    def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
+        """vLLM's fields of a choice: always present in its profile, in OpenAI's only if requested."""
+        extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
+        if self._options.token_ids:
+            extra += b',"token_ids":' + render_token_ids(tokens)
+            if prompt is not None:
+                return extra + b',"prompt_token_ids":' + render_token_ids(prompt.tokens)
+        elif self._is_vllm:
+            extra += b',"token_ids":null'
+        return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
+
+    def _render_prompt_logprobs(self, prompt: PromptTokens | None) -> bytes:
+        if self._options.prompt_logprobs is not None and prompt is not None:
+            return b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        return b',"prompt_logprobs":null' if self._is_vllm else b""
+
+
+ID_PREFIX = "cmpl-"
+MAX_PROMPTS = 2_048
+# The default of OpenAI's API and of vLLM.
+DEFAULT_MAX_TOKENS = 16
+
+_SCHEMA = BodySchema(CompletionsBody)
+
+
+def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
+    """Parse a body. Raises RequestError, and nothing else."""
+    parsed = ParsedBody(data)
+    _require_prompt(parsed.fields)
+    body = parsed.decode(_SCHEMA)
+    warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
+    check_metadata(body.metadata)
+    check_service_tier(body.service_tier, warnings)
+    requests = _build_requests(body, options)
+    render_options = _build_render_options(body, options)
+    id = ResponseId(ID_PREFIX, body.request_id)
+
+    def writer(header: Header) -> CompletionsWriter:
+        return CompletionsWriter(id.apply_to(header), render_options)
+
+    return GenerationCall(requests, bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+
+
+def _require_prompt(fields: dict[str, Raw]) -> None:
+    if "prompt" in fields:
+        return
+    if "messages" in fields:
+        raise missing_parameter("prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
+    if "input" in fields:
+        raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+    if "prompt_embeds" not in fields:
+        raise missing_parameter("prompt")
+
+
+def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[GenerateRequest, ...]:
+    prompts = read_prompts(body.prompt)
+    choices = body.read_choice_count(options, len(prompts))
+    logprobs = _read_logprobs(body, options)
+    # An echoed prompt has as many alternatives as the answer.
+    counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
+    prompt_logprobs, logprob_ids = max(counts) if counts else None, body.read_logprob_ids(logprobs)
+    if logprob_ids and body.echo:
+        # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
+        raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
+    model, best_of = resolve_model(body.model, options), _read_best_of(body, choices)
+    sampling, limits, extras = (
+        body.build_sampling(),
+        body.read_limits(options, _read_max_tokens(body)),
+        body.build_extras(),
+    )
+    constraint, constraint_param = read_constraint_fields(body)
+    return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
+    return tuple(
+        GenerateRequest(
+            model=model,
+            prompt=prompt,
+            choices=choices,
+            best_of=best_of,
+            sampling=sampling,
+            limits=limits,
+            constraint=constraint,
+            constraint_param=constraint_param,
+            logprobs=logprobs,
+            logprob_ids=logprob_ids,
+            prompt_logprobs=prompt_logprobs,
+            return_prompt=return_prompt,
+            special_tokens_in_text=body.skip_special_tokens is False,
+            add_special_tokens=body.add_special_tokens is not False,
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt or "",
+            extras=extras,
+        )
+        for prompt in prompts
+    )
+
+
+def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], ...]:
+    """One entry for each prompt: its text or its token ids."""
+    if prompt is None:
+        raise missing_parameter("prompt")
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not prompt:
+        raise invalid_value("prompt", "it must not be an empty array")
+    # OpenAI's field is overloaded: an array of integers is one prompt, an array of anything else several.
+    ids = tuple(entry for entry in prompt if isinstance(entry, int))
+    if len(ids) == len(prompt):
+        return (ids,)
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid_value("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(prompt)}")
+    if ids or len({type(entry) for entry in prompt}) > 1:
+        raise invalid_value("prompt", "expected strings, token ids or arrays of token ids, but not a mixture")
+    return tuple(_read_prompt(entry, f"prompt[{i}]") for i, entry in enumerate(prompt))
+
+
+def _read_prompt(prompt: str | int | list[int], param: str) -> str | tuple[int, ...]:
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, int) or not prompt:
+        raise invalid_value(param, "it must not be an empty array")
+    return tuple(prompt)
+
+
+def _read_max_tokens(body: CompletionsBody) -> int | None:
+    """The token limit. 0 is valid only if the request asks for something besides new tokens."""
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        raise invalid_value(
+            "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
+        )
+    return None if max_tokens == -1 else max_tokens
+
+
+def _read_best_of(body: CompletionsBody, n: int) -> int | None:
+    if not body.best_of:
+        return None
+    if body.best_of < n:
+        raise invalid_value("best_of", f"it must not be less than n={n}")
+    if body.stream and body.best_of > n:
+        raise invalid_value("best_of", "results cannot be streamed when it is greater than 'n'")
+    return body.best_of
+
+
+def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:
+    count = check_logprobs(body.logprobs, "logprobs")
+    max_logprobs = get_max_logprobs(options.profile)
+    if count is not None and count > max_logprobs:
+        raise invalid_value("logprobs", f"expected an integer <= {max_logprobs}")
+    return count
+
+
+def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> CompletionsRenderOptions:
+    include_usage, continuous_usage = body.read_usage_options()
+    return CompletionsRenderOptions(
+        profile=options.profile,
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body, options),
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=options.tokens_as_ids
+        if body.return_tokens_as_token_ids is None
+        else body.return_tokens_as_token_ids,
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
+        service_tier=body.service_tier is not None,
+        weight_versions=bool(body.return_weight_versions),
+        echo=bool(body.echo),
+        special_tokens_in_text=body.skip_special_tokens is False,
+    )

@@ -1,0 +1,221 @@
+"""OpenAI's embeddings with vLLM's fields: request parsing and response rendering. Computes no vectors."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Annotated, Literal, cast
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..core.embeddings import Embeddings, TextInputs
+from ..core.errors import RequestError
+from .base import Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from .fields import AtLeastOne, CountOrUnlimited, TokenId, resolve_model
+from .parameter_table import ParameterSupport, ParameterTable, accept, honour, reject
+
+MAX_INPUTS = 2048
+"""OpenAI's limit."""
+
+InputList = Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+
+
+class TextInputFields(Struct, frozen=True, kw_only=True):
+    """The tokenization fields of all routes with text input. None: the client sent null or nothing."""
+
+    model: str | None = None
+    user: str | None = None
+    truncate_prompt_tokens: CountOrUnlimited | None = None
+    truncation_side: Literal["left", "right"] | None = None
+
+
+class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
+    """An embeddings body.
+
+    input: a text, texts, one text's token ids, or several texts' token ids.
+    """
+
+    input: str | InputList
+    dimensions: AtLeastOne | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    add_special_tokens: bool | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+
+
+DIALECT = "embeddings"
+
+_SHARED = (
+    ("model", "optional if the server has a default model"),
+    ("user", "identifies the end user; has no effect"),
+    ("truncate_prompt_tokens", "maximum tokens after truncation, including special tokens; -1 is the model's limit"),
+    ("truncation_side", "right, the default, keeps the beginning; left keeps the end"),
+)
+_HONOURED = (
+    ("input", "a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged"),
+    ("dimensions", "shortens and renormalises the vector, if the model supports it; otherwise a 400"),
+    ("encoding_format", "float, or base64 of little-endian float32 with identical bits"),
+    ("add_special_tokens", "true by default; applies to texts, never to token ids"),
+    ("normalize", "vectors of length 1; the default is in the model's directory"),
+    ("use_activation", "vLLM's current name for normalize"),
+)
+
+
+def build_text_input_rows(dialect: str) -> tuple[ParameterSupport, ...]:
+    """The rows of fields that all routes with text input share."""
+    return (
+        *(row for name, note in _SHARED for row in honour(dialect, name, note=note)),
+        *accept(dialect, "request_id", note="the server generates the id"),
+        *accept(dialect, "priority", note="requests are processed in turn, input by input"),
+        *accept(dialect, "cache_salt", note="vectors are not cached"),
+        *reject(dialect, "padding", "padding is not supported", "do_not_pad"),
+        *reject(dialect, "mm_processor_kwargs", "only text input is supported", {}),
+    )
+
+
+EMBEDDINGS = ParameterTable(
+    (
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *build_text_input_rows(DIALECT),
+        *reject(DIALECT, "messages", "send the text as `input`"),
+        *reject(DIALECT, "embed_dtype", "only float32 is supported", "float32"),
+        *reject(DIALECT, "endianness", "only little-endian is supported", "little", "native"),
+    )
+)
+
+
+class EmbedCall(Struct, frozen=True):
+    """A parsed embeddings request.
+
+    normalize: None is the model's default.
+    base64: encode vectors as base64.
+    warnings, unknown: as in `GenerationCall`.
+    """
+
+    model: str
+    texts: TextInputs
+    dimensions: int | None = None
+    normalize: bool | None = None
+    base64: bool = False
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+_BODY = BodySchema(EmbeddingsBody)
+
+
+def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
+    """Parse a body. Raises RequestError."""
+    parsed = ParsedBody(data)
+    warnings, unknown = EMBEDDINGS.classify_body(parsed, _BODY)
+    if "input" not in parsed.fields:
+        raise missing_parameter("input")
+    body = parsed.decode(_BODY)
+    if body.normalize is not None and body.use_activation not in (None, body.normalize):
+        raise invalid_value("use_activation", "it is an alias of normalize and has a different value")
+    return EmbedCall(
+        resolve_model(body.model, options),
+        build_text_inputs(_read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False),
+        body.dimensions,
+        body.use_activation if body.normalize is None else body.normalize,
+        body.encoding_format == "base64",
+        tuple(warnings),
+        unknown,
+    )
+
+
+def build_text_inputs(
+    inputs: tuple[str | tuple[int, ...], ...], body: TextInputFields, *, add_special_tokens: bool = True
+) -> TextInputs:
+    if body.truncate_prompt_tokens == 0:
+        raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+    return TextInputs(inputs, body.truncate_prompt_tokens, body.truncation_side == "left", add_special_tokens)
+
+
+def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
+    """Read the inputs. Raises RequestError for too many or empty ones, and for a mixture of texts and ids."""
+    if isinstance(input, str):
+        return (_require_input(input, "input"),)
+    kinds = {type(entry) for entry in input}
+    if len(kinds) > 1:
+        raise RequestError(
+            "Invalid type for 'input': expected strings, integers or lists of integers, but not a mixture.",
+            param="input",
+            code="invalid_type",
+        )
+    # As with prompts: integers are the ids of one input, not several inputs.
+    if kinds == {int}:
+        return (tuple(cast(list[int], input)),)
+    if len(input) > MAX_INPUTS:
+        raise invalid_value("input", f"expected at most {MAX_INPUTS} inputs, got {len(input)}")
+    entries = cast(list[str | list[int]], input)
+    return tuple(_require_input(entry, f"input[{index}]") for index, entry in enumerate(entries))
+
+
+def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
+    if not input:
+        raise invalid_value(param, "an input must not be empty")
+    return input if isinstance(input, str) else tuple(input)
+
+
+class PromptUsage(Struct, frozen=True, omit_defaults=True):
+    """The usage of a prompt.
+
+    completion_tokens, prompt_tokens_details: only in vLLM's profile.
+    """
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int | UnsetType = UNSET
+    prompt_tokens_details: UnsetType | None = UNSET
+
+
+def build_prompt_usage(prompt_tokens: int, profile: Profile) -> PromptUsage:
+    if profile is Profile.VLLM:
+        return PromptUsage(prompt_tokens, prompt_tokens, 0, None)
+    return PromptUsage(prompt_tokens, prompt_tokens)
+
+
+class EmbeddingObject(Struct, frozen=True):
+    """One vector.
+
+    embedding: numbers, or base64 of little-endian float32.
+    """
+
+    index: int
+    object: str
+    embedding: tuple[float, ...] | str
+
+
+class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
+    """The response body.
+
+    id, created: only in vLLM's profile.
+    """
+
+    object: str
+    data: list[EmbeddingObject]
+    model: str
+    usage: PromptUsage
+    id: str | UnsetType = UNSET
+    created: int | UnsetType = UNSET
+
+
+def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
+    """Render vectors. Each number is the exact float32: parsed as a double it rounds to the same bits."""
+    encode = _encode_base64 if as_base64 else _unpack_floats
+    data = [EmbeddingObject(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
+    answer = EmbeddingsAnswer("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
+    if profile is Profile.VLLM:
+        answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
+    return msgspec.json.encode(answer)
+
+
+def _unpack_floats(vector: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(vector) // 4}f", vector)
+
+
+def _encode_base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()

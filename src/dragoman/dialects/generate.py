@@ -1,0 +1,366 @@
+"""vLLM's /inference/v1/generate: token ids in, token ids out, and the rendering of a chat into such a body.
+
+Stream and full object are rendered from the same pieces; neither contains any text. The body that a chat is rendered
+to (vLLM's /v1/chat/completions/render) returns the same tokens as the chat would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from ..core.engine import TokenRequest
+from ..core.errors import DragomanError, RequestError
+from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
+from ..core.reply import Reply
+from ..core.request import GenerateRequest, Sampling
+from .base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
+from .constraints import read_structured_outputs, require_at_most_one
+from .envelope import (
+    DONE,
+    KEEPALIVE_COMMENT,
+    ResponseId,
+    render_finish_reason,
+    render_kv_transfer,
+    render_weight_versions,
+)
+from .errors import render_openai_error
+from .fields import (
+    MAX_CHOICES,
+    AtLeastOne,
+    CountOrUnlimited,
+    DecodingFields,
+    Int64,
+    Logprobs,
+    RequestId,
+    StreamOptions,
+    TokenId,
+    check_logprobs,
+    read_stop_strings,
+    resolve_model,
+)
+from .json_encoding import clamp_logprob, encode_field, encode_string
+from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
+from .parameter_table import SHARED_HONOURED, ParameterTable, accept, honour, read_part, reject
+
+
+class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
+    """vLLM's SamplingParams, without the fields that have no meaning on the wire."""
+
+    n: AtLeastOne | None = None
+    max_tokens: CountOrUnlimited | None = None
+    stop: str | list[str] | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+
+
+class GenerateBody(Struct, frozen=True, kw_only=True):
+    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
+    sampling_params: Raw = Raw()
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    request_id: RequestId | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    priority: Int64 | None = None
+    kv_transfer_params: Raw = Raw()
+
+
+DIALECT, SAMPLING = "generate", "sampling_params"
+
+_NOTES = dict(SHARED_HONOURED)
+_HONOURED = (
+    ("token_ids", "the prompt, used unchanged"),
+    ("sampling_params", "see below; the default is the model's own"),
+    ("model", "optional if the server has a default model"),
+    ("stream", ""),
+    ("stream_options", "include_usage"),
+    ("request_id", "echoed; generated if missing"),
+    ("cache_salt", ""),
+    ("priority", "lower runs first"),
+    ("kv_transfer_params", "for engines that support it"),
+)
+GENERATE = ParameterTable(
+    (
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *reject(DIALECT, "features", "only token input is supported", {}),
+    )
+)
+
+_PARAMS = (
+    ("n", ""),
+    ("max_tokens", "16 by default, as in vLLM; -1 is the rest of the context"),
+    ("stop", "matched against the decoded text"),
+    ("logprobs", "0 to 20; -1 is refused"),
+    ("prompt_logprobs", "not with stream; -1 is refused"),
+)
+SAMPLING_PARAMS = ParameterTable(
+    (
+        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
+        *(row for name in DecodingFields.__struct_fields__ for row in honour(SAMPLING, name, note=_NOTES[name])),
+        *accept(SAMPLING, "output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
+        *accept(SAMPLING, "flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
+        *accept(SAMPLING, "spaces_between_special_tokens", note="there is no text output"),
+        *reject(SAMPLING, "logits_processors", "requests cannot contain code", []),
+        *reject(SAMPLING, "extra_args", "there is no plugin that uses it", {}),
+        *reject(SAMPLING, "thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
+        *reject(SAMPLING, "repetition_detection", "not supported"),
+        *reject(SAMPLING, "logprob_token_ids", "logprobs are available only for the most likely tokens", []),
+        *reject(SAMPLING, "best_of", "use n", 1),
+    )
+)
+
+
+class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
+    """The response options of /inference/v1/generate.
+
+    logprobs, prompt_logprobs: maximum alternatives for each token, None for no logprobs.
+    include_usage: end a stream with usage.
+    """
+
+    profile: Profile = Profile.OPENAI
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    include_usage: bool = False
+
+
+DEFAULT_OPTIONS = GenerateRenderOptions()
+
+
+class GenerateTopLogprob(Struct, frozen=True):
+    """An alternative.
+
+    token: as in chat logprobs with token ids.
+    token_id: as in vLLM's own format.
+    """
+
+    token: str
+    token_id: int
+    logprob: float
+    rank: int | None
+    bytes: None = None
+
+
+class GenerateTokenLogprob(Struct, frozen=True):
+    token: str
+    token_id: int
+    logprob: float
+    rank: int | None
+    top_logprobs: list[GenerateTopLogprob]
+    bytes: None = None
+
+
+class GenerateWriter:
+    """Renders one answer, streamed or full."""
+
+    def __init__(self, header: Header, options: GenerateRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._head = b'{"request_id":%s,"choices":[' % encode_string(header.id)
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        return KEEPALIVE_COMMENT
+
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
+
+    def feed(self, event: Event) -> bytes:
+        match event:
+            case Started() | PromptTokens():
+                return b""
+            case Finished(usage=token_usage):
+                return (
+                    self._render_chunk(b"", b',"usage":' + render_usage(token_usage))
+                    if self._options.include_usage
+                    else b""
+                )
+            case ChoiceFinished(choice, reason, _, tokens, params, weights):
+                finish = self._render_choice(choice, tokens, reason, render_weight_versions(weights))
+                return self._render_chunk(finish, encode_field("kv_transfer_params", params))
+            case _:
+                return (
+                    self._render_chunk(self._render_choice(event.choice, event.tokens, None)) if event.tokens else b""
+                )
+
+    def render_full(self, reply: Reply) -> bytes:
+        choices = (
+            self._render_choice(i, choice.tokens, choice.reason, render_weight_versions(choice.weights))
+            for i, choice in enumerate(reply.choices)
+        )
+        prompt = reply.prompts[0] if reply.prompts else None
+        prompt_scores = b"null"
+        if self._options.prompt_logprobs is not None and prompt is not None:
+            prompt_scores = render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        extra = b',"prompt_logprobs":%s%s' % (prompt_scores, render_kv_transfer(reply.kv_transfer_params, Profile.VLLM))
+        return b'%s%s]%s,"usage":%s}' % (self._head, b",".join(choices), extra, render_usage(reply.usage))
+
+    def _render_chunk(self, choices: bytes, extra: bytes = b"") -> bytes:
+        return b"data: %s%s]%s}\n\n" % (self._head, choices, extra)
+
+    def _render_choice(
+        self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b""
+    ) -> bytes:
+        """extra: further fields, each after a comma."""
+        finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
+        return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s%s}' % (
+            index, self._render_logprobs(tokens), finish_reason, render_token_ids(tokens), extra,
+        )  # fmt: skip
+
+    def _render_logprobs(self, tokens: Sequence[Token]) -> bytes:
+        max_top = self._options.logprobs
+        if max_top is None:
+            return b"null"
+        return b'{"content":%s}' % msgspec.json.encode([_build_logprob(token, max_top) for token in tokens])
+
+
+def _build_logprob(token: Token, max_top: int) -> GenerateTokenLogprob:
+    top = [
+        GenerateTopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)
+        for rank, alternative in enumerate(token.top[:max_top], start=1)
+    ]
+    return GenerateTokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
+
+
+ID_PREFIX = "gen-"
+DEFAULT_MAX_TOKENS = 16
+"""The default of vLLM's SamplingParams."""
+
+_TOP_LEVEL = "model|stream|priority|cache_salt|kv_transfer_params|sampling_params"
+_FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
+
+_BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
+
+
+def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
+    """Parse a body. Raises RequestError, and nothing else."""
+    parsed = ParsedBody(data)
+    if "token_ids" not in parsed.fields:
+        raise missing_parameter("token_ids")
+    body = parsed.decode(_BODY_SCHEMA)
+    warnings, unknown = GENERATE.classify_body(parsed, _BODY_SCHEMA)
+    with prefix_param("sampling_params"):
+        params, param_warnings, unknown_params = read_part(
+            bytes(body.sampling_params), _PARAMS_SCHEMA, SAMPLING_PARAMS, "sampling_params"
+        )
+        request = _build_request(body, params, options)
+    render_options = GenerateRenderOptions(
+        profile=options.profile,
+        logprobs=params.logprobs,
+        prompt_logprobs=params.prompt_logprobs,
+        include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
+    )
+    id = ResponseId("", body.request_id)
+
+    def writer(header: Header) -> GenerateWriter:
+        return GenerateWriter(id.apply_to(header), render_options)
+
+    return GenerationCall(
+        (request,),
+        bool(body.stream),
+        ID_PREFIX,
+        writer,
+        (*warnings, *param_warnings),
+        (*unknown, *unknown_params),
+        field_names=_FIELD_NAMES,
+    )
+
+
+def _build_request(body: GenerateBody, params: VllmSamplingParams, options: ReaderOptions) -> GenerateRequest:
+    n, prompt_logprobs = params.n or 1, check_logprobs(params.prompt_logprobs, "prompt_logprobs")
+    if n > min(options.max_n, MAX_CHOICES):
+        raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
+    # As vLLM rejects it: the prompt's logprobs are in the full response only.
+    if prompt_logprobs is not None and body.stream:
+        raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
+    max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
+    if max_tokens == 0:
+        raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
+    constraint, constraint_param = require_at_most_one(read_structured_outputs(params), "sampling_params.")
+    extras, transfer_params = params.build_extras(), read_json_object(body.kv_transfer_params, "kv_transfer_params")
+    if transfer_params is not None:
+        extras = msgspec.structs.replace(extras, kv_transfer_params=transfer_params)
+    return GenerateRequest(
+        model=resolve_model(body.model, options),
+        prompt=tuple(body.token_ids),
+        choices=n,
+        sampling=params.build_sampling(),
+        limits=params.build_limits(
+            None if max_tokens == -1 else max_tokens, read_stop_strings(params.stop, options.max_stop)
+        ),
+        constraint=constraint,
+        constraint_param=constraint_param,
+        logprobs=check_logprobs(params.logprobs, "logprobs"),
+        prompt_logprobs=prompt_logprobs,
+        priority=body.priority or params.priority or 0,
+        cache_salt=body.cache_salt or params.cache_salt or "",
+        extras=extras,
+    )
+
+
+class RenderedGenerateBody(Struct, frozen=True):
+    request_id: str
+    token_ids: tuple[int, ...]
+    sampling_params: dict[str, Any]
+    model: str
+    features: None = None
+    stream: bool = False
+    stream_options: None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    kv_transfer_params: Raw = Raw(b"null")
+
+
+def render_generate_body(request_id: str, request: GenerateRequest, token_request: TokenRequest) -> bytes:
+    """Render the body.
+
+    request: the client's request.
+    token_request: the engine's request for its first choice. Parameters that the server added are left out.
+    """
+    transfer = dict(token_request.extras).get("kv_transfer_params", "null")
+    limits = request.limits
+    params: dict[str, Any] = {
+        "n": request.choices,
+        **_render_sampling(token_request.sampling),
+        "max_tokens": token_request.max_tokens,
+        "min_tokens": token_request.min_tokens,
+        "stop": list(limits.stop),
+        "stop_token_ids": list(limits.stop_token_ids),
+        "include_stop_str_in_output": limits.include_stop,
+        "ignore_eos": limits.ignore_eos,
+        "logprobs": request.logprobs,
+        "prompt_logprobs": request.prompt_logprobs,
+    }
+    return msgspec.json.encode(
+        RenderedGenerateBody(
+            request_id,
+            token_request.prompt,
+            params,
+            request.model,
+            cache_salt=request.cache_salt or None,
+            priority=request.priority,
+            kv_transfer_params=Raw(transfer.encode()),
+        )
+    )
+
+
+def _render_sampling(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "seed": sampling.seed,
+        "logit_bias": {str(id): bias for id, bias in sampling.logit_bias} or None,
+        "allowed_token_ids": None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
+    }

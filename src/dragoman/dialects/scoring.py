@@ -1,0 +1,335 @@
+"""Rerank and score, as in Cohere, Jina and vLLM: request parsing and response rendering. Knows no model.
+
+A response has vLLM's fields, a superset of Cohere's and Jina's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..core.embeddings import RelevanceScores, TextPairs
+from ..core.errors import RequestError, Unsupported
+from .base import Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from .embeddings import PromptUsage, TextInputFields, build_prompt_usage, build_text_input_rows
+from .fields import Count, resolve_model
+from .json_encoding import replace_surrogates
+from .parameter_table import ParameterSupport, ParameterTable, honour, reject
+
+MAX_DOCUMENTS = 10_000
+"""Cohere's limit."""
+
+
+class Document(Struct, frozen=True):
+    """A document as an object, as some of Cohere's and Jina's clients send it."""
+
+    text: str
+
+
+DocumentList = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+
+
+class ScoringFields(TextInputFields, frozen=True, kw_only=True):
+    """The fields that rerank and score share; 0 tokens is no limit."""
+
+    max_tokens_per_query: Count | None = None
+    max_tokens_per_doc: Count | None = None
+    use_activation: bool | None = None
+
+
+class RerankBody(ScoringFields, frozen=True, kw_only=True):
+    """A rerank body.
+
+    top_n: maximum results; 0 is all.
+    texts: TEI's name of `documents`; the four fields after it are TEI's too, and its results have a form of their own.
+    """
+
+    query: str
+    documents: DocumentList | None = None
+    top_n: Count | None = None
+    return_documents: bool | None = None
+    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    """Left or right, in capitals or not."""
+
+
+class ScoreBody(ScoringFields, frozen=True, kw_only=True):
+    """A score body: two sides under one of four pairs of names."""
+
+    text_1: str | DocumentList | None = None
+    text_2: str | DocumentList | None = None
+    queries: str | DocumentList | None = None
+    documents: str | DocumentList | None = None
+    items: str | DocumentList | None = None
+    data_1: str | DocumentList | None = None
+    data_2: str | DocumentList | None = None
+
+
+_SHARED = (
+    ("max_tokens_per_query", "maximum tokens of a query; 0 is no limit"),
+    ("max_tokens_per_doc", "maximum tokens of a document; 0 is no limit"),
+    ("use_activation", "the sigmoid of a cross-encoder; a 400 for cosine similarity"),
+)
+_RERANK = (
+    ("query", ""),
+    ("documents", "1 to 10000 strings, or objects with a text"),
+    ("top_n", "number of results; 0 and null return all"),
+    ("return_documents", "true by default, as in vLLM; false omits the texts"),
+    ("texts", "TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of index, score and text"),
+    ("raw_scores", "TEI's: true omits the sigmoid of a cross-encoder"),
+    ("return_text", "TEI's: true returns the texts"),
+    ("truncate", "TEI's: true truncates to the model's limit; otherwise longer pairs are a 400"),
+    ("truncation_direction", "TEI's: only right"),
+)
+_SCORE = (
+    ("text_1", "a text or a list; a single text is compared with each text of the other side"),
+    ("text_2", "a text or a list"),
+    ("queries", "as text_1, with documents or items"),
+    ("documents", "as text_2"),
+    ("items", "as text_2"),
+    ("data_1", "as text_1"),
+    ("data_2", "as text_2"),
+)
+
+
+def _build_table(dialect: str, own_notes: tuple[tuple[str, str], ...], *extra_rows: ParameterSupport) -> ParameterTable:
+    own_rows = (row for name, note in (*own_notes, *_SHARED) for row in honour(dialect, name, note=note))
+    shared_rows = (row for row in build_text_input_rows(dialect) if row.name != "truncation_side")
+    return ParameterTable(
+        (
+            *own_rows,
+            *shared_rows,
+            *honour(dialect, "truncation_side", note="only right: documents are truncated at the end"),
+            *reject(dialect, "instruction", "scoring uses no template"),
+            *reject(dialect, "chat_template_kwargs", "scoring uses no template", {}),
+            *extra_rows,
+        )
+    )
+
+
+RERANK = _build_table(
+    "rerank", _RERANK, *reject("rerank", "rank_fields", "documents have one text field", ["text"], [])
+)
+SCORE = _build_table("score", _SCORE)
+
+
+class RerankCall(Struct, frozen=True):
+    """A parsed rerank request.
+
+    top_n: maximum results; None is all.
+    is_tei: the request and the response have TEI's form.
+    warnings, unknown: as in `GenerationCall`.
+    """
+
+    model: str
+    texts: TextPairs
+    top_n: int | None
+    return_documents: bool
+    is_tei: bool = False
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class ScoreCall(Struct, frozen=True):
+    model: str
+    texts: TextPairs
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+_RERANK_SCHEMA, _SCORE_SCHEMA = BodySchema(RerankBody), BodySchema(ScoreBody)
+_SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
+
+
+def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
+    parsed = ParsedBody(data)
+    warnings, unknown = RERANK.classify_body(parsed, _RERANK_SCHEMA)
+    body = parsed.decode(_RERANK_SCHEMA)
+    if body.texts is not None:
+        return _read_tei_rerank(body, body.texts, options, tuple(warnings), unknown)
+    if body.documents is None:
+        raise missing_parameter("documents")
+    documents = _read_texts(body.documents, "documents")
+    return RerankCall(
+        resolve_model(body.model, options),
+        _build_pairs(body, (_require_text(body.query, "query"),), documents),
+        body.top_n or None,
+        body.return_documents is not False,
+        warnings=tuple(warnings),
+        unknown=unknown,
+    )
+
+
+def _read_tei_rerank(
+    body: RerankBody, texts: list[str], options: ReaderOptions, warnings: tuple[str, ...], unknown: tuple[str, ...]
+) -> RerankCall:
+    """Read the form of Text Embeddings Inference, which names the documents `texts`."""
+    if body.documents is not None:
+        raise invalid_value("texts", "it cannot be combined with 'documents'")
+    direction = (body.truncation_direction or "right").lower()
+    if direction not in ("left", "right"):
+        raise invalid_value("truncation_direction", "expected 'right'")
+    if direction == "left":
+        raise Unsupported("'truncation_direction' of left is not supported here.", param="truncation_direction")
+    # TEI's name for scores before the sigmoid.
+    if body.raw_scores:
+        body = msgspec.structs.replace(body, use_activation=False)
+    if body.truncate:
+        body = msgspec.structs.replace(body, truncate_prompt_tokens=-1)
+    pairs = _build_pairs(body, (_require_text(body.query, "query"),), _read_texts(texts, "texts"))
+    model = resolve_model(body.model, options)
+    return RerankCall(model, pairs, body.top_n or None, bool(body.return_text), True, warnings, unknown)
+
+
+def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
+    parsed = ParsedBody(data)
+    warnings, unknown = SCORE.classify_body(parsed, _SCORE_SCHEMA)
+    body = parsed.decode(_SCORE_SCHEMA)
+    first, second = _read_sides(body)
+    if len(first) not in (1, len(second)):
+        raise RequestError(
+            f"There are {len(first)} texts on one side and {len(second)} on the other: send one text or equal numbers.",
+            param="text_1",
+            code="invalid_value",
+        )
+    return ScoreCall(resolve_model(body.model, options), _build_pairs(body, first, second), tuple(warnings), unknown)
+
+
+def _read_sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read both sides. Raises RequestError unless exactly one pair of names is used."""
+    texts = {
+        "text_1": body.text_1,
+        "text_2": body.text_2,
+        "queries": body.queries,
+        "documents": body.documents,
+        "items": body.items,
+        "data_1": body.data_1,
+        "data_2": body.data_2,
+    }
+    present = {name: value for name, value in texts.items() if value is not None}
+    for first, second in _SIDES:
+        if present.keys() == {first, second}:
+            return _read_texts(present[first], first), _read_texts(present[second], second)
+    missing_name = next((name for name in ("text_1", "text_2") if name not in present), "text_1")
+    raise missing_parameter(
+        missing_name, " Send text_1 and text_2, queries and documents or items, or data_1 and data_2."
+    )
+
+
+def _build_pairs(body: ScoringFields, queries: tuple[str, ...], documents: tuple[str, ...]) -> TextPairs:
+    if body.truncate_prompt_tokens == 0:
+        raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+    if body.truncation_side == "left":
+        raise Unsupported("'truncation_side' of left is not supported here.", param="truncation_side")
+    return TextPairs(
+        queries,
+        documents,
+        body.max_tokens_per_query or None,
+        body.max_tokens_per_doc or None,
+        body.truncate_prompt_tokens,
+        body.use_activation,
+    )
+
+
+def _read_texts(value: str | Sequence[str | Document], param: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_require_text(value, param),)
+    return tuple(
+        _require_text(entry.text if isinstance(entry, Document) else entry, f"{param}[{index}]")
+        for index, entry in enumerate(value)
+    )
+
+
+def _require_text(text: str, param: str) -> str:
+    if not text:
+        raise invalid_value(param, "a text must not be empty")
+    return text
+
+
+class RankedDocument(Struct, frozen=True):
+    text: str
+    multi_modal: None = None
+
+
+class RerankResult(Struct, frozen=True, omit_defaults=True):
+    index: int
+    relevance_score: float
+    document: RankedDocument | UnsetType = UNSET
+
+
+class RerankUsage(Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankAnswer(Struct, frozen=True):
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[RerankResult]
+
+
+class ScoreResult(Struct, frozen=True):
+    index: int
+    object: str
+    score: float
+
+
+class ScoreAnswer(Struct, frozen=True):
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[ScoreResult]
+    usage: PromptUsage
+
+
+def render_rerank(
+    scores: RelevanceScores, header: Header, documents: tuple[str, ...] | None, top_n: int | None
+) -> bytes:
+    """Render results, best first; of equal scores the earlier document first.
+
+    documents: None omits the texts.
+    top_n: None is all.
+    """
+    order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
+    results = [
+        RerankResult(
+            index,
+            scores.scores[index],
+            UNSET if documents is None else RankedDocument(replace_surrogates(documents[index])),
+        )
+        for index in order
+    ]
+    usage = RerankUsage(scores.prompt_tokens, scores.prompt_tokens)
+    return msgspec.json.encode(RerankAnswer(header.id, header.model, usage, results))
+
+
+class TeiRerankResult(Struct, frozen=True, omit_defaults=True):
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, top_n: int | None) -> bytes:
+    """Render results as Text Embeddings Inference does, an array; see `render_rerank`."""
+    order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
+    return msgspec.json.encode(
+        [
+            TeiRerankResult(index, scores.scores[index], UNSET if texts is None else replace_surrogates(texts[index]))
+            for index in order
+        ]
+    )
+
+
+def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
+    data = [ScoreResult(index, "score", score) for index, score in enumerate(scores.scores)]
+    usage = build_prompt_usage(scores.prompt_tokens, profile)
+    return msgspec.json.encode(ScoreAnswer(header.id, "list", header.created, header.model, data, usage))

@@ -1,0 +1,164 @@
+"""vLLM's /tokenize and /detokenize: request parsing and response rendering. Contains no tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from ..core.request import Conversation
+from .base import ReaderOptions
+from .body import BodySchema, ParsedBody, missing_parameter
+from .chat.reader import read_declared_tools, read_prompt_fields
+from .chat.wire import CHAT_NESTED, ChatPromptFields
+from .fields import TokenId, resolve_model
+from .json_encoding import replace_surrogates
+from .parameter_table import ParameterTable, accept, honour, reject
+
+TOKENIZE = ParameterTable(
+    (
+        *honour("tokenize", "model", note="optional if the server has a default model"),
+        *honour("tokenize", "prompt", note="a string; alternative to messages"),
+        *honour("tokenize", "messages", "tools", note="as in chat"),
+        *honour("tokenize", "add_special_tokens", note="true by default for a prompt, false for messages"),
+        *honour("tokenize", "return_token_strs"),
+        *honour("tokenize", "add_generation_prompt", "continue_final_message", note="as in chat"),
+        *honour("tokenize", "chat_template", "chat_template_kwargs", "documents", note="as in chat"),
+        *reject("tokenize", "media_io_kwargs", "media processing is configured by the server", {}),
+        *reject("tokenize", "mm_processor_kwargs", "media processing is configured by the server", {}),
+    )
+)
+DETOKENIZE = ParameterTable(
+    (
+        *honour("detokenize", "model", note="optional if the server has a default model"),
+        *honour("detokenize", "tokens"),
+        *honour("detokenize", "return_token_strs", note="each token's text, and which tokens are control tokens"),
+        *accept("detokenize", "skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
+    )
+)
+
+
+class TokenizeCall(Struct, frozen=True):
+    """A parsed /tokenize request.
+
+    prompt: a text, or a conversation that is rendered first.
+    warnings, unknown: as in `GenerationCall`.
+    """
+
+    model: str
+    prompt: Conversation | str
+    add_special_tokens: bool
+    return_token_strs: bool
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class DetokenizeCall(Struct, frozen=True):
+    """A parsed /detokenize request. return_token_strs: also each token by itself."""
+
+    model: str
+    tokens: tuple[int, ...]
+    return_token_strs: bool = False
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class TokenizeFields(Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
+    prompt: str
+
+
+class DetokenizeBody(Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    tokens: list[TokenId]
+    return_token_strs: bool | None = None
+
+
+_COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
+_PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
+_DETOKENIZE = BodySchema(DetokenizeBody)
+
+
+def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
+    parsed = ParsedBody(data)
+    if "messages" in parsed.fields and "prompt" in parsed.fields:
+        raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
+    return _read_tokenize_chat(parsed, options) if "messages" in parsed.fields else _read_tokenize_text(parsed, options)
+
+
+def _read_tokenize_text(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
+    if "prompt" not in parsed.fields:
+        raise missing_parameter("prompt")
+    body = parsed.decode(_TEXT)
+    warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
+    return TokenizeCall(
+        resolve_model(body.model, options),
+        body.prompt,
+        body.add_special_tokens is not False,
+        bool(body.return_token_strs),
+        tuple(warnings),
+        unknown,
+    )
+
+
+def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
+    body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
+    conversation = read_prompt_fields(prompting, read_declared_tools(prompting.tools, warnings), warnings)
+    return TokenizeCall(
+        resolve_model(body.model, options),
+        conversation,
+        bool(body.add_special_tokens),
+        bool(body.return_token_strs),
+        tuple(warnings),
+        unknown,
+    )
+
+
+def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
+    parsed = ParsedBody(data)
+    body = parsed.decode(_DETOKENIZE)
+    warnings, unknown = DETOKENIZE.classify_body(parsed, _DETOKENIZE)
+    return DetokenizeCall(
+        resolve_model(body.model, options), tuple(body.tokens), bool(body.return_token_strs), tuple(warnings), unknown
+    )
+
+
+class TokenizeAnswer(Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None
+
+
+class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
+    """A decoded text.
+
+    token_strs, control_tokens: if requested; vLLM has neither.
+    control_tokens: the ids among them, ascending.
+    """
+
+    prompt: str
+    token_strs: Sequence[str] | None = None
+    control_tokens: Sequence[int] | None = None
+
+
+def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
+    """strings: each token's text, if `return_token_strs` requested it."""
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
+
+
+def render_detokenize(
+    prompt: str, strings: Sequence[str] | None = None, control_tokens: Sequence[int] | None = None
+) -> bytes:
+    """strings, control_tokens: if `return_token_strs` requested them."""
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))

@@ -1,0 +1,346 @@
+"""Sources of workloads: public traces and data sets, logs of benchmark tools, and generated requests.
+
+Every reader returns the requests and notes for the user about what the file does not tell.
+
+- Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens.
+- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens, Response tokens; failures have none.
+- ShareGPT: JSON list of conversations of texts, without times and token counts.
+- Logs of benchmark tools: see `logs`.
+
+Generated are Poisson arrivals, bursts, and conversations with shared prefixes. Randomness comes only from the caller's
+generator: the same generator state gives the same workload.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from .logs.detect import read_any
+from .logs.log import LogError
+from .workload import RequestTable, WorkloadError, WorkloadRequest, check_workload, read_workload
+
+Generator = np.random.Generator
+
+
+class FixedLength(Struct, frozen=True, tag="fixed", forbid_unknown_fields=True):
+    """A constant number of tokens."""
+
+    tokens: int
+
+    def sample(self, _: Generator) -> int:
+        return max(1, self.tokens)
+
+
+class UniformLength(Struct, frozen=True, tag="uniform", forbid_unknown_fields=True):
+    """Between low and high tokens, both included."""
+
+    low: int
+    high: int
+
+    def sample(self, generator: Generator) -> int:
+        return max(1, int(generator.integers(self.low, self.high, endpoint=True)))
+
+
+class LogNormalLength(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True):
+    """Log-normal around a median, capped at `maximum`; sigma is the standard deviation of the logarithm."""
+
+    median: float
+    sigma: float
+    maximum: int
+
+    def sample(self, generator: Generator) -> int:
+        length = self.median * float(np.exp(generator.normal(0.0, self.sigma)))
+        return min(max(1, round(length)), self.maximum)
+
+
+RequestLengths = FixedLength | UniformLength | LogNormalLength
+
+
+def parse_lengths(text: str) -> RequestLengths:
+    """Parse `512`, `100-900` or `lognormal:400,0.8,8192` (median, sigma, maximum). Raises ValueError."""
+    name, _, rest = text.partition(":")
+    try:
+        if name == "lognormal" and rest:
+            median, sigma, maximum = rest.split(",")
+            return _check_lengths(LogNormalLength(float(median), float(sigma), int(maximum)), text)
+        low, is_range, high = text.partition("-")
+        return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+
+
+def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
+    match lengths:
+        case FixedLength(tokens):
+            is_valid = tokens >= 1
+        case UniformLength(low, high):
+            is_valid = 1 <= low <= high
+        case LogNormalLength(median, sigma, maximum):
+            is_valid = 0 < median < float("inf") and 0 <= sigma < 20 and maximum >= 1
+    if not is_valid:
+        raise ValueError(text)
+    return lengths
+
+
+def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
+    """Moments at which requests arrive, in seconds from 0 on, endlessly; `rate` a second in the mean.
+
+    burstiness: as in `vllm bench serve`: the gaps are gamma-distributed with this shape. 1 is a Poisson process, less
+    is burstier, more is more even, infinity is a metronome.
+    """
+    if not rate > 0 or not burstiness > 0:
+        raise ValueError("rate and burstiness must be more than 0")
+    now = 0.0
+    while True:
+        yield now
+        is_constant = np.isinf(burstiness)
+        # Shape times scale is the mean gap, 1 / rate, whatever the burstiness.
+        now += 1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
+
+
+def generate_poisson(
+    generator: Generator,
+    *,
+    count: int,
+    rate: float,
+    inputs: RequestLengths,
+    outputs: RequestLengths,
+    burstiness: float = 1.0,
+) -> RequestTable:
+    """Generate independent requests."""
+    times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
+    return RequestTable.build(
+        "r", ((index, next(times), inputs.sample(generator), outputs.sample(generator)) for index in range(count))
+    )
+
+
+def generate_bursts(
+    generator: Generator, *, count: int, size: int, interval: float, inputs: RequestLengths, outputs: RequestLengths
+) -> RequestTable:
+    """Generate `size` simultaneous requests every `interval` seconds."""
+    if size < 1 or not interval > 0:
+        raise ValueError("size must be at least 1 and every more than 0 seconds")
+    return RequestTable.build(
+        "r",
+        (
+            (index, index // size * interval, inputs.sample(generator), outputs.sample(generator))
+            for index in range(count)
+        ),
+    )
+
+
+class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of sessions (multi-turn conversations).
+
+    Every session starts with one of `groups` system prompts of `system_tokens` tokens, shared by the sessions of a
+    group. A turn appends `inputs` tokens to the conversation and is answered with `outputs` tokens; the next turn
+    follows after `think_seconds` on average (exponentially distributed).
+    """
+
+    turns: RequestLengths
+    inputs: RequestLengths
+    outputs: RequestLengths
+    think_seconds: float = 5.0
+    system_tokens: int = 0
+    groups: int = 1
+    block_size: int = 16
+
+
+def generate_sessions(
+    generator: Generator, *, count: int, rate: float, options: SessionOptions
+) -> list[WorkloadRequest]:
+    """`count` sessions that begin at `rate` a second; a turn waits for the answer to the one before it."""
+    times = generate_arrivals(generator, rate=rate)
+    requests: list[WorkloadRequest] = []
+    for session in range(count):
+        requests += _generate_session(generator, session, next(times), options)
+    return requests
+
+
+def _generate_session(
+    generator: Generator, session: int, begins: float, options: SessionOptions
+) -> Iterator[WorkloadRequest]:
+    group = int(generator.integers(options.groups))
+    total_tokens = options.system_tokens
+    previous_id: str | None = None
+    for turn in range(options.turns.sample(generator)):
+        inputs = total_tokens + options.inputs.sample(generator)
+        outputs = options.outputs.sample(generator)
+        total_tokens = inputs + outputs
+        pause = float(generator.exponential(options.think_seconds)) if previous_id else begins
+        id = f"s{session}-t{turn}"
+        hashes = _build_block_hashes(
+            f"g{group}", f"s{session}", options.system_tokens, total_tokens, options.block_size
+        )
+        yield WorkloadRequest(id, pause, inputs, outputs, hashes, options.block_size, after=previous_id)
+        previous_id = id
+
+
+def _build_block_hashes(group: str, session: str, shared_tokens: int, tokens: int, block_size: int) -> tuple[str, ...]:
+    """Build the names of a conversation's full blocks; those of the system prompt are shared by the group."""
+    owners = (group if (block + 1) * block_size <= shared_tokens else session for block in range(tokens // block_size))
+    return tuple(f"{owner}/{block}" for block, owner in enumerate(owners))
+
+
+CHARACTERS_PER_TOKEN = 4.0
+"""Of English text with a vocabulary of 100,000 tokens or more."""
+_BLOCK = 16
+_FRACTION = re.compile(r"\.(\d{6})\d+")
+
+
+class TraceOptions(Struct, frozen=True):
+    """What a data set without times is given: conversations that begin at `rate` a second, by a Poisson process."""
+
+    rate: float = 1.0
+    think_seconds: float = 5.0
+    max_requests: int | None = None
+
+
+class Trace(Struct, frozen=True):
+    requests: Sequence[WorkloadRequest]
+    notes: tuple[str, ...] = ()
+
+
+class _Message(Struct):
+    sender: str = msgspec.field(name="from")
+    value: str = ""
+
+
+class _Conversation(Struct):
+    id: str = ""
+    conversations: list[_Message] = []
+
+
+def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
+    """Read a trace of any known format, which its contents tell. Raises WorkloadError or LogError."""
+    head = data.lstrip()[:4096]
+    is_json = head.startswith((b"{", b"["))
+    columns = b"" if is_json else head.partition(b"\n")[0].lower()
+    if head.startswith(b"[") and b'"conversations"' in head:
+        return _read_sharegpt(data, options, generator)
+    if not head:
+        return Trace([])
+    if b"contexttokens" in columns:
+        return Trace(RequestTable.build("line", _parse_azure(data)).sort())
+    if b"request tokens" in columns:
+        return _read_burstgpt(data)
+    if b'"output_length"' not in head and not (b'"arrival_s"' in head and b'"input_tokens"' in head):
+        try:
+            log = read_any(data)
+            return Trace(list(log.requests), log.notes)
+        except LogError:
+            if not head.startswith(b"{"):
+                raise
+    return Trace(read_workload(data.splitlines()))  # Also for what is no log: the message names line and field.
+
+
+def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a CSV with lower-case column names, numbered as the file's lines."""
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+    try:
+        for number, row in enumerate(csv.DictReader(lines), start=2):
+            yield number, {(name or "").strip().lower(): (value or "").strip() for name, value in row.items()}
+    except UnicodeError:
+        raise WorkloadError("the file is not UTF-8 text") from None
+
+
+def _parse_azure(data: bytes) -> Iterator[tuple[int, float, int, int]]:
+    begin: float | None = None
+    for number, row in _read_rows(data):
+        try:
+            # Seven digits of a second, where Python reads six.
+            at = datetime.fromisoformat(_FRACTION.sub(r".\1", row["timestamp"])).timestamp()
+            inputs, outputs = int(row["contexttokens"]), int(row["generatedtokens"])
+        except (KeyError, ValueError):
+            raise WorkloadError(
+                f"line {number}: an Azure trace has TIMESTAMP, ContextTokens, GeneratedTokens"
+            ) from None
+        begin = at if begin is None else begin
+        if inputs > 0 and outputs > 0:
+            yield number, at - begin, inputs, outputs
+
+
+def _read_burstgpt(data: bytes) -> Trace:
+    failed = 0
+
+    def parse() -> Iterator[tuple[int, float, int, int]]:
+        nonlocal failed
+        begin: float | None = None
+        for number, row in _read_rows(data):
+            try:
+                at = float(row["timestamp"])
+                inputs, outputs = int(float(row["request tokens"])), int(float(row["response tokens"]))
+            except (KeyError, ValueError, OverflowError):
+                raise WorkloadError(
+                    f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"
+                ) from None
+            if inputs < 1 or outputs < 1:
+                failed += 1
+                continue
+            begin = at if begin is None else begin
+            yield number, at - begin, inputs, outputs
+
+    requests = RequestTable.build("line", parse()).sort()
+    return Trace(requests, (f"{failed} failed requests without tokens are skipped",) if failed else ())
+
+
+def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
+    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was said before."""
+    try:
+        conversations = msgspec.json.decode(data, type=list[_Conversation])
+    except msgspec.MsgspecError as error:
+        raise WorkloadError(f"ShareGPT: {error}") from None
+    times = generate_arrivals(generator, rate=options.rate)
+    requests: list[WorkloadRequest] = []
+    for index, conversation in enumerate(conversations):
+        turns = list(_list_turns(conversation))
+        if not turns or (options.max_requests is not None and len(requests) >= options.max_requests):
+            continue
+        begins = next(times)
+        total = 0
+        for turn, (input_tokens, output_tokens) in enumerate(turns):
+            inputs = total + input_tokens
+            total = inputs + output_tokens
+            requests.append(
+                WorkloadRequest(
+                    f"c{index}-t{turn}",
+                    float(generator.exponential(options.think_seconds)) if turn else begins,
+                    inputs,
+                    output_tokens,
+                    tuple(f"c{index}/{block}" for block in range(total // _BLOCK)),
+                    _BLOCK,
+                    after=f"c{index}-t{turn - 1}" if turn else None,
+                )
+            )
+    selected = requests if options.max_requests is None else requests[: options.max_requests]
+    check_workload(selected)
+    return Trace(
+        selected,
+        (
+            f"ShareGPT has no times: {options.rate:g} conversations a second, and {options.think_seconds:g} seconds "
+            "between turns (--request-rate, --think-time)",
+            f"the first {len(selected)} requests of the file (--num-prompts)",
+            f"ShareGPT has texts: one token is taken as {CHARACTERS_PER_TOKEN:g} characters",
+        ),
+    )
+
+
+def _list_turns(conversation: _Conversation) -> Iterator[tuple[int, int]]:
+    """Tokens of what was said and of its answer. A conversation may begin with the assistant."""
+    input_tokens = 0
+    for message in conversation.conversations:
+        tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
+        if message.sender in {"gpt", "assistant", "chatgpt", "bing", "bard"}:
+            if input_tokens and tokens:
+                yield input_tokens, tokens
+                input_tokens = 0
+        else:
+            input_tokens += max(tokens, 1)

@@ -1,0 +1,105 @@
+"""Weights of linear layers in the layout of oneDNN's matrix kernels, for a CPU. Independent of requests.
+
+torch's own linear layer hands a plain matrix to the kernel, which rearranges it in every call. In steps of few rows
+that takes as long as the product itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from .backend import Network, Tensor, torch
+
+_ROWS = 32
+"""Rows that the layout is chosen for. It serves other numbers as well, but one chosen for a single row does not."""
+
+
+class _PackedWeight:
+    """A weight that one or more linear layers compute with.
+
+    keeps_plain: whether other modules need it as well, as the input embedding does if it is tied.
+    packed: None while the model has no weights.
+    """
+
+    def __init__(self, parameter: Tensor, *, keeps_plain: bool) -> None:
+        self.parameter, self.keeps_plain = parameter, keeps_plain
+        self.packed: Tensor | None = None
+
+    def set(self, plain: Tensor, packed: Tensor | None) -> None:
+        """Set both forms of a value. packed: None to compute with the plain one, or with none at all."""
+        self.packed = packed
+        self.parameter.data = plain if self.keeps_plain or packed is None else plain.new_empty(0)
+
+
+class PackedLinears:
+    """The linear layers of a network's language model, packed or as the library made them."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._layers: list[Network] = []
+        self._weights: dict[int, _PackedWeight] = {}
+        if _can_pack(network):
+            modules = [*network.get_decoder().modules(), network.get_output_embeddings()]
+            # Subclasses compute something else, quantized weights for example.
+            self._layers = [module for module in dict.fromkeys(modules) if type(module) is torch.nn.Linear]
+        self._others = {
+            id(parameter)
+            for module in network.modules()
+            if module not in set(self._layers)
+            for parameter in module.parameters(recurse=False)
+        }
+
+    def pack(self) -> None:
+        """Pack the weights of all layers, one by one."""
+        for layer in self._layers:
+            key = id(layer.weight)
+            if key not in self._weights:
+                weight = _PackedWeight(layer.weight, keeps_plain=key in self._others)
+                weight.set(layer.weight.data, _pack(layer.weight.data))
+                self._weights[key] = weight
+            layer.forward = partial(_compute, layer, self._weights[key])
+        self._release_file()
+
+    def _release_file(self) -> None:
+        """Copy the other tensors, unless they are the most of the model: each of them is a view of the mapped file, and
+        would keep all of it in memory."""
+        others = [*self._network.parameters(), *self._network.buffers()]
+        num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
+        if sum(tensor.numel() for tensor in others) < num_packed:
+            for tensor in others:
+                tensor.data = tensor.data.clone()
+
+    def unpack(self) -> None:
+        """Give the layers their plain weights back."""
+        for weight in self._weights.values():
+            if weight.packed is not None:
+                weight.set(weight.packed.to_dense(), None)
+        for layer in self._layers if self._weights else ():
+            del layer.forward
+        self._weights.clear()
+
+    def stage(self, parameter: Tensor, value: Tensor) -> Callable[[], None]:
+        """Prepare a new value of a parameter, plain and on its device. The returned function sets it and cannot fail.
+        An empty value frees the memory."""
+        weight = self._weights.get(id(parameter))
+        if weight is None:
+            return lambda: setattr(parameter, "data", value)
+        return partial(weight.set, value, _pack(value) if value.numel() else None)
+
+
+def _can_pack(network: Network) -> bool:
+    if network.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if network.dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return network.dtype == torch.float32
+
+
+def _pack(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+
+
+def _compute(layer: Network, weight: _PackedWeight, states: Tensor) -> Tensor:
+    """Compute the layer, with the signature of its `forward`."""
+    return torch.ops.mkldnn._linear_pointwise(states, weight.packed, layer.bias, "none", [], "")

@@ -1,0 +1,143 @@
+"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts. Independent of HTTP and text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import count
+
+from msgspec import Struct
+
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TokenizedPair
+from ...core.engine import Health, check_ids
+from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull
+from ...core.metrics import EngineStats
+from . import backend
+from .backend import PoolingParams, PoolingResult
+from .process import VllmProcess
+from .request import build_request_error
+
+log = logging.getLogger(__name__)
+
+
+class PoolingLimits(Struct, frozen=True):
+    """Limits of a pooling model.
+
+    max_num_waiting: inputs in vLLM, or on the way to it, above which requests are rejected.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    max_num_waiting: int
+
+
+class _PoolingEngine:
+    """Runs inputs on vLLM; each is a request of its own there."""
+
+    def __init__(self, process: VllmProcess, limits: PoolingLimits) -> None:
+        self._process, self._limits = process, limits
+        self._numbers = count()
+        self._num_running = 0
+
+    def stats(self) -> Sequence[EngineStats]:
+        """As StatsSource.stats."""
+        return self._process.counters.list_all()
+
+    async def start(self) -> None:
+        """Start vLLM and load the weights, which may take minutes. Raises EngineError."""
+        await self._process.start()
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+    def health(self) -> Health:
+        # vLLM tells of an input only when it is done.
+        return self._process.get_health(waiting=0, running=self._num_running)
+
+    async def _run(self, inputs: Sequence[tuple[tuple[int, ...], PoolingParams]]) -> list[PoolingResult]:
+        """Run inputs, token ids and parameters. Returns their tensors in order."""
+        self._process.get_engine()
+        for ids, _ in inputs:
+            check_ids(ids, self._limits.vocab_size, "input")
+        if self._num_running + len(inputs) > self._limits.max_num_waiting:
+            raise QueueFull(f"{self._num_running} inputs are already queued; retry later.")
+        self._num_running += len(inputs)
+        tasks = [asyncio.create_task(self._run_one(ids, params)) for ids, params in inputs]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            # Those that still run after an error or a cancellation: vLLM aborts them.
+            for task in tasks:
+                task.cancel()
+            self._num_running -= len(inputs)
+
+    async def _run_one(self, ids: tuple[int, ...], params: PoolingParams) -> PoolingResult:
+        llm, id = self._process.get_engine(), f"pool-{next(self._numbers)}"
+        try:
+            results = [output async for output in llm.encode(backend.inputs.tokens_input(list(ids)), params, id)]
+        except backend.ClientError as error:
+            raise build_request_error(error) from error
+        except backend.RetryableError as error:
+            raise Overloaded(str(error), code="engine_paused") from error
+        except backend.BusyError as error:
+            raise Overloaded(str(error)) from error
+        except DragomanError:
+            raise
+        except Exception as error:  # of vLLM's many kinds
+            log.exception("vLLM failed on %s", id)
+            raise EngineError("The engine failed while computing this request.") from error
+        return results[-1].outputs.data
+
+
+class VllmEmbedder(_PoolingEngine):
+    """A `core.engine.Embedder` and `core.metrics.StatsSource`."""
+
+    def __init__(self, process: VllmProcess, limits: PoolingLimits, embedding_info: EmbeddingInfo) -> None:
+        super().__init__(process, limits)
+        self._embedding_info = embedding_info
+
+    @property
+    def embedding_info(self) -> EmbeddingInfo:
+        return self._embedding_info
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """As Embedder.embed. How other inputs of a batch change the last digits is vLLM's matter."""
+        full = self._embedding_info.dimensions
+        dimensions = None if request.dimensions == full else request.dimensions
+        params = backend.pooling.PoolingParams(task="embed", dimensions=dimensions, use_activation=request.normalize)
+        # vLLM completes each parameters object with the defaults of the model.
+        vectors = await self._run([(ids, params.clone()) for ids in request.inputs])
+        return Embeddings(
+            tuple(vector.float().numpy().astype("<f4").tobytes() for vector in vectors),
+            request.dimensions or full,
+            sum(map(len, request.inputs)),
+        )
+
+
+class VllmScorer(_PoolingEngine):
+    """A `core.engine.Scorer` and `core.metrics.StatsSource`.
+
+    has_segments: the model tells the two texts of a pair apart by token types.
+    """
+
+    def __init__(self, process: VllmProcess, limits: PoolingLimits, *, has_segments: bool) -> None:
+        super().__init__(process, limits)
+        self._has_segments = has_segments
+
+    @property
+    def max_tokens(self) -> int:
+        return self._limits.max_model_len
+
+    async def score(self, request: ScoreRequest) -> RelevanceScores:
+        numbers = await self._run([(pair.ids, self._build_params(pair, request)) for pair in request.pairs])
+        tokens = sum(len(pair.ids) for pair in request.pairs)
+        return RelevanceScores(tuple(float(number.item()) for number in numbers), tokens)
+
+    def _build_params(self, pair: TokenizedPair, request: ScoreRequest) -> PoolingParams:
+        extra = None
+        if self._has_segments:
+            types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
+            # The form differs between versions of vLLM.
+            extra = {"compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)}
+        return backend.pooling.PoolingParams(task="classify", use_activation=request.activation, extra_kwargs=extra)

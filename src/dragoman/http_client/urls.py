@@ -1,0 +1,136 @@
+"""URLs: http, https, or of a Unix socket; and the proxy that one is requested through.
+
+Proxies are named by the variables of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies
+
+from msgspec import Struct
+
+_VISIBLE = re.compile(r"[!-~]*")
+_ASCII = "".join(map(chr, range(0x21, 0x7F)))
+
+
+class Url(Struct, frozen=True):
+    """A parsed URL.
+
+    host: in lower case, as for a resolver.
+    target: path and query, as in a request line.
+    """
+
+    is_tls: bool
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """The value of Host: without the scheme's own port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+@lru_cache(maxsize=256)
+def parse_url(text: str) -> Url:
+    """Parse an absolute URL without a user. What is not ASCII in its path and query is percent-encoded.
+
+    Raises:
+        ValueError: it is no such URL.
+    """
+    parts = urlsplit(text)
+    target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_ASCII)
+    host = parts.hostname or ""
+    if not host.isascii():
+        host = host.encode("idna").decode()
+    if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+        raise ValueError(f"{parts.scheme}://{host} is no URL that can be requested")
+    if _VISIBLE.fullmatch(host) is None:
+        raise ValueError("a host's name has only visible characters")
+    is_tls = parts.scheme == "https"
+    return Url(is_tls, host, parts.port or (443 if is_tls else 80), target)
+
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Proxy(Struct, frozen=True):
+    """An HTTP proxy. is_tls: it is connected to over TLS. authorization: value of Proxy-Authorization."""
+
+    is_tls: bool
+    host: str
+    port: int
+    authorization: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.host}:{self.port})"
+
+
+class ProxyRules:
+    """The proxies of an environment.
+
+    settings: as `urllib.request.getproxies` returns them: URLs by `http`, `https` and `all`; the exceptions by `no`.
+
+    Raises:
+        ValueError: a proxy's URL is invalid, or its scheme is not supported.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        found = getproxies() if settings is None else settings
+        self._proxies = {
+            scheme: _parse_proxy(found[scheme]) for scheme in ("http", "https", "all") if found.get(scheme)
+        }
+        self._exceptions = [entry.strip().lower() for entry in found.get("no", "").split(",") if entry.strip()]
+
+    def find(self, url: Url) -> Proxy | None:
+        """The proxy of a URL; None: connect directly."""
+        proxy = self._proxies.get("https" if url.is_tls else "http") or self._proxies.get("all")
+        if proxy is None or any(_matches(entry, url) for entry in self._exceptions):
+            return None
+        return proxy
+
+
+def _parse_proxy(text: str) -> Proxy:
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ValueError(f"a proxy has the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://")
+    authorization = None
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        authorization = f"Basic {base64.b64encode(credentials).decode()}"
+    port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    return Proxy(parts.scheme == "https", parts.hostname, port, authorization)
+
+
+def _matches(entry: str, url: Url) -> bool:
+    """Whether an entry of NO_PROXY names the URL's host.
+
+    As curl: `example.com` also names its subdomains, `.example.com` and `*.example.com` those alone; an address may
+    have a prefix length; `*` names every host. A port or a scheme restricts the entry.
+    """
+    if entry == "*":
+        return True
+    scheme, separator, rest = entry.rpartition("://")
+    if separator and scheme not in ("all", "https" if url.is_tls else "http"):
+        return False
+    try:
+        # An address or a network in CIDR notation, as Go and curl read NO_PROXY.
+        return ip_address(url.host) in ip_network(rest.strip("[]"), strict=False)
+    except ValueError:
+        pass
+    host, separator, port = rest.rpartition(":")
+    if separator and port.isdigit() and (":" not in host or host.endswith("]")):
+        if int(port) != url.port:
+            return False
+        rest = host
+    rest = rest.strip("[]")
+    if rest.startswith(("*.", ".")):
+        return url.host.endswith(rest.removeprefix("*"))
+    return url.host == rest or url.host.endswith(f".{rest}")

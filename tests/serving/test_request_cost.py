@@ -1,0 +1,92 @@
+"""How much Python one request runs: the calls of our own functions, which no machine's speed changes.
+
+The bounds are what CPython 3.11 counts, and a tenth more. Later versions count less, as they inline comprehensions. A
+change that exceeds a bound makes every request slower; one that goes far below it should lower it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.http import wire
+from tests.serving.responses.house import lifespan
+
+SOURCE = str(Path(dragoman.__file__).parent)
+MESSAGES = [{"role": "user", "content": "Hello"}]
+CHAT: dict[str, Any] = {"model": "m", "messages": MESSAGES, "max_tokens": 2, "ignore_eos": True}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", CHAT),
+    "streamed chat": ("/v1/chat/completions", {**CHAT, "stream": True}),
+    "messages": ("/v1/messages", {"model": "m", "messages": MESSAGES, "max_tokens": 2}),
+    "responses": ("/v1/responses", {"model": "m", "input": "Hello", "max_output_tokens": 16, "store": False}),
+    "chat of 12 tokens": ("/v1/chat/completions", {**CHAT, "max_tokens": 12}),
+}
+BOUNDS = {"chat": 780, "streamed chat": 790, "messages": 780, "responses": 1460, "chat of 12 tokens": 1210}
+
+
+class Calls:
+    count = 0
+
+
+@contextmanager
+def counted() -> Generator[Calls]:
+    calls = Calls()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
+            calls.count += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
+    models = build_models(Settings(model="sim", served_model_name=("m",), time_scale=1000.0), SystemClock())
+    app = create_app(models)
+    path, body = BODIES[kind]
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request = f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+    counts: list[int] = []
+    async with lifespan(app), wire.serving(app) as server:
+        reader, writer = await server.connect()
+        # The first ones fill caches, and health checks may run in others: the smallest number is the request's own.
+        for _ in range(8):
+            with counted() as calls:
+                writer.write(request)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                await _read_body(reader, answer)
+                # The end of the response's task.
+                while server.state.tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            counts.append(calls.count)
+        writer.close()
+    # From below too: a bound that nothing comes near watches nothing.
+    assert BOUNDS[kind] * 0.75 < min(counts) <= BOUNDS[kind], counts
+
+
+async def _read_body(reader: asyncio.StreamReader, head: bytes) -> None:
+    for line in head.split(b"\r\n"):
+        if line.startswith(b"content-length: "):
+            await reader.readexactly(int(line[16:]))
+            return
+    await reader.readuntil(b"0\r\n\r\n")
