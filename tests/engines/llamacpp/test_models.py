@@ -189,6 +189,7 @@ async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file
                 assert mine is not None
                 assert other is not None
                 assert other.logprob == pytest.approx(mine.logprob, abs=NEAR)
+                assert mine.rank is not None
                 assert other.rank is None or abs(other.rank - mine.rank) <= 1 + mine.rank // 100
                 assert [score for _, score in other.top] == pytest.approx([s for _, s in mine.top], abs=NEAR)
 

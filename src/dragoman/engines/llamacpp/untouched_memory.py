@@ -35,7 +35,7 @@ def return_untouched_memory() -> int:
     for begin, end in _find_mappings(_MAPS.read_text()):
         for address in range(begin, end, _CHUNK_BYTES):
             size = min(_CHUNK_BYTES, end - address)
-            words = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint64)
+            words = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), np.uint64)
             if not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
                 returned += size
     return returned
