@@ -62,11 +62,11 @@ def usage(process: int) -> tuple[float, int]:
 SIMULATOR = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--no-access-log", "--store", "none"]
 BARE = """
 import socket, sys, uvicorn
-from dragoman.http.server import Http11
+from dragoman.http.server import Http11ProtocolFactory
 from streaming import bare
 listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-http = Http11() if sys.argv[3] == "ours" else "httptools"
+http = Http11ProtocolFactory() if sys.argv[3] == "ours" else "httptools"
 app = bare(int(sys.argv[1]), float(sys.argv[2]))
 config = uvicorn.Config(app, http=http, log_level="error", access_log=False, proxy_headers=False)
 uvicorn.Server(config).run(sockets=[listener])

@@ -473,7 +473,7 @@ MUTANTS = (
     Mutant(
         "a token that the grammar forbids is said when llama.cpp says it",
         "engines/llamacpp/completion_state.py",
-        "if not token_filter.is_allowed(token, self.output):",
+        "if token != self._current.forced and not token_filter.is_allowed(token, self.output):",
         "if False:",
         (LLAMACPP,),
     ),

@@ -23,8 +23,7 @@ REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
 REASONING_DETAILS = "reasoning_details"
 """OpenRouter's list of what a client has to send back: whole, beside the end of the reasoning or alone."""
-DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS})
-DELTA_FIELDS |= REASONING_FIELDS
+DELTA_FIELDS = REASONING_FIELDS | {"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS}
 
 
 def check_stream(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
@@ -35,7 +36,7 @@ def return_untouched_memory() -> int:
     for begin, end in _find_mappings(_MAPS.read_text()):
         for address in range(begin, end, _CHUNK_BYTES):
             size = min(_CHUNK_BYTES, end - address)
-            words = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), np.uint64)
+            words: NDArray[np.uint64] = np.frombuffer(ctypes.string_at(address, size), np.uint64)
             if not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
                 returned += size
     return returned
