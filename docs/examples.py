@@ -73,10 +73,10 @@ DECODING: dict[str, Any] = {
     "cache_salt": "salt",
     "kv_transfer_params": {"a": 1},
     "vllm_xargs": {"a": 1},
-    "session_id": "session-1",
 }
 SHARED: dict[str, Any] = {
     **DECODING,
+    "session_id": "session-1",
     "model": "another",
     "stream": True,
     "stream_options": Asked({"include_usage": True}, STREAM),

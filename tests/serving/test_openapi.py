@@ -178,6 +178,8 @@ NOT_IN_GOLDEN = {
     *((name, "metrics") for name in ("ChatCompletion", "ChatCompletionChunk", "TextCompletion", "TextCompletionChunk")),
     *(("TextCompletion", "service_tier"), ("TextCompletionChunk", "service_tier")),
     ("CachedTokenDetails", "cache_write_tokens"),
+    # Of upstreams that verify their own reasoning.
+    *(("ChatAnswerMessage", "reasoning_details"), ("ChatDelta", "reasoning_details")),
 }
 
 
