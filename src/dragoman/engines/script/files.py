@@ -56,6 +56,7 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
     def to_part(self) -> CallTool:
         match self.arguments:
             case dict():
+                # YAML has NaN and infinity, JSON has not.
                 return CallTool(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
             case list():
                 return CallTool(self.name, tuple(self.arguments), self.id)
@@ -173,6 +174,8 @@ def load_script(path: Path) -> Script:
 def read_entry(value: object, where: str) -> ScriptEntry:
     """Read one entry from decoded JSON or YAML. where: the place for error messages. Raises ScriptError."""
     try:
+        # Finds unpaired surrogates anywhere in the entry, which would fail only when the reply is sent. YAML's dates,
+        # which are not JSON, must not fail here: hence `default`.
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
             return ScriptEntry((Say(value),))
@@ -204,6 +207,7 @@ def _to_pieces(text: str | list[str]) -> str | tuple[str, ...]:
 
 
 def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
+    # Not splitlines: a JSON string may contain U+2028 and other separators unescaped.
     for line, raw in enumerate(text.split("\n"), 1):
         if raw.strip():
             try:
