@@ -104,6 +104,7 @@ class _Download:
         # In order: the weights are linked last, so that a directory that has them has everything.
         for file in missing:
             if file.sha256 is not None:
+                # Their blobs are in the cache by now, so huggingface_hub only links them.
                 fetch_small_file(self._plan.repository, self._plan.commit, file.path)
         self._write_reference()
         self._report("success")

@@ -401,6 +401,7 @@ class ModelSlot:
             self.model.progress.fail_all(EngineError("The model's engine failed."))
 
     async def _fail_and_stop(self) -> None:
+        # Before the stop, which can take seconds: requests are rejected from now on.
         self._mark_failed()
         try:
             # A failed engine may hang in its own shutdown, and with it the health checks of this model.
