@@ -56,8 +56,14 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
     def to_part(self) -> CallTool:
         match self.arguments:
             case dict():
-                # YAML has NaN and infinity, JSON has not.
-                return CallTool(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
+                # YAML has NaN and infinity, dates and sets, JSON has not.
+                try:
+                    arguments = json.dumps(self.arguments, ensure_ascii=False, allow_nan=False)
+                except TypeError as error:
+                    raise ValueError(
+                        f"arguments of {self.name}: {error}; quote the value to make it a string"
+                    ) from None
+                return CallTool(self.name, arguments, self.id)
             case list():
                 return CallTool(self.name, tuple(self.arguments), self.id)
             case _:
