@@ -28,6 +28,21 @@ def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
+    ("url", "kind", "expected"),
+    [
+        ("https://api.anthropic.com", "auto", "https://api.anthropic.com/v1"),
+        ("http://a/", "anthropic", "http://a/v1"),
+        ("http://a/proxy", "anthropic", "http://a/proxy"),
+        ("http://a", "openai", "http://a"),
+    ],
+)
+def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, expected: str) -> None:
+    (model,) = build_models(msgspec.structs.replace(TOLD, model=url, upstream_kind=kind), SystemClock())
+    assert isinstance(model.backend.engine, UpstreamEngine)
+    assert [upstream.url for upstream in model.backend.engine.upstreams] == [expected]
+
+
+@pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"model": "http://a b/v1"}, "cannot serve"),

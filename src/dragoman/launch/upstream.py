@@ -13,6 +13,7 @@ from ..engines.upstream import (
     KINDS,
     DiscoveredModel,
     ModelTasks,
+    ServerKind,
     Upstream,
     UpstreamConfig,
     UpstreamControl,
@@ -87,6 +88,11 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
 def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
     for url in urls:
         _check_url(url)
+    # Anthropic's SDKs add the version to their base URL, so people write the host alone.
+    urls = [
+        f"{url}/v1" if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"] else url
+        for url in urls
+    ]
     weights = [weight for text in settings.upstream_weight for weight in text.split(",")]
     keys = settings.upstream_api_key
     if weights and len(weights) != len(urls):
@@ -123,7 +129,7 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     """Discover the model and the upstream's kind. Fully configured servers send no request, so that they can start
     first.
     """
-    kind = KINDS.get(settings.upstream_kind) or find_kind_by_host(upstreams[0].url)
+    kind = _find_kind(settings, upstreams[0].url)
     tasks = _read_tasks(settings.upstream_task)
     if kind is not None and settings.upstream_model is not None:
         if tasks is None and kind.has_tei_rerank:
@@ -136,6 +142,10 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
         except EngineError:
             continue
     return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)
+
+
+def _find_kind(settings: Settings, url: str) -> ServerKind | None:
+    return KINDS.get(settings.upstream_kind) or find_kind_by_host(url)
 
 
 _TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingTask.SCORING}
