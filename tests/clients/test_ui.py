@@ -226,7 +226,8 @@ def test_an_image_is_sent_and_drawn(page: Page, servers: Servers, tmp_path: Path
         page.wait("document.querySelector('.preview canvas')?.width === 8")
         ask(page, "What is this?")
         assert page.evaluate("document.querySelectorAll('.error').length") == 0
-        assert page.evaluate("document.querySelector('.turn canvas').height") == 6
+        # It is drawn once it is decoded.
+        page.wait("document.querySelector('.turn canvas').height === 6")
 
 
 def test_the_tokens_of_an_answer(page: Page, servers: Servers):

@@ -102,4 +102,5 @@ async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
             await push(http, trainer.weights(), f"step-{step + 1}")
     assert respelled, "no answer would have been other ids, had its text been tokenised again: the test shows little"
     assert rewards[-1] > rewards[0] + 0.1, rewards
-    assert rewards[-1] == max(rewards), rewards
+    # Not each step: the reward of 48 samples varies by two hundredths.
+    assert min(rewards[-2:]) > max(rewards[:2]), rewards

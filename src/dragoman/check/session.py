@@ -76,6 +76,7 @@ class Exchange:
 
 
 def _reject_constant(name: str) -> float:
+    # Python parses NaN and Infinity, which JSON does not have.
     raise ValueError(f"{name} is not JSON")
 
 
@@ -150,6 +151,7 @@ class Client:
 
 def _count_allowed_tokens(body: Json) -> int:
     """The output tokens that a request may cost; 0 if it generates nothing."""
+    # Only embeddings have `encoding_format`.
     if not body.keys() & {"messages", "prompt", "input", "text", "inputs"} or body.get("encoding_format"):
         return 0
     options = get_object(body, "options") or get_object(body, "parameters") or get_object(body, "sampling_params")

@@ -11,6 +11,7 @@ from typing import IO, Any
 from .api_client import AnswerEnd, Piece, TextPiece, ToolCallPiece
 
 DIM, RESET = "\x1b[2m", "\x1b[0m"
+# The C1 controls (0x80 to 0x9F) too: 0x9B alone begins an escape sequence on terminals that honour them.
 _CONTROLS = {code: None for code in (*range(32), 127, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 """A model's control characters must not reach a terminal, which would obey them."""
 
@@ -46,9 +47,11 @@ class AnswerPrinter:
 
     def print(self, pieces: Generator[Piece]) -> None:
         """Raises what the pieces raise; what has arrived until then stays collected."""
+        # Closing the pieces closes the connection, which cancels the answer on the server.
         with closing(pieces):
             for piece in pieces:
                 self._print_piece(piece)
+        # Only at the end: the arguments of a call come in pieces, and those of several calls may alternate.
         for call in self.calls:
             self.end_line()
             self._write_note(f"-> {call.name}({call.arguments})\n")
@@ -79,6 +82,7 @@ class AnswerPrinter:
                 self.finish_reason = reason
 
     def _write_part(self, kind: str, text: str) -> None:
+        # Without notes only text is printed, and a line end between two pieces of it would change what a pipe gets.
         if kind != self._last_kind and self._last_kind and self._notes_out is not None:
             self.end_line()
         if kind == "text":

@@ -80,6 +80,7 @@ class _ErrorDetail(Struct):
 
 
 class _ErrorBody(Struct):
+    # OpenAI sends an object; other servers, such as TGI, a string.
     error: _ErrorDetail | str | None = None
 
 
@@ -154,6 +155,7 @@ class ApiClient:
             ApiError: before the first piece or between two of them.
         """
         with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
+            # This raises: the body of an error is JSON, not a stream.
             if response.status_code != 200:
                 _read_body(response)
             try:
@@ -174,6 +176,7 @@ class ApiClient:
                 yield from _split_delta(choice.delta or _Delta())
                 if choice.finish_reason is not None:
                     yield AnswerEnd(choice.finish_reason)
+                    # Usage and `[DONE]` may follow, and are not needed.
                     return
         raise ApiError("the answer broke off")
 
@@ -224,9 +227,11 @@ def _format_error(error: _ErrorDetail | str) -> str:
 
 
 def _split_delta(delta: _Delta) -> Iterator[Piece]:
+    # Servers use either name, and some send the same text under both.
     reasoning = delta.reasoning_content or delta.reasoning
     if reasoning:
         yield TextPiece("reasoning", reasoning)
+    # A refusal comes in place of the content.
     text = delta.content or delta.refusal
     if text:
         yield TextPiece("text", text)

@@ -166,6 +166,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
 
 
 def _run_calibration(options: CalibrateOptions) -> None:
+    # Before the measurement and the fit, which take minutes.
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
 

@@ -69,6 +69,7 @@ class Agent:
 
 def build_claude_setup(target: ServerTarget) -> AgentSetup:
     """https://code.claude.com/docs/en/env-vars and /llm-gateway."""
+    # Claude Code names a model per tier, for sub-agents and background tasks: each of them has to be the served one.
     names = ("", "_DEFAULT_OPUS", "_DEFAULT_SONNET", "_DEFAULT_HAIKU", "_SMALL_FAST")
     models = {f"ANTHROPIC{name}_MODEL": target.model for name in names}
     windows: dict[str, str] = {}
@@ -101,7 +102,9 @@ def build_codex_setup(target: ServerTarget) -> AgentSetup:
     """https://developers.openai.com/codex/config-reference. Overrides on the command line, in TOML, leave CODEX_HOME
     alone, so that sessions can be resumed and the user's own settings hold.
     """
+    # A variable of its own: `ps` shows a key on the command line, and OPENAI_API_KEY keeps the user's value.
     key = "" if target.api_key is None else ', env_key = "DRAGOMAN_CLIENT_KEY"'
+    # A JSON string is also a basic string of TOML, which `-c` expects.
     provider = f'{{name = "Dragoman", base_url = {json.dumps(f"{target.url}/v1")}, wire_api = "responses"{key}}}'
     overrides = {
         "model": json.dumps(target.model),
@@ -238,6 +241,7 @@ def _launch(options: LaunchOptions) -> None:
         if not options.env:
             typer.echo(shlex.join([agent.program, *setup.arguments, *(options.agent_argument or ())]))
         return
+    # Before a server is started, which may download and load a model.
     program = shutil.which(agent.program)
     if program is None:
         print_error(f"{agent.title} is not installed: {agent.install}")
@@ -319,6 +323,7 @@ def _find_running(options: LaunchOptions) -> ServerTarget | None:
                     return None
         return _read_target(url, options.model, api_key)
     except ApiError as error:
+        # Only a server that the user has named must work; any program may listen on the default address.
         if options.url is None or error.is_unreachable:
             return None
         raise ValueError(f"--url: {error}") from error
@@ -355,6 +360,7 @@ def _exempt_from_proxy(url: str) -> dict[str, str]:
 
     if not is_loopback(url):
         return {}
+    # The user's list is extended. Programs read either spelling, so that both get the same value.
     names = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *LOOPBACK)
     value = ",".join(name for name in names if name)
     return {"NO_PROXY": value, "no_proxy": value}

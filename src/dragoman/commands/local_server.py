@@ -53,8 +53,10 @@ class LocalServer:
         self.url = ""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=20)
+        # A Unix socket from the user's environment would conflict with --host and --port.
         environment = {name: value for name, value in os.environ.items() if name != "DRAGOMAN_UDS"}
         # -P: the working directory is the user's, and its modules are not to be imported.
+        # Nothing is written to stdin. Its end tells the child that this process is gone, even if it was killed.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD, "serve", *arguments],
             env=environment,
@@ -71,6 +73,7 @@ class LocalServer:
     def _read_lines(self) -> None:
         for line in self._process.stdout or ():
             self._last_lines.append(line)
+            # Only `wait_until_ready` reads the queue: later lines would stay in it.
             if not self.url:
                 self._lines.put(line)
         self._lines.put(None)
@@ -86,6 +89,7 @@ class LocalServer:
         address = ""
         while True:
             try:
+                # Without an address there is nothing to poll: only a line or the end can change anything.
                 line = self._lines.get(timeout=POLL_INTERVAL if address else None)
             except queue.Empty:
                 line = ""
@@ -171,7 +175,9 @@ def start_server(
         ServerFailed: the server cannot start; echo has printed why.
     """
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--store", store]
+    # A timeout of 0: the only client is this command, which stops the server when it waits for no answer.
     arguments += ["--log-level", "info", "--no-access-log", "--shutdown-timeout", "0"]
+    # After `--`, so that a MODEL that begins with a dash is not taken for an option.
     server = LocalServer([*arguments, *([] if model is None else ["--", model])])
     try:
         server.wait_until_ready(echo, api_key, shows_startup=shows_startup)
@@ -184,8 +190,10 @@ def end_with_parent() -> None:
     """End this process gracefully once its standard input is closed: the command that started it is gone."""
 
     def wait() -> None:
+        # The parent writes nothing: the read returns at the end of the pipe.
         while os.read(0, 4096):
             pass
+        # By a signal: this is not the main thread, and the graceful shutdown begins in the signal's handler.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -194,6 +194,7 @@ def _plan(options: PlanOptions) -> None:
     from ..engines.simulator.roofline import find_gpu, load_model_shape  # noqa: PLC0415
     from ..engines.simulator.routing import Routing  # noqa: PLC0415
 
+    # Before the search, which takes minutes.
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415
 
@@ -206,6 +207,7 @@ def _plan(options: PlanOptions) -> None:
     dtype = _read_dtype(options.dtype)
     shapes = [load_model_shape(model.strip(), dtype) for model in options.models.split(",")]
     gpus = [(name, find_gpu(name), price) for name, price in map(_read_price, options.gpus.split(","))]
+    # The split 0:1 is the fleet without disaggregation, whose replicas both prefill and decode.
     candidates, refused = build_candidates(
         gpus,
         shapes,
@@ -214,6 +216,7 @@ def _plan(options: PlanOptions) -> None:
         max_num_batched_tokens=_read_numbers("--max-num-batched-tokens", options.max_num_batched_tokens),
         splits=((0, 1), *_read_splits(options.prefill_decode)),
     )
+    # Each reason once: many combinations fail for the same one.
     for reason in dict.fromkeys(refused):
         print_warning(reason)
     workload = load_workload(options.trace, options)

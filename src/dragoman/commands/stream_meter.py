@@ -65,6 +65,7 @@ class StreamMeter:
         # A token without text of its own, such as one of half a character, is in its ids alone.
         if piece.ids or (piece.has_tokens and self._ids is None):
             self._token_times.append(at)
+        # Messages reports the prompt in the first event and the completion in the last: neither may erase the other.
         self._prompt = piece.prompt if piece.prompt is not None else self._prompt
         self._completion = piece.completion if piece.completion is not None else self._completion
 

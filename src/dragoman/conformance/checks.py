@@ -42,6 +42,7 @@ def require_string(value: object, location: str) -> str:
 
 
 def require_count(value: object, location: str) -> int:
+    # JSON's booleans are integers in Python.
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     require(is_count, f"{location} is {_shorten(value)}, expected a count")
     return cast(int, value)
@@ -135,6 +136,7 @@ def _split_events(data: bytes) -> Iterator[str]:
     """Split a stream into events. Comments, which serve as keepalives, are skipped."""
     text = data.decode()
     require(not text or text.endswith("\n\n"), "the stream ends inside an event")
+    # Without the last piece, which is the empty text behind the final blank line.
     return (block for block in text.split("\n\n")[:-1] if not block.startswith(":"))
 
 

@@ -176,6 +176,7 @@ class _OpenItem:
         if part is None:
             kind = self._find_part_kind(event, name)
             index = require_count(event.get(kind.index_field), kind.index_field)
+            # Texts and refusals are counted by one index, summaries by another.
             expected = sum(closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts)
             require(index == expected, f"part {index} begins, expected {expected}")
             self.part = _OpenPart(kind, index)

@@ -52,6 +52,7 @@ def check_schema(schema: str, param: str) -> None:
 
 def parse_schema(schema: str, param: str) -> Schema:
     """The schema as Python holds it. Raises RequestError as `check_schema`."""
+    # The first check spares the encoding of a huge text.
     if len(schema) > MAX_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise RequestError(f"The JSON Schema is larger than {MAX_BYTES // 1024} KiB.", param=param)
     try:

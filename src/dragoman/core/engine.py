@@ -322,6 +322,7 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
     logprobs: tuple[TokenLogprob | None, ...]
 
 
+# One for each token: not tracked by the garbage collector, and without field names when it is encoded.
 class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
     id: str
     token: int
@@ -561,6 +562,7 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
 
 def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
     """Raise RequestError for ids that are not in the vocabulary. It names the first of them, each once."""
+    # Two passes in C for the common case, instead of a Python loop over a long prompt.
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
     unknown = list(dict.fromkeys(id for id in ids if not 0 <= id < vocab_size))

@@ -102,6 +102,7 @@ class EventGrammar:
 def _check_counts(event: Event, known: tuple[object, ...], optional: tuple[object, ...]) -> None:
     """Check the numbers of tokens of a third party. None is unknown, where it is `optional`."""
     for count in (*known, *(count for count in optional if count is not None)):
+        # Not isinstance: a bool would pass for an int.
         if type(count) is not int or count < 0:
             raise ProtocolError(f"{event}: {count!r} is no number of tokens")
 

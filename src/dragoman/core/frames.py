@@ -45,9 +45,11 @@ class FrameBuffer:
             end = begin + int.from_bytes(received[start:begin], "little")
             if len(received) < end:
                 break
+            # A slice of the bytearray would be one more copy. The view is released, or the buffer could not be resized.
             with memoryview(received) as view:
                 message = bytes(view[begin:end])
             yield message
             start = end
         if start:
+            # Once for all messages, since each deletion moves the rest of the buffer.
             del received[:start]

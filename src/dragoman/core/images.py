@@ -46,6 +46,7 @@ class ImageInfo(Struct, frozen=True):
 
 def read_image_info(data: bytes) -> ImageInfo | None:
     """Parse the header; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
+    # The first chunk of a PNG must be IHDR (PNG specification, section 5.6).
     if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
         info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
     elif data.startswith((b"GIF87a", b"GIF89a")):
@@ -80,6 +81,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
             param=param,
             code="invalid_image",
         )
+    # The names of media types are not case-sensitive (RFC 2045, section 5.1).
     declared_type = (inline.media_type or "").lower()
     if (
         declared_type not in _UNSPECIFIC_TYPES
@@ -141,6 +143,7 @@ def _read_webp(data: bytes) -> ImageInfo | None:
             bits = _read_little_endian(data, 21, 4)
             return ImageInfo("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
         case b"VP8 ":
+            # 14 bits each; the upper two are a hint for scaling (RFC 6386, section 9.1).
             return ImageInfo(
                 "image/webp", _read_little_endian(data, 26, 2) & 0x3FFF, _read_little_endian(data, 28, 2) & 0x3FFF
             )

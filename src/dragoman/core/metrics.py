@@ -41,6 +41,7 @@ class Histogram:
 
     def observe(self, value: float, times: int = 1) -> None:
         """Add the same value `times` times."""
+        # Left: a bucket of Prometheus contains its upper bound (`le`).
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
@@ -111,6 +112,7 @@ class EngineStats:
         self.external_cache_queries: int | None = None
         self.external_cache_hits: int | None = None
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        # Every label exists from the start, so that a rate over one does not miss its first increment.
         self.success = dict.fromkeys(_REASON_LABELS.values(), 0)
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None

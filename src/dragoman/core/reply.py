@@ -144,6 +144,7 @@ class ReplyBuilder:
                 self._parts = [[] for _ in range(choices)]
                 self._finishes = [None] * choices
                 self._prompts = [None] * prompts
+                # `build` may come before Finished: a broken answer still has the tokens of its prompt.
                 self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
 
@@ -156,6 +157,7 @@ class ReplyBuilder:
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
+        # A seal ends its part, and belongs to the text before it only.
         if not parts or parts[-1].kind is not kind or parts[-1].seal:
             parts.append(_OpenPart(kind))
         parts[-1].pieces.append(text)

@@ -167,6 +167,7 @@ class SamplingOptions(Struct, frozen=True):
 
     def list_set_fields(self) -> tuple[str, ...]:
         """Names of the fields that the client set."""
+        # The common case costs one comparison in C, and no tuple.
         if self == NO_SAMPLING_OPTIONS:
             return ()
         values = msgspec.structs.astuple(self)

@@ -38,6 +38,8 @@ def parse_trace_context(traceparent: str | None, tracestate: str = "") -> SpanCo
     # Later versions may append fields; version 00 has none, and ff is forbidden.
     if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
         return None
+    # An invalid `tracestate` must not affect `traceparent`, so it alone is dropped. It is sent on as a header: line
+    # breaks in it would add headers of their own.
     is_plain = len(tracestate) <= _MAX_STATE and tracestate.isascii() and tracestate.isprintable()
     return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1), tracestate if is_plain else "")
 

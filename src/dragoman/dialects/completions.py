@@ -330,6 +330,7 @@ _SCHEMA = BodySchema(CompletionsBody)
 def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
+    # First, because the error of the struct cannot name the route that the client meant.
     _require_prompt(parsed.fields)
     body = parsed.decode(_SCHEMA)
     warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
@@ -352,6 +353,7 @@ def _require_prompt(fields: dict[str, Raw]) -> None:
         raise missing_parameter("prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
     if "input" in fields:
         raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+    # The table rejects `prompt_embeds` with an error of its own, which says more than that the prompt is missing.
     if "prompt_embeds" not in fields:
         raise missing_parameter("prompt")
 

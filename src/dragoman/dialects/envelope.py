@@ -69,6 +69,7 @@ class ChunkEnvelope:
 
     def begin_stream(self) -> None:
         """Call it before the first chunk. An answer that is not streamed has none."""
+        # Rendered once for the whole stream: id, model and time are the same in all of its chunks.
         self.chunk_prefix = b"data: " + _render_head(self._header, self._options, self._kinds[0])
 
     @property

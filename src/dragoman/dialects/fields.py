@@ -282,6 +282,7 @@ def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
 def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
+    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
     wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])

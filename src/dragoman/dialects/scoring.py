@@ -299,6 +299,7 @@ def render_rerank(
     documents: None omits the texts.
     top_n: None is all.
     """
+    # The sort is stable and the key negative, not reversed, so documents of equal scores keep their order.
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     results = [
         RerankResult(

@@ -192,6 +192,7 @@ class ToolInputStreamer:
         match = _SCALAR.match(text, position)
         if match is None or match.end() - position > MAX_SCALAR:
             return self._mark_broken()
+        # The scalar may go on in the next chunk: 1 may be the beginning of 10.
         if match.end() == len(text):
             return 0
         if not _VALID_SCALAR.fullmatch(match.group()):

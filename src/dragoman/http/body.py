@@ -79,6 +79,7 @@ class ChunkedReader:
         """Return the line at `offset` with its CRLF (None while incomplete) and the offset of the next line."""
         end = data.find(b"\n", offset) + 1
         line = self._partial_line + data[offset : end or len(data)]
+        # Checked while the line is incomplete too: otherwise one without an end would be buffered as a whole.
         if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
             raise BadRequest(400, "The body's chunks are malformed.")
         self._partial_line = b"" if end else line

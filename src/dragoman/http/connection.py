@@ -42,6 +42,8 @@ class Deadlines(Generic[T]):
 
     def start(self, item: T) -> None:
         """Start or restart the item's deadline."""
+        # Removed first: a dict keeps the position of a key that is assigned again, and the order must be that of the
+        # starts.
         self._due_times.pop(item, None)
         self._due_times[item] = self._loop.time() + self._seconds
         if self._timer is None:
@@ -49,6 +51,7 @@ class Deadlines(Generic[T]):
 
     def cancel(self, item: T) -> None:
         """Cancel the item's deadline, if any."""
+        # The timer stays as it is: it fires once for nothing, instead of being rescheduled by every request.
         self._due_times.pop(item, None)
 
     def _schedule(self) -> None:
@@ -119,6 +122,7 @@ class HttpConnection(asyncio.Protocol):
         # One object for all connections of a listener: idle connections are many, and each would hold a tuple.
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
+        # Before `admit`, whose limit counts this connection too.
         self._context.connections.add(self)
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
@@ -145,6 +149,7 @@ class HttpConnection(asyncio.Protocol):
         self._close()
 
     def data_received(self, data: bytes) -> None:
+        # While the connection lingers, the rest of the client's input is read and dropped.
         if self._is_closing:
             return
         if self._body is not None:
@@ -174,11 +179,13 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_body(self) -> None:
         self._resume_reading()
+        # A deadline that runs already is kept: reads of the application must not extend the time that the client has.
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
 
     def on_response_complete(self, *, keeps_alive: bool) -> None:
         self._exchange = None
+        # uvicorn's counter, by which its server enforces `limit_max_requests`.
         self._context.state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -224,6 +231,7 @@ class HttpConnection(asyncio.Protocol):
             # names.
             rest = data[end:]
             self._set_deadline(None)
+            # uvicorn's protocol adds itself to the same set: the connection must not be counted twice.
             self._context.connections.discard(self)
             protocol = self._context.build_websocket(self._address)
             protocol.connection_made(self.transport)
@@ -240,6 +248,8 @@ class HttpConnection(asyncio.Protocol):
         Raises:
             BadRequest: the head is too large or malformed.
         """
+        # Only from where an end could begin in the earlier bytes: a head that arrives byte by byte must not cost
+        # quadratic time.
         end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
         # `find` returns -1, which makes `end` less than the length of what was searched.
         is_complete = end >= len(HEAD_END)
@@ -263,6 +273,7 @@ class HttpConnection(asyncio.Protocol):
         rest, self._buffer = self._buffer, b""
         if rest:
             self.data_received(rest)
+        # A client that awaits `100 Continue` sends nothing before the application reads, so its time does not run yet.
         elif head.body is not None and not exchange.is_awaiting_continue:
             self._begin_waiting_for_body()
 
@@ -281,6 +292,7 @@ class HttpConnection(asyncio.Protocol):
             if rest is not None:
                 self._set_deadline(None)
                 self._buffer_pipelined(rest)
+            # Backpressure: with reading paused the TCP window fills, and the client stops sending.
             elif exchange.unread_bytes > self._context.limits.max_buffered_bytes:
                 self._pause_reading()
             else:
@@ -338,6 +350,7 @@ class HttpConnection(asyncio.Protocol):
         """Close after reading what the client still sends (RFC 9112, 9.6): otherwise a TCP reset could discard the
         response.
         """
+        # asyncio's TLS transports cannot be half-closed.
         if not self.transport.can_write_eof():
             self._close()
             return
@@ -354,6 +367,7 @@ class HttpConnection(asyncio.Protocol):
         # Close once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
         if not self.transport.is_closing():
             self.transport.close()
+            # asyncio closes the socket only when everything is sent, which is never if the client does not read.
             self._start_drain_deadline()
 
     def _disconnect_exchange(self) -> None:

@@ -143,11 +143,13 @@ class HttpExchange:
         if self._connection is None:
             return
         self._detach()
+        # In an iteration of its own, as `OnDisconnect` promises: the callback may cancel the task that is running now.
         if self._disconnect_callback is not None:
             self._context.loop.call_soon(self._notify_disconnect)
 
     def fail(self) -> None:
         """Abort a started response, so that the client does not take it for complete."""
+        # The head may still be held back: without it the client would not see that a response had begun.
         self._write_head()
         connection = self._connection
         self.disconnect()
@@ -275,6 +277,7 @@ class HttpExchange:
         self._context.state.tasks.discard(task)
         connection, self._disconnect_callback = self._connection, None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        # A task that was cancelled because its client left is no error of the application.
         if error is not None and not (task.cancelled() and connection is None):
             log.error("Exception in ASGI application", exc_info=error)
         elif connection is not None:

@@ -23,6 +23,7 @@ _REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
 """RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
+# At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
 _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _COMMON_NAMES = (
@@ -104,6 +105,7 @@ def parse_head(data: bytes) -> RequestHead:
     callbacks, parser = _run_parser(data)
     if not callbacks.is_complete:
         raise _build_malformed_error()
+    # Interned, like the method below: both are held for as long as the response streams.
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
         raise BadRequest(505, "This server speaks HTTP/1.1.")
@@ -151,6 +153,7 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     """
     # One byte earlier: a pattern of two bytes may begin at the end of what was checked.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
+        # For the message: llhttp knows more precisely than the pattern what is wrong.
         _run_parser(data)
         raise _build_malformed_error()
 

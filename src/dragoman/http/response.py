@@ -23,6 +23,7 @@ def _build_status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
+# Final statuses only: an application may not send an interim response (1xx).
 _STATUS_LINES: Mapping[int, bytes] = {status: _build_status_line(status) for status in range(200, 600)}
 
 
@@ -141,6 +142,7 @@ def build_response_head(
             # Transfer-Encoding is dropped: the server chooses the framing.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
+    # Counted too: a value with a line break in it could be two valid lines (response splitting).
     if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
         raise RuntimeError("A response's header is malformed")
     framing = _choose_framing(status, method, version, length)
@@ -152,6 +154,7 @@ def build_response_head(
 
 
 def _choose_framing(status: int, method: str, version: str, length: int | None) -> Framing:
+    # First: the response to HEAD keeps the Content-Length of a GET, which its empty body must not be checked against.
     if method == "HEAD":
         return _HEAD_REQUEST
     if status in (204, 304):

@@ -26,6 +26,7 @@ class Http11ProtocolFactory:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> HttpConnection:
+        # uvicorn's servers each have a state of their own: one factory may serve several, one after the other.
         if self._per_server is None or self._per_server[0].state is not server_state:
             context = ServerContext(config, server_state, app_state, self._limits)
             self._per_server = context, ConnectionTimeouts(context)

@@ -30,6 +30,7 @@ def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Ad
             # The socket is already disconnected.
             return None, None
         finally:
+            # The descriptor belongs to the transport: closing this object must not close it.
             duplicate.detach()
 
 

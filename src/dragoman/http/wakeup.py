@@ -11,6 +11,7 @@ class Wakeup:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
+        # The empty tuple is a constant of the interpreter: a connection without waiting tasks holds no container.
         self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     async def wait(self) -> None:

@@ -79,6 +79,7 @@ class _Download:
         import httpx2  # noqa: PLC0415 - servers without models of the hub do not need it
 
         utils: Any = import_module("huggingface_hub.utils")
+        # Without compression: a range counts bytes of the encoded body, and a file resumed from one would be damaged.
         headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
         # A redirect to another host, such as the CDN's, loses the token: httpx2 removes it.
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True)
@@ -96,11 +97,14 @@ class _Download:
                 for future in futures:
                     future.result()
             except BaseException:
+                # The pool waits for its threads: without this the error would be reported only when the other files
+                # are complete.
                 self._cancelled.set()
                 raise
         # In order: the weights are linked last, so that a directory that has them has everything.
         for file in missing:
             if file.sha256 is not None:
+                # Their blobs are in the cache by now, so huggingface_hub only links them.
                 fetch_small_file(self._plan.repository, self._plan.commit, file.path)
         self._write_reference()
         self._report("success")
@@ -143,6 +147,7 @@ class _Download:
             if not blob.exists():
                 with translate_errors(self._plan.repository):
                     self._fetch_verified(file, sha256, partial)
+                # Renamed only now, so that every blob in the shared cache is complete and verified.
                 partial.replace(blob)
 
     def _fetch_verified(self, file: RepositoryFile, sha256: str, partial: Path) -> None:
@@ -195,6 +200,7 @@ class _Download:
             for chunk in response.iter_bytes():
                 self._raise_if_cancelled()
                 output.write(chunk)
+                # So that a killed process loses no more than one chunk.
                 output.flush()
                 digest.update(chunk)
                 self._report("downloading", file, output.tell())
@@ -208,6 +214,7 @@ class _Download:
         reference.parent.mkdir(parents=True, exist_ok=True)
         draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
         draft.write_text(self._plan.commit, encoding="ascii")
+        # Another process that reads the reference must not see a part of it.
         draft.replace(reference)
 
     def _report(self, status: str, file: RepositoryFile | None = None, completed: int = 0) -> None:

@@ -220,6 +220,7 @@ def _select_weights(name: str, by_path: dict[str, RepositoryFile], index: bytes 
         return [by_path[path] for path in names]
     if "model.safetensors" in by_path:
         return [by_path["model.safetensors"]]
+    # Mistral's repositories have the weights twice: `consolidated*` is the same model in Mistral's own format.
     weights = [
         file
         for path, file in by_path.items()

@@ -85,6 +85,7 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
     """
     pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
+    # As sd_listen_fds(3): the variables are for this process only, and children inherit them without the sockets.
     if pid != str(os.getpid()) or not number.isdecimal():
         return []
     return [_adopt(fd) for fd in range(FIRST_FD, FIRST_FD + int(number))]
@@ -111,7 +112,9 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         watchdog = environment.get("WATCHDOG_USEC", "")
+        # As sd_watchdog_enabled(3): without WATCHDOG_PID the variable is for whichever process reads it.
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        # Half of the time, as sd_watchdog_enabled(3) recommends.
         self.watchdog_interval = (
             int(watchdog) / 2_000_000 if watchdog.isdecimal() and is_ours and self._address else None
         )
@@ -133,6 +136,7 @@ class Notifier:
     def send(self, state: str) -> None:
         if self._address[:1] not in ("/", "@"):
             return
+        # systemd writes the leading null byte of an abstract name as `@`.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
@@ -149,6 +153,7 @@ def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # HTTP/2 is not served: a client that offers both must choose HTTP/1.1.
     context.set_alpn_protocols(["http/1.1"])
     load_certificate(context, settings)
     return context
@@ -161,6 +166,7 @@ def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
         SettingsError: they cannot be read or do not belong together; the former ones stay in use.
     """
     assert settings.ssl_certfile is not None
+    # The error of `load_cert_chain` does not say which of the two files is missing.
     for flag, path in (("--ssl-certfile", settings.ssl_certfile), ("--ssl-keyfile", settings.ssl_keyfile)):
         if path is not None and not Path(path).is_file():
             raise SettingsError(f"{flag}: {path} does not exist")

@@ -73,6 +73,7 @@ class ServerPort:
         """
         self._listener = listen(self._settings)
         self._settings = msgspec.structs.replace(self._settings, port=self._listener.getsockname()[1])
+        # The event loop closes the socket that it accepts from; this one keeps the port bound.
         return self._listener.dup()
 
     def attach(
@@ -284,6 +285,7 @@ class ServerPorts:
         Raises:
             RequestError: a command is invalid, or no port would remain to receive further commands.
         """
+        # All plans are validated before the first is applied, so that a rejected request changes no port.
         plans = self._plan(own_port, commands)
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):

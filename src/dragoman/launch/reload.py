@@ -86,6 +86,7 @@ class Reloader:
         return True
 
     async def _reload_models(self, new: Settings) -> bool:
+        # In a thread: reading a model's metadata may wait for a disk or a hub, and requests are served meanwhile.
         served = await asyncio.to_thread(build_changed_models, self.models, self.settings, new, self.clock)
         if served is None:
             return False
@@ -97,6 +98,7 @@ class Reloader:
             raise SettingsError("--ssl-certfile: adding or removing it requires a restart")
         if self.tls is None:
             return False
+        # The same context, since the listening sockets refer to it.
         load_certificate(self.tls, new)
         return True
 

@@ -115,6 +115,7 @@ def run(
     greetings = [
         build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
     ]
+    # The address of each server, and the rest, which applies to all of them, once.
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
     enable_collector()
@@ -199,6 +200,7 @@ def assemble_server(
     models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
+        # Before listening, so that a store that cannot be used is reported at startup.
         asyncio.run(check_store(store))
     limits_store = build_limits_store(settings, os.environ)
     if limits_store is not None:
@@ -324,6 +326,7 @@ class Server(uvicorn.Server):
         if self._loop is None:
             self._reload_requested.set()
         else:
+            # Setting the event alone would not wake a loop that waits for I/O.
             self._loop.call_soon_threadsafe(self._reload_requested.set)
 
     async def _serve_service_manager(self) -> None:
@@ -347,6 +350,7 @@ class Server(uvicorn.Server):
         if self.started:
             self._notifier.notify_ready()
             self._service_task = asyncio.create_task(self._serve_service_manager())
+        # Sockets without a port of their own, such as a Unix socket, come after those of the ports.
         for port, server in zip(self._server_ports.ports, self.servers, strict=False):
             port.attach(server, self._build_protocol, self.server_state.connections)
 
@@ -359,10 +363,12 @@ class Server(uvicorn.Server):
         self._notifier.notify_stopping()
         if self._service_task is not None:
             self._service_task.cancel()
+        # Before the drain: readiness fails from now on, and new calls get an error that clients retry.
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
         await self._drain(stop_task)
+        # A port keeps a duplicate of its socket: while that is open, clients would connect and wait in vain.
         self._server_ports.close()
         await super().shutdown(sockets)
         stop_task.cancel()
@@ -370,6 +376,7 @@ class Server(uvicorn.Server):
     async def _drain(self, stop_task: asyncio.Task[None]) -> None:
         """Wait until the server can stop listening."""
         read_clock = asyncio.get_running_loop().time
+        # Only requests that came before: later ones get an error at once and are not worth waiting for.
         started_at, running = read_clock(), tuple(self.server_state.tasks)
         # Other connections get `Connection: close` with their next response. Closing them now would lose a request that
         # is already on its way.

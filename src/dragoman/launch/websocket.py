@@ -75,11 +75,13 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         await super().send(message)
         if message["type"] == "websocket.accept":
             self._end_deadline()
+            # Bytes that came with the handshake were not counted, since it was not complete.
             self._note_pending()
 
     def shutdown(self) -> None:
         """Let the application finish the current response. Afterwards the close handshake has one second."""
         if not self.handshake_complete or self.close_sent:
+            # No response is in progress.
             super().shutdown()
             return
         self.close_timeout = 1.0
@@ -130,6 +132,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         if self.transport.is_closing():
             return
         if self.close_sent:
+            # After the close frame nothing can tell the client of this failure.
             self.transport.abort()
             return
         self.conn.fail(code, reason)

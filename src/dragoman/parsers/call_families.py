@@ -92,6 +92,8 @@ def _build_dsml_template(section: str, name: str = "DSML") -> CallTemplate:
     )
 
 
+# The first family whose fingerprint matches a template is taken (`registry.detect_formats`), so a narrower one comes
+# first: DeepSeek V4.1 and V4 before V3.2, whose fingerprint is the part that all three share.
 CALL_FAMILIES = (
     CallFamily(
         ("seed_oss",),

@@ -308,6 +308,7 @@ class DelimitedCallParser(CallParser):
             return len(text)
         size = start_patterns.match_lengths[self._search_state]
         start = self._count_consumed(text, end) - size
+        # The match may include the template's text before the marker; a token of the vocabulary is the marker alone.
         marker = start_patterns.match_texts[self._search_state].removeprefix(self._delimiters.leading_text)
         if not self._buffer.is_marker(marker, len(text) - end):
             return end
@@ -330,6 +331,7 @@ class DelimitedCallParser(CallParser):
         else:
             # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
             pos, status = self._read_call(text, pos, pos + before)
+            # Where the reader itself expects a delimiter, the token belongs to the call and does not cut it short.
             if status is ReadStatus.MORE and not call.awaits_mark and self._cut_call(self._count_consumed(text, pos)):
                 return pos
             if status is ReadStatus.MORE:
@@ -338,6 +340,7 @@ class DelimitedCallParser(CallParser):
             return pos
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
             self._finish_call(call)
+        # The client has the call's name already: what follows can only be its arguments, however malformed.
         elif call.has_begun:
             self._state, self._search_state = DelimitedCallParser._parse_malformed_call, 0
         elif status is ReadStatus.CLOSE and not self._delimiters.call_start:

@@ -70,6 +70,7 @@ class HarmonyFormat:
 
     def create_parser(self, context: ParseContext) -> Parser:
         if not self._parses_calls:
+            # Without declared tools every call is one to an undeclared function, which stays text.
             context = ParseContext(context.prompt_tail, (), context.new_id)
         return HarmonyParser(context, self._single_tokens)
 

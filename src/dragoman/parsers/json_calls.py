@@ -193,6 +193,7 @@ class NamePrefixedReader:
         if self._arguments_reader is None and alone and self._name_reader.name in self._tools:
             self._begin_arguments()
             assert self._arguments_reader is not None
+            # The client parses arguments as JSON, so a call without any has an empty object.
             self._arguments_reader.read("{}", 0)
         elif self._arguments_reader is not None:
             self._arguments_reader.finish()

@@ -204,6 +204,7 @@ def decode_string(raw: str) -> str | None:
     """Decode a JSON string; None if it is none."""
     try:
         return msgspec.json.decode(raw, type=str)
+    # UnicodeEncodeError: the text has a lone surrogate, which UTF-8 cannot hold.
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
 

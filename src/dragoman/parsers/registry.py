@@ -126,10 +126,12 @@ def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def detect_formats(template_source: str, added_tokens: Collection[str] = ()) -> tuple[str | None, str | None]:
     """Detect the formats from a chat template: names for reasoning and for tools, None where it matches none."""
+    # Quotes are escaped in a template's string literals (`\"name\"`), and are not in the fingerprints.
     source = template_source.replace("\\", "")
     if _match_fingerprints([("harmony", HARMONY_FINGERPRINTS)], source):
         return HARMONY_REASONING_NAMES[0], HARMONY_TOOL_NAMES[0]
     reasoning = _match_fingerprints(((family.names[0], family.fingerprints) for family in REASONING_FAMILIES), source)
+    # A template may leave both markers to the model; then only the vocabulary shows that it reasons.
     if reasoning is None and {"<think>", "</think>"} <= set(added_tokens):
         reasoning = "think"
     return reasoning, _match_fingerprints(((family.names[0], family.fingerprints) for family in CALL_FAMILIES), source)

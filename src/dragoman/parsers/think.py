@@ -189,6 +189,7 @@ class ThinkParser(TextParser):
 
     def _parse_suffix(self, text: str, pos: int) -> int:
         suffix = self._stripped_suffix
+        # One character at a time: a model may write only one of the two newlines, and a delta may end between them.
         while self._stripped_length < len(suffix) and pos < len(text) and text[pos] == suffix[self._stripped_length]:
             self._drop(1)
             self._stripped_length += 1
@@ -202,6 +203,7 @@ class ThinkParser(TextParser):
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
+        # `_is_open` stays set after the reasoning, which does no harm: in the answer nothing is left in the buffer.
         in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
         self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 

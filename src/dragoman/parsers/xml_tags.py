@@ -452,6 +452,7 @@ class XmlTagReader:
             self._output.append(text)
 
     def is_plain_continuation(self, text: str) -> bool:
+        # Text that JSON has to escape is changed by the writer, so it cannot be passed on as it arrived.
         return (
             self._state is XmlTagReader._parse_string
             and not self._may_skip_newline

@@ -116,6 +116,7 @@ class StopStage:
     def _flush(self) -> list[Event]:
         """Text ends here: release what was held back for a possible stop string."""
         text = self._stops.flush()
+        # A stop string does not continue behind reasoning or a call.
         self._stops = self._build_stops()
         tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]
         if not text and not tokens:

@@ -43,6 +43,7 @@ class Vocabulary:
     def _build_entry(self, id: int) -> VocabularyEntry:
         data = self._tokenizer.token_bytes(id)
         text = data.decode("utf-8", "replace")
+        # Compared, not searched for U+FFFD: a token may be that very character.
         is_valid_utf8 = text.encode() == data
         token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
         return VocabularyEntry(token, data, text if is_valid_utf8 else None)

@@ -54,6 +54,7 @@ class Progress:
 
     def fail_all(self, error: EngineError) -> None:
         """End all generations: their engine will deliver nothing more."""
+        # A copy: a generation that ends removes its callback.
         for fail in tuple(self._fail_callbacks):
             fail(error)
 
@@ -93,6 +94,7 @@ async def close_stream(events: AsyncGenerator[T]) -> None:
     """Close an engine's stream. Exceptions are only logged: the request has already ended."""
     task = asyncio.current_task()
     try:
+        # A hung engine must not hold the request's connection and its place in the queue.
         async with asyncio.timeout(CLOSING):
             await events.aclose()
     except TimeoutError:

@@ -59,6 +59,8 @@ class EventRun:
             while not self._ended:
                 if self._failure is not None:
                     raise self._failure
+                # Set only while the engine is awaited: a cancellation at any other time would hit the consumer's own
+                # work.
                 self._waiting_task = task
                 event: Event | None = None
                 try:
@@ -130,6 +132,8 @@ class EventRun:
 
     def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException | None:
         """What to raise instead of an exception of the engine's stream; None where we have ended the response."""
+        # The cancellation is ours, but where another is pending as well, the consumer is being cancelled and that
+        # prevails.
         if (self._ended or self._failure is not None) and (task is None or not task.uncancel()):
             return self._failure
         if isinstance(error, StopAsyncIteration):
@@ -180,6 +184,7 @@ class EventRun:
 
     def _handle_choice_event(self, choice: int, event: Event) -> list[Event]:
         pipeline = self._choices[choice]
+        # The engine does not know that a stop string has ended the choice.
         if pipeline.has_finished:
             return []
         events = pipeline.feed(event)

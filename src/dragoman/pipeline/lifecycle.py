@@ -249,6 +249,7 @@ class ModelSlot:
             await asyncio.shield(load_task)
         finally:
             self._n_waiting -= 1
+            # A waiting request that resumes or is cancelled gives back its reservation.
             self._reserved = min(self._reserved, self._n_waiting)
             self._changed.set()
 
@@ -333,6 +334,7 @@ class ModelSlot:
             self.model = replace(model, usage_guard=self)
             await self.start()
         self.summary = ModelSummary.from_model(model)
+        # `keep_for` holds until the model is unloaded, so every load begins with the configured time.
         self._ttl = self.spec.ttl
         # Who waited for the load has a claim to the model until they have resumed: an eviction in between would make
         # all of them wait for another load.
@@ -362,6 +364,7 @@ class ModelSlot:
 
     async def drain_and_unload(self) -> None:
         """Wait for running requests, then unload the model."""
+        # Requests that have waited for the load come first: a draining model would reject them.
         await self._wait_until(lambda: not self._reserved)
         self.state = ModelState.DRAINING
         await self._wait_until(lambda: not self._n_users)
@@ -398,6 +401,7 @@ class ModelSlot:
             self.model.progress.fail_all(EngineError("The model's engine failed."))
 
     async def _fail_and_stop(self) -> None:
+        # Before the stop, which can take seconds: requests are rejected from now on.
         self._mark_failed()
         try:
             # A failed engine may hang in its own shutdown, and with it the health checks of this model.
@@ -452,6 +456,7 @@ class Lease(AsyncGenerator[list[Event]]):
     async def asend(self, value: None) -> list[Event]:
         try:
             return await self._batches.asend(value)
+        # The regular end arrives here too, as StopAsyncIteration.
         except BaseException:
             self._release()
             raise

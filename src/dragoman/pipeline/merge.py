@@ -119,6 +119,7 @@ class _MergeState:
         if isinstance(event, PromptTokens):
             return msgspec.structs.replace(event, prompt=index)
         assert not isinstance(event, (Started, Finished))
+        # All prompts of a request have the same number of choices.
         first_started = self._started[0]
         assert first_started is not None
         return msgspec.structs.replace(event, choice=index * first_started.choices + event.choice)

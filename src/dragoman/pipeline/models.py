@@ -114,6 +114,7 @@ class Models:
         """Unload a slot that is not served any more, when its requests have ended."""
         load_task = self._loads.get(slot)
         if load_task is not None:
+            # Does not raise: a load that has failed leaves nothing to unload.
             await asyncio.wait([load_task])
         # Polled: a slot has no event for "no generation runs", and a model that is retired is in no hurry.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
@@ -294,6 +295,7 @@ class Models:
                 self.begin_load(slot)
         if slot.has_expired:
             async with self._load_lock:
+                # Again: a request may have used the model while this waited for the lock.
                 if slot.has_expired:
                     await slot.drain_and_unload()
 

@@ -103,6 +103,7 @@ async def prepare_job(
         warnings += foreign
     if isinstance(backend, TokenBackend):
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
+    # Only now: a request that is certain to be rejected must not take a turn from others.
     if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:
         await waiter
     # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.

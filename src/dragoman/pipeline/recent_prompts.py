@@ -42,6 +42,7 @@ def count_common_prefix(first: Prompt, second: Prompt) -> int:
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
+        # From `low` on, as the rest is known to be equal: all slices together are no longer than the prompt.
         if first[low:middle] == second[low:middle]:
             low = middle
         else:

@@ -209,6 +209,7 @@ class RequestQueue:
             self._n_running += 1
             if self._n_waiting:
                 self._window += 1
+            # More run than when the engine was measured, so its memory has room again.
             if self._capacity is not None:
                 self._capacity = max(self._capacity, self._n_running)
             self._fast_rejections = 0
@@ -284,6 +285,8 @@ class RequestQueue:
                 )
                 if owner is None:
                     return
+            # Requests without an owner take no turns, so the engine's own order is right for them and nothing is held
+            # here.
             if owner.name and len(self._dispatched) >= self._compute_window():
                 return
             request = owner.waiting.pop(0)

@@ -63,6 +63,7 @@ async def admit(
     request_metrics = [None] * len(requests)
     if metrics is not None:
         request_metrics = [metrics.start_request(model) for _ in requests]
+    # Preparing awaits; the lease in the returned batches takes over before this one ends.
     with model.keep_loaded():
         return await _prepare_call(model, requests, terms, request_metrics)
 
@@ -83,6 +84,7 @@ async def _prepare_call(
     batches = merge_prompts([stream for stream, _ in streams])
     if terms.timeout is not None:
         batches = limit_time(batches, terms.timeout)
+    # The outermost of these layers, so that the model stays loaded until every inner generator has been closed.
     if model.usage_guard is not None:
         batches = Lease(model.usage_guard, batches)
     admitted = isinstance(model.backend, TokenBackend)

@@ -103,6 +103,7 @@ class TokenRun:
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         progress = self._progress
         self._place = place = self._ticket.enqueue()
+        # After `enqueue`, which may raise: then there is nothing to end.
         progress.begin(self._fail)
         try:
             await place.wait_for_turn()
@@ -125,6 +126,7 @@ class TokenRun:
             self._abort_unfinished()
             progress.end(self._fail)
             place.leave(sum([choice.n_sampled for choice in self._choices]))
+            # After `leave`, which ends the fast rejections that this begins.
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
 
@@ -165,6 +167,7 @@ class TokenRun:
             queue.wake()
 
     def _fail(self, error: EngineError) -> None:
+        # Through the queue, so that output that arrived before the failure is sent before the error.
         self._queue.put(Failed(self._choices[0].id, error.message))
 
     def _submit_all(self) -> None:
@@ -267,6 +270,7 @@ class TokenRun:
 
     def _handle_token(self, choice: _Choice, token: int, score: TokenLogprob | None) -> list[Event]:
         pipeline = choice.pipeline
+        # The engine may have sampled on before it handled the abort of a choice that a stop string ended.
         if pipeline.has_finished:
             return []
         if self._generates_nothing:

@@ -137,6 +137,7 @@ class ControlTokenBreaker:
         stripped = text.strip()
         begin = text.find(stripped)
         end = begin + len(stripped)
+        # Both: a template may trim the value before it writes its own text next to it.
         if self._control_tokens.ends_in_prefix(stripped) or self._control_tokens.ends_in_prefix(text):
             cuts.add(end)
         if self._control_tokens.starts_with_suffix(stripped) or self._control_tokens.starts_with_suffix(text):

@@ -356,6 +356,7 @@ def _read_kwargs(text: str | None, template: Template) -> JsonDict:
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     for name in value:
+        # `return_...` are options of transformers' `apply_chat_template` for its result, not variables of a template.
         if name in template.reserved_names or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
     return value

@@ -86,6 +86,7 @@ class HookInserter(NodeTransformer):
         return self._hook_literal(node)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        # Any other context is the target of an assignment, which cannot be a call.
         return node if node.ctx != "load" else self._hook_literal(node)
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
@@ -93,6 +94,7 @@ class HookInserter(NodeTransformer):
 
     def _hook_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
+        # A literal of constants alone is no longer than its source, whatever the request holds.
         return self._build_hook_call("written", node) if any(node.find_all(nodes.Name)) else node
 
     def _insert_step(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:

@@ -91,6 +91,8 @@ class ChatTemplate:
         if len(source) > self._limits.source:
             raise RequestError("The chat template is too long.", param="chat_template")
         try:
+            # Parsed twice: hooks change the tree in place, and features are detected from the template as it was
+            # written.
             tree, hooked_tree = self._sandbox.parse(source), self._sandbox.parse_with_hooks(source)
             variables = meta.find_undeclared_variables(hooked_tree)
             marks_generation = capabilities.insert_generation_mark(hooked_tree)

@@ -334,6 +334,7 @@ def _build_control_pattern(controls: Sequence[AddedToken]) -> re.Pattern[str] | 
     """
     if any(token.single_word or token.lstrip or token.rstrip for token in controls):
         return None
+    # `re` takes the first alternative that matches, not the longest.
     names = sorted((token.content for token in controls if token.content), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, names)) if names else r"(?!)")
 

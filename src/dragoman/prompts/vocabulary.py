@@ -75,6 +75,7 @@ def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) 
     merged = [*present_tokens, *(token for token in extra_tokens if token.id not in ids)]
     if data.get("normalizer"):
         merged = [msgspec.structs.replace(t, normalized=t.normalized and not t.is_control) for t in merged]
+    # The library numbers added tokens by their order.
     merged.sort(key=lambda token: token.id)
     return data | {"added_tokens": [msgspec.to_builtins(t) for t in merged], "truncation": None, "padding": None}
 

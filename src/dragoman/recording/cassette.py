@@ -120,6 +120,7 @@ def redact_query(query: str) -> str:
 
 def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
     """A key that equal requests share: method, path, query, and the body as normalised JSON."""
+    # Redacted as in the file: a key that depended on a secret's value would match no recorded request.
     parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
     try:
         # So that a client which writes its fields in another order, or with other white space, gets the recorded
@@ -142,6 +143,7 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
         if not line.strip():
             continue
         try:
+            # At the beginning only: the body of an exchange may contain the same text.
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
                 if version != VERSION:

@@ -63,6 +63,7 @@ async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope
 
 def read_raw_path(scope: Scope) -> str:
     """The path as it was sent, with its percent-encoding."""
+    # `raw_path` is optional in ASGI.
     return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
 
 

@@ -79,6 +79,7 @@ class Player:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
             await self._play(exchange, started_at, send)
+            # The task that waits for a disconnect does not end by itself.
             tasks.cancel_scope.cancel()
 
     def _build_key(self, method: str, path: str, query: str, body: bytes) -> bytes:

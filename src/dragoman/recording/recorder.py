@@ -94,8 +94,10 @@ class Recorder:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
                 await proxied.forward(self._client, send)
+                # The task that waits for a disconnect does not end by itself.
                 tasks.cancel_scope.cancel()
         finally:
+            # Also after a disconnect: what has arrived until then is recorded as `left`.
             if (exchange := proxied.build_exchange()) is not None:
                 self._cassette.put(exchange)
 
@@ -139,9 +141,11 @@ class _ProxiedRequest:
         ]
         await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
         async for raw in response.aiter_raw():
+            # The time is taken before `send`, which waits for a slow client.
             self._chunks.append((self._now() - self._started_at, raw))
             await send({"type": "http.response.body", "body": raw, "more_body": True})
         self._end_at = self._now() - self._started_at
+        # Before the last `send`: the upstream's response is complete even if the client disconnects now.
         self._outcome = "complete"
         await send({"type": "http.response.body"})
 
@@ -179,6 +183,7 @@ def _build_upstream_headers(scope: Scope) -> RawHeaders:
     connection_headers = {
         name for key, value in raw if key == b"connection" for name in _parse_connection_header(value.decode("latin-1"))
     }
+    # httpx2 sets Host and Content-Length itself: the upstream's, and that of a body that is sent as one piece.
     excluded = HOP_BY_HOP_HEADERS | connection_headers | {"host", "accept-encoding", "content-length"}
     return [*(pair for pair in raw if pair[0].decode("latin-1") not in excluded), (b"accept-encoding", b"identity")]
 

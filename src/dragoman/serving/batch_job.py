@@ -154,6 +154,7 @@ class _BatchJob:
 
     async def finish(self) -> None:
         """Publish the result files and set the final status; requests that did not run get an error line."""
+        # A client may have cancelled the batch meanwhile: the record decides.
         await self._reload()
         counts = self.batch.request_counts
         is_done = counts.completed + counts.failed >= counts.total

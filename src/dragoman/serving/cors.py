@@ -48,6 +48,7 @@ class CorsPolicy:
         if not self._allowed:
             return []
         if "*" in self._allowed:
+            # Without `Vary`: this response is the same for all origins, so caches may share it.
             return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
         origin, vary = self._find_allowed_origin(headers), (b"vary", b"origin")
         if origin is None:
@@ -72,6 +73,7 @@ class CorsPolicy:
             (b"access-control-max-age", _MAX_AGE),
         ]
         names = headers.get("access-control-request-headers", "").strip()
+        # Only well-formed names are repeated, since they become a header of the response.
         if len(names) <= _MAX_HEADER_NAMES and _HEADER_NAMES.fullmatch(names):
             response_headers.append((b"access-control-allow-headers", names.encode()))
         # Chromium asks before a public page reaches a private address.

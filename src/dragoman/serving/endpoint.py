@@ -421,6 +421,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
         return await result
     except DragomanError as error:
         return error
+    # No client is left to answer.
     except ClientGone:
         raise
     except BaseException as error:

@@ -208,6 +208,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
     terms = build_terms(context, header.id, call.tool_prefix)
+    # Before media are fetched: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
     # Fetching media takes time, in which the model must not be unloaded.

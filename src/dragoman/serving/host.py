@@ -26,6 +26,7 @@ def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[st
     # Loopback stays allowed, so that health checks on the machine work.
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
+    # A server on a network is reached by names that it cannot know, so none is rejected unless names are configured.
     return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
 
 

@@ -90,6 +90,7 @@ class RecordLease:
         """
         run = None if release else self._store.run
         await self._store.commit(*changes, Replace(self.key, state, body, run, version=self.record.version))
+        # Every Replace increments the version, in all stores, so the record need not be read again.
         version = self.record.version + 1
         self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
 
@@ -150,6 +151,7 @@ class JobRunner:
                 # If the job was cancelled, the watcher raises, and the group cancels its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
+                # Otherwise the group would wait for the watcher, which returns only when the job has to stop.
                 watcher.cancel()
         except* (JobStopped, CommitConflict):
             log.info("%s %s was stopped", self._kind, job.id)

@@ -46,6 +46,7 @@ class StreamMonitor:
         # A quarter of the shorter timeout: a keep-alive is late by at most that.
         self._interval = min(timeouts.keepalive, timeouts.stall) / self.TICKS_PER_TIMEOUT
         self.keepalive_ticks = int(timeouts.keepalive / self._interval)
+        # One more: the first tick may come right after the write has begun, and the timeout has to pass completely.
         self.stall_ticks = int(timeouts.stall / self._interval) + 1
         self._streams: set[MonitoredStream] = set()
         self._timer: asyncio.TimerHandle | None = None

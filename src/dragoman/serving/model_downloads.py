@@ -63,6 +63,7 @@ class ModelDownloads:
         Raises:
             DragomanError: there is no such model, or it cannot be downloaded.
         """
+        # Not `_downloads`, which has no entry yet while the hub lists the files.
         if model in self._files:
             return
         self._files[model] = {}

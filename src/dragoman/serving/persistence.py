@@ -18,6 +18,7 @@ def persist_before_finish(run: AdmittedRun, persist: Callable[[Reply], Awaitable
     An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
     """
     builder = ReplyBuilder()
+    # Batches that a receiver gets directly do not pass through the generator below.
     if run.direct is not None:
         run.direct.add_observer(builder.feed_all)
     return _persist_before_finish(run.batches, builder, persist)

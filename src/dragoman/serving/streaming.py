@@ -59,6 +59,7 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:
     """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
+    # In an empty object the field would follow a comma, which is no JSON.
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)

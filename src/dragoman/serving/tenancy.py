@@ -127,6 +127,7 @@ class Tenancy:
             try:
                 await self._take(tenant, name, [demand])
             except RateLimited:
+                # A call that a limit rejects costs nothing. Its place is given back when its account is left.
                 self.add(tenant, {REQUESTS: -1})
                 raise
 

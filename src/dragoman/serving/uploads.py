@@ -62,6 +62,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
         await store.commit(put)
         size = await _store_content(store, put.key, find_file_part(form).file)
     finally:
+        # Large parts of a form are temporary files.
         await form.close()
     complete_file = msgspec.structs.replace(file, bytes=size)
     await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(complete_file)))

@@ -150,6 +150,7 @@ class UsageLedger:
         """Add what is counted to the stored hours. What the store does not accept is tried again at the next time."""
         async with self._flush_lock:
             for hour in sorted(self._pending):
+                # Taken out first: what is counted while the store writes belongs to the next flush.
                 usage = self._pending.pop(hour)
                 try:
                     merged = await self._add_to_record(hour, usage)
@@ -192,6 +193,7 @@ class UsageLedger:
         month = start_of_month(self._now())
         async for record in self._iterate_records():
             hour = int(record.key.id)
+            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
             if hour < month - 86400:
                 return
             if hour >= month:

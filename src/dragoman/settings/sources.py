@@ -114,6 +114,7 @@ def _read_keys(path: Path) -> dict[str, object]:
         if name == "config":
             raise SettingsError(f"{path}: {key}: a configuration file cannot include another")
         keys[name] = value
+    # YAML reads a key without a value as null, which leaves the setting unset.
     values = {name: value for name, value in keys.items() if value is not None}
     return _rename(values, lambda name: f"{path}: {name}")
 
@@ -193,6 +194,7 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         origin = origins["ssl_certfile" if settings.ssl_keyfile is None else "ssl_keyfile"]
         raise SettingsError(f"{origin}: TLS needs both --ssl-certfile and --ssl-keyfile")
+    # A Unix socket is protected by the mode of its file.
     if settings.uds is None:
         check_exposure(settings, origins.get("host", ""))
 

@@ -43,6 +43,7 @@ def _create_key_file(file: Path) -> None:
         with open(descriptor, "w", encoding="ascii") as stream:
             stream.write(secrets.token_hex(KEY_BYTES) + "\n")
             stream.flush()
+            # On disk before it is linked: after a power failure an empty file would be no key.
             os.fsync(descriptor)
         # Another process was faster; its key is used.
         with suppress(FileExistsError):

@@ -61,6 +61,7 @@ def read_entries(raw: object, read_setting: ReadSetting) -> ModelEntries:
             raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(raw, dict) or not raw:
         raise ValueError("must map model names to settings")
+    # YAML reads a name such as 4 as a number.
     entries = tuple(
         _read_entry(str(name), value, read_setting) for name, value in cast("Mapping[object, object]", raw).items()
     )
@@ -156,6 +157,7 @@ def _describe_unknown(name: str, kind: str, known: Sequence[str]) -> str:
 def _check_names(entries: tuple[ModelEntry, ...]) -> None:
     names: set[str] = set()
     for entry in entries:
+        # The name of an entry is what `/v1/models` lists, and a pattern could not be requested.
         if "*" in entry.name or "?" in entry.name:
             raise ValueError(f"{entry.name}: only aliases may be patterns")
         for name in (entry.name, *entry.aliases):
@@ -199,6 +201,7 @@ def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
 
 def _read_secret(raw: object) -> Secret:
     """The secret's text; errors never show it."""
+    # Keys arrive in headers, which carry no other characters reliably.
     if not isinstance(raw, str) or not raw or not all("!" <= character <= "~" for character in raw):
         raise ValueError("a key must be printable ASCII without spaces")
     return Secret(raw)
@@ -221,10 +224,12 @@ def _read_bool(raw: object) -> bool:
 
 
 Number = TypeVar("Number", int, float)
+# As in vLLM's arguments: lower case is decimal, upper case binary.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _read_int(raw: object, *, allows_size_suffix: bool) -> int:
+    # True is an int in Python, and `true` in a file is a mistake here.
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     match = re.fullmatch(r"\s*(-?[0-9]{1,18})([kmgKMG]?)\s*", raw) if isinstance(raw, str) else None
@@ -235,6 +240,7 @@ def _read_int(raw: object, *, allows_size_suffix: bool) -> int:
 
 
 def _read_float(raw: object) -> float:
+    # NaN stands for all that is no number, and is rejected below together with infinity.
     try:
         value = float(raw) if isinstance(raw, str | int | float) and not isinstance(raw, bool) else math.nan
     except (ValueError, OverflowError):
@@ -258,6 +264,7 @@ def _read_generation_config(raw: object) -> GenerationConfig:
             return msgspec.json.decode(raw, type=GenerationConfig)
         return msgspec.convert(raw, GenerationConfig)
     except msgspec.MsgspecError as error:
+        # msgspec appends the path of the wrong field; here it comes first, as in other errors.
         problem, _, path = str(error).partition(" - at `$.")
         location = f"{path.rstrip('`')}: " if path else ""
         field_names = ", ".join(GenerationConfig.__struct_fields__)

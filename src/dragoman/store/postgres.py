@@ -152,6 +152,7 @@ class PostgresStore(SqlStore):
         async with _translate_errors(), self._acquire_connection() as connection:
             for retries_left in reversed(range(_MAX_ATTEMPTS)):
                 try:
+                    # Steps are a generator, which runs only once: every attempt needs a new one.
                     async with connection.transaction():
                         return await _run_steps(connection, steps())
                 except _TRANSIENT:

@@ -127,6 +127,7 @@ _TOTAL_SIZE = "SELECT count(*), CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dr
 _LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 AND run IS NULL
     ORDER BY touched, position LIMIT $1"""
 
+# Beyond all positions, and within a BIGINT.
 _AFTER_LAST, _BEFORE_FIRST = 2**62, -1
 
 

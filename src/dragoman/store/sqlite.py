@@ -337,6 +337,7 @@ class SqliteStore(SqlStore):
         if version == 0:
             # auto_vacuum can only be set before the first table is created.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        # Before the transaction: SQLite cannot change to WAL within one.
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnavailable(f"The store {self._path} is on a file system where SQLite cannot keep a WAL.")

@@ -211,6 +211,7 @@ class MetricSet:
 
     def collect(self) -> list[HistogramMetric]:
         """All metrics that have a value. May be called from another thread."""
+        # The series are copied: the event loop may add one while this thread iterates.
         return [
             HistogramMetric(
                 name,
@@ -269,6 +270,7 @@ METRIC_INTERVAL = 60.0
 TIMEOUT = 10.0
 RETRIES = (0.5, 1.0, 2.0)
 """Seconds before each retry of a response that asks for one."""
+# The codes that the OTLP specification declares retryable.
 _RETRIED = frozenset({429, 502, 503, 504})
 CONTENT_TYPE = "application/x-protobuf"
 
@@ -302,6 +304,7 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
         "telemetry.sdk.language": "python",
         **_parse_pairs(environment.get("OTEL_RESOURCE_ATTRIBUTES", "")),
     }
+    # The specification lets this variable take precedence over a `service.name` in the attributes.
     if environment.get("OTEL_SERVICE_NAME"):
         resource["service.name"] = environment["OTEL_SERVICE_NAME"]
     headers = _parse_pairs(environment.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
@@ -330,6 +333,7 @@ class OtlpExporter:
         try:
             self._spans.put_nowait(span)
         except queue.Full:
+            # Dropped instead of awaited: this runs in the event loop, and requests never wait for a receiver.
             self._dropped += 1
 
     def close(self) -> None:

@@ -75,4 +75,5 @@ class Tracer:
         self._export(span)
 
     def _read_clock(self) -> int:
+        # In microseconds: a float of Unix seconds has a resolution of about 0.2 of them.
         return round(self._now() * 1_000_000) * 1000

@@ -148,6 +148,7 @@ class EngineKit:
         text = "Once upon a time"
         limits = GenerationLimits(max_tokens=8)
         spelled = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
+        # With the special tokens that an engine adds to a text.
         counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
         assert list_token_ids(await subject.complete(spelled)) == list_token_ids(await subject.complete(counted))
 
@@ -210,6 +211,7 @@ class EngineKit:
             [subject.build_request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))],
             build_terms(),
         )
+        # The first batch shows that the engine has started: closing earlier would test nothing.
         assert await anext(run.batches)
         await run.batches.aclose()
         while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread tells nobody

@@ -44,15 +44,18 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     write_frame(replies, OK)
     # Rust prints to stderr when it aborts; only failures to start belong into the server's log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    # After `start`: its libraries and data do not count towards what a call may use.
     _limit_memory(setup.memory)
     while (call := read_frame(requests)) is not None:
         _limit_time(setup.seconds)
         try:
             reply = OK + work(call)
         except MemoryError:
+            # Without a reply: at the limit, building one could fail as well.
             os._exit(OUT_OF_MEMORY)
         except Exception:
             reply = FAILED + traceback.format_exc().encode("utf-8", "backslashreplace")
+        # The timer is stopped first: writing the reply is no part of the call.
         _limit_time(0)
         write_frame(replies, reply)
 
@@ -90,6 +93,7 @@ def _limit_memory(most: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # noqa: PLC0415 - not on Windows
 
+        # An abort is an expected end here, and a core file would contain what clients have sent.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm", "rb") as file:
             own = int(file.read().split()[0]) * resource.getpagesize()

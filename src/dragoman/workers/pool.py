@@ -88,8 +88,10 @@ class WorkerPool:
             shared = self._running[call] = _Shared(asyncio.create_task(self._run(call)))
         shared.waiting += 1
         try:
+            # Shielded: a waiter that is cancelled must not end the run for the others.
             return await asyncio.shield(shared.task)
         except asyncio.CancelledError:
+            # The shared task was cancelled by `close`, not this one: callers take CancelledError for a disconnect.
             if shared.is_closed:
                 raise Overloaded("The server is stopping; try again.") from None
             raise
@@ -125,12 +127,14 @@ class WorkerPool:
         try:
             return await anyio.to_thread.run_sync(self._call, call, attempt, limiter=self._limiter)
         except asyncio.CancelledError:
+            # The thread cannot be cancelled. It returns when its process has been killed.
             attempt.cancel()
             raise
 
     def _call(self, call: bytes, attempt: _Attempt) -> bytes:
         """Run the call in a worker; runs in a thread."""
         with self._worker() as worker, attempt.killing(worker):
+            # Before the timer starts: importing libraries is no part of the call.
             worker.wait_until_ready()
             timer = Timer(self.limits.clock_factor * self.limits.seconds, worker.time_out)
             timer.daemon = True
@@ -146,17 +150,20 @@ class WorkerPool:
         with self._lock:
             generation = self._generation
             worker = self._idle.pop() if self._idle else None
+        # An idle process may have ended too, for example killed by the kernel for its memory.
         if worker is not None and not worker.is_alive:
             worker.close()
             worker = None
         worker = worker or _Worker(self._module, self._setup, self.limits)
         with self._lock:
             self._busy.add(worker)
+            # `close` was called while the process started, and did not find it in either list.
             if generation != self._generation:
                 worker.kill()
         try:
             yield worker
         except BaseException:
+            # Its pipes may hold half a frame, or the reply to this call, which the next call would read as its own.
             worker.kill()
             raise
         finally:
@@ -276,8 +283,10 @@ class _Worker:
     def _reason(self) -> Exception:
         """The exception for the worker's exit status."""
         status = self._process.wait()
+        # The child's timer for CPU time ends it by SIGPROF, which no handler catches.
         if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
             return LimitExceeded("time")
+        # A Rust library aborts when it gets no memory. Before the process is ready no limit is set.
         if self._is_ready and (status == OUT_OF_MEMORY or status < 0):
             return LimitExceeded("memory")
         return EngineError("A worker process ended unexpectedly.")

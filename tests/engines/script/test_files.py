@@ -115,6 +115,11 @@ def _same(one: Script, other: Script) -> bool:
         ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "can only fail with"),
         ("- reply: [{delay: .nan}]\n", "s.yaml", "from 0 to 3600"),
         ("- reply: [{tool: {name: f, arguments: {a: .nan}}}]\n", "s.yaml", "entry 1"),
+        (
+            "- reply: [{tool: {name: f, arguments: {a: 2024-01-01}}}]\n",
+            "s.yaml",
+            "arguments of f: .*date.*quote",
+        ),
         ("- reply: x\n  reply: y\n", "s.yaml", "line 1: 'reply' appears twice"),
         ("- reply: x\n  times: 0\n", "s.yaml", "at least 1"),
         ("- reply: x\n  times: true\n", "s.yaml", "times"),

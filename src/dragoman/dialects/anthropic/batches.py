@@ -246,6 +246,7 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
     if page is not None:
         if after or query.get("before_id"):
             raise invalid_value("page", "it excludes `after_id` and `before_id`")
+        # The cursor is the id of the last row with a prefix, so no cursors have to be stored.
         after = page.removeprefix(_CURSOR_PREFIX)
     return read_cursor_query(query.get("limit"), after, query.get("before_id"))
 

@@ -90,6 +90,7 @@ class _MessageReader:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
+        # An answer has its reasoning under two names, and clients send both back: only one is read, or it would double.
         if self._keeps_seal and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
             yield from map(_read_sealed_detail, message.reasoning_details or ())
         elif reasoning := (
@@ -124,6 +125,7 @@ class _MessageReader:
     def _read_function_result(self, message: ChatWireMessage, path: str) -> Message:
         if not message.name:
             raise missing_parameter(f"{path}.name")
+        # Nothing but the order relates the results of one legacy function to its calls.
         open_calls = self._open_legacy.get(message.name)
         if open_calls:
             return self._read_result(message, open_calls.popleft(), path)
@@ -247,6 +249,7 @@ def _read_arguments(raw: Raw, param: str) -> str:
         raise invalid_value(param, "expected a string") from None
 
 
+# OpenAI's limit in Chat Completions; in Responses it is 128.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 NO_CHOICE = ToolChoice()
 

@@ -36,7 +36,10 @@ def read_chat_call(
 ) -> ChatCall:
     """reasoning_fields: the field names of reasoning in the response. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
+    # First, because the struct's error cannot name the right route: Cursor posts Responses bodies here
+    # (CLIProxyAPI#658).
     require_messages(parsed.fields)
+    # Two structs, because /tokenize has the second one's fields and none of the first.
     body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
@@ -102,6 +105,7 @@ def _read_conversation(
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
     tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
     conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
+    # An answer in the legacy format has one `function_call`, so `functions` exclude parallel calls.
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),

@@ -47,6 +47,7 @@ class StoredChat(Struct, frozen=True):
         return msgspec.json.encode(self)
 
     def render_object(self) -> bytes:
+        # Metadata is stored apart because it is all that an update can replace.
         return b'%s,"metadata":%s}' % (bytes(self.whole)[:-1], bytes(self.metadata))
 
     def matches(self, metadata: Mapping[str, str]) -> bool:
@@ -103,5 +104,6 @@ def _render_message(id: str, raw: Raw) -> PageRow:
         content = encode_string("".join(texts)) if any(texts) else b"null"
     # `id` first, as OpenAI lists it, and again below, since a stored message may have one of its own.
     message = {"id": Raw(encode_string(id))} | fields | {"content": Raw(content), "content_parts": parts}
+    # OpenAI's type of a stored message requires the field, which requests may leave out.
     message.setdefault("refusal", Raw(b"null"))
     return id, escape_line_breaks(msgspec.json.encode(message | {"id": Raw(encode_string(id))}))

@@ -56,6 +56,7 @@ def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
 
 def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
     """Render reasoning with its seal, in OpenRouter's format. A client sends it back unchanged."""
+    # `format` names the vendor: by it, the reader passes the seal on as the right kind when the client sends it back.
     format, kind = b"anthropic-claude-v1", b"reasoning.encrypted"
     if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
         kind = b"reasoning.text"
@@ -79,6 +80,7 @@ def render_call_start(event: ToolCallStart, index: int) -> bytes:
 
 def render_call_arguments(text: str, index: int, custom: bool) -> bytes:
     kind, field = (b"custom", b"input") if custom else (b"function", b"arguments")
+    # Without id and name: some clients take a repeated name for a new call (lmstudio-bug-tracker#649).
     return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, encode_string(text))
 
 
@@ -102,6 +104,7 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         b'"refusal":' + (encode_string(refusal) if refusal else b"null"),
     ]
     if profile is Profile.VLLM:
+        # vLLM lists its unset fields as null, OpenAI leaves them out.
         fields.append(b'"annotations":null,"audio":null')
     if calls and legacy:
         call = calls[0]
@@ -353,6 +356,7 @@ class ChatWriter(ChunkWriter):
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._score(event.choice, None, event.tokens)
         self._buffer_tokens(event.choice, event.tokens)
+        # A stream keeps no list of its parts, so the calls were counted as they began.
         reason = self._render_reason(event.reason, self._get_state(event.choice).calls > 0) + self._render_weights(
             event
         )
@@ -414,6 +418,7 @@ class ChatWriter(ChunkWriter):
 
     def _render_reason(self, reason: FinishReason, has_calls: bool) -> bytes:
         """A truncated call is incomplete, so `length` takes precedence. A call forced by name finishes with `stop`."""
+        # vLLM had both wrong: vllm#53269 (the truncated call) and vllm#25054 (the named function).
         if reason is not FinishReason.STOP or not has_calls or self._options.is_named_choice:
             return render_finish_reason(reason, self._options.profile)
         return b'"function_call"' if self._options.legacy_functions else b'"tool_calls"'

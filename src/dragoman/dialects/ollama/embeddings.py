@@ -13,6 +13,7 @@ from ..fields import resolve_model
 from ..json_encoding import encode_string
 from .wire import OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OllamaEmbedBody, OllamaEmbeddingsBody, read_keep_alive
 
+# The limit of OpenAI's embeddings.
 MAX_INPUTS = 2_048
 _EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)
 

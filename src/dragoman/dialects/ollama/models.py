@@ -175,6 +175,7 @@ def render_show(card: OllamaModelCard) -> bytes:
 
 def add_tag(name: str) -> str:
     """The name with a tag, as Ollama's clients expect it in lists."""
+    # A colon before the last slash belongs to the port of a registry, not to a tag.
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 

@@ -76,9 +76,11 @@ class _MessageReader:
         self._open_ids: list[str] = []
 
     def read(self, message: OllamaWireMessage, path: str) -> Message:
+        # Ollama converts roles to lower case when it decodes a message.
         role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
         if role is Role.TOOL:
             return self._read_result(message, path)
+        # Images first: Ollama puts their places before the text of the message.
         parts = list[Part](read_images(message.images, f"{path}.images"))
         if role is Role.ASSISTANT and message.thinking:
             parts.append(Reasoning(message.thinking))
@@ -326,6 +328,7 @@ def _read_format(raw: Raw) -> Constraint | None:
 
 def _read_sampling(options: OllamaOptions) -> SamplingOptions:
     seed, top_k = _read_integer(options.seed, "seed", bits=63), _read_integer(options.top_k, "top_k")
+    # In llama.cpp, a top_k of 0 or less takes all tokens into account.
     return SamplingOptions(
         temperature=options.temperature,
         top_p=options.top_p,

@@ -55,6 +55,7 @@ def render_ollama_error(error: DragomanError) -> bytes:
     """The JSON body. It has no field for a parameter's name, so a message without the name starts with it."""
     OLLAMA_NAMES.translate(error)
     message, param = error.message, (error.param or "")[:MAX_MESSAGE]
+    # Ollama's error is a single string, so the field can only be named in it.
     if param not in message:
         message = f"{param}: {message}"
     if len(message) > MAX_MESSAGE:
@@ -243,6 +244,7 @@ class OllamaWriter(LineFraming):
     def _take_logprobs(self) -> bytes:
         top, tokens = self._options.logprobs, self._tokens
         if top is None or not tokens:
+            # Cleared even if they are not requested, or they would pile up until the end of the answer.
             tokens.clear()
             return b""
         entries = [_build_logprob(token, token.top[:top]) for token in tokens]

@@ -180,6 +180,7 @@ def _encode(value: object) -> bytes:
 
 def _render_shell(arguments: bytes) -> CallFields:
     action = msgspec.json.decode(arguments, type=_ShellAction)
+    # The commands follow as events of their own, so the item begins with an empty list of them.
     complete, initial = (
         b'"action":%s,"environment":{"type":"local"}' % _encode(each)
         for each in (action, msgspec.structs.replace(action, commands=[]))
@@ -188,6 +189,7 @@ def _render_shell(arguments: bytes) -> CallFields:
 
 
 def _render_local_shell(arguments: bytes) -> CallFields:
+    # OpenAI's item requires `env`, which the schema leaves optional for the model.
     parsed = msgspec.json.decode(arguments, type=_LocalShellArguments)
     action = _LocalShellAction(
         parsed.command, parsed.env or {}, parsed.timeout_ms, parsed.user, parsed.working_directory
@@ -227,6 +229,7 @@ def _read_field(raw: Raw, path: str) -> object:
 def _read_action(item: WireItem, path: str) -> bytes:
     action = _read_field(item.action, f"{path}.action")
     fields = cast("dict[str, object]", action) if isinstance(action, dict) else {}
+    # The arguments as the model wrote them: the item's shape adds `type`, and clients send null for what is unset.
     return _encode({name: value for name, value in fields.items() if name != "type" and value is not None})
 
 
@@ -235,6 +238,7 @@ def _read_operation(item: WireItem, path: str) -> bytes:
 
 
 def _read_computer(item: WireItem, path: str) -> bytes:
+    # The preview and its successor have one type of item, which differs only in this field.
     if read_json_value(item.action, f"{path}.action") is not None:
         return _encode({"action": _read_field(item.action, f"{path}.action")})
     return _encode({"actions": _read_field(item.actions, f"{path}.actions")})
@@ -303,6 +307,7 @@ def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
             texts.append(part)
             continue
         outcome = _decode_or_none(part.outcome, _ShellOutcome) or _ShellOutcome()
+        # Most output ends with a line break already, and the join adds one.
         texts += [text.rstrip("\n") for text in (part.stdout or part.text, part.stderr) if text]
         if outcome.type == "timeout":
             texts.append("[timed out]")
@@ -321,6 +326,7 @@ def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
     """A value of the client; None if it is absent or of another type."""
     try:
         return msgspec.json.decode(raw, type=type) if bytes(raw) else None
+    # msgspec raises the latter two, which are none of its own errors, for invalid UTF-8 and for deep nesting.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -99,6 +99,7 @@ def render_deleted_conversation(id: str) -> bytes:
 
 
 def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
+    # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
     read_items(items, ResponsesToolRegistry((), []), None, [], path="items")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):

@@ -37,6 +37,7 @@ class _FlatError(Struct, frozen=True):
 
 def render_error_fields(error: DragomanError) -> bytes:
     """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
+    # Both forms come from one rendering, so that the bounds of a message and its translated names hold for both.
     nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (

@@ -61,9 +61,11 @@ class NormalizedItem(Struct, frozen=True):
 
 def assign_ids(items: Sequence[NormalizedItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
     """(id, JSON object) of each item. An id that an earlier item already has is replaced."""
+    # An id contains its response's, so that `find_response_id` needs no index from items to responses.
     tail = response_id.removeprefix("resp_")
     items_by_id: dict[str, bytes] = {}
     for i, item in enumerate(items):
+        # `in` separates the ids of the input from those of the output: both are numbered from 0.
         generated_id = f"{ID_PREFIXES.get(item.type, 'item')}_{tail}_in{i}"
         id = item.id if item.id and item.id not in items_by_id else generated_id
         items_by_id[id] = item.render(id)
@@ -109,6 +111,7 @@ def normalize_item(item: WireItem, raw: dict[str, Raw], path: str) -> Normalized
     kind = find_item_type(item, path)
     if kind in RAW_TYPES:
         return NormalizedItem(kind, item.id, _render_raw({**_REQUIRED_FIELDS.get(kind, {}), **raw}, path))
+    # OpenAI's types allow no other status in `/input_items`, and clients may send any.
     status = item.status if item.status in STATUSES else "completed"
     return NormalizedItem(kind, item.id, _render_fields(kind, item, status or "completed", path))
 
@@ -216,6 +219,7 @@ def _render_present(**fields: str | None) -> bytes:
 
 
 def _render_raw(raw: dict[str, Raw], path: str) -> bytes:
+    # These fields have not been decoded yet, and `minify` requires valid JSON.
     for name, value in raw.items():
         read_json_value(value, f"{path}.{name[:64]}")
     return b",".join(encode_string(name) + b":" + minify(value) for name, value in raw.items() if name != "id")

@@ -60,6 +60,7 @@ def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, s
 
 def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, arguments: str, custom: bool) -> bytes:
     kind, field = (b"custom_tool_call", b"input") if custom else (b"function_call", b"arguments")
+    # Clients dispatch a call by name and namespace, and know nothing of the joined name in the prompt (vllm#46737).
     namespace = name.namespace and b',"namespace":' + encode_string(name.namespace)
     return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,"name":%s%s,"%s":%s}' % (
         id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field,
@@ -142,6 +143,8 @@ class MessageItemWriter(_BaseItemWriter):
 
     def end(self) -> list[EventFields]:
         self._score(self._content.close())
+        # Tokens without text have logprobs too: an empty delta carries them, so that the deltas add up to the list in
+        # `done`.
         pending = [self._build_delta("")] if self._pending_tokens else []
         text, logprobs = self.join_text(), render_logprobs(self._tokens, self._top)
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
@@ -149,6 +152,7 @@ class MessageItemWriter(_BaseItemWriter):
         return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
 
     def render(self, status: bytes) -> bytes:
+        # A full response renders the item without `end`, so the tokens that are still open are listed here.
         self._score(self._content.close() if status != IN_PROGRESS else [])
         content = render_text_part(self.join_text(), render_logprobs(self._tokens, self._top))
         return render_message(self.id, status, b"" if status == IN_PROGRESS else content)
@@ -186,6 +190,7 @@ class ReasoningItemWriter(_BaseItemWriter):
         super().__init__("reasoning", index, tail)
         self._summary, self._options = options.as_summary, options
         self.seal = ""
+        # @ai-sdk/openai shows only summaries, and Codex asks for one; other clients get the text under its own events.
         self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
         self._part_event = b"reasoning_summary_part" if options.as_summary else b"content_part"
         self.part_location = self.location + (b',"summary_index":0' if options.as_summary else b',"content_index":0')
@@ -247,6 +252,7 @@ class CallItemWriter(_BaseItemWriter):
         arguments = encode_string(self.join_text())
         if self._custom:
             return [(self._text_event + b".done", b'%s,"input":%s' % (self.location, arguments))]
+        # OpenAI's type of this event requires the name, whereas that of a custom tool has none.
         name = encode_string(self._name.name)
         return [(self._text_event + b".done", b'%s,"name":%s,"arguments":%s' % (self.location, name, arguments))]
 
@@ -271,8 +277,10 @@ class ClientCallItemWriter(CallItemWriter):
         """Choose the type of the item for the arguments that were added."""
         try:
             self._fields = self._tool.render_call(self.join_text().encode())
+        # The model wrote the arguments: they may have any shape, and nest deeper than the decoder allows.
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return
+        # No event has carried the id yet, so it can still get the prefix of its type.
         self.id = encode_string(f"{ID_PREFIXES[self._tool.call]}_{self._tail}_{self.index}")
 
     def render_added(self) -> bytes:
@@ -293,6 +301,7 @@ class ClientCallItemWriter(CallItemWriter):
             return [*deltas, *super().end()]
         events: list[EventFields] = []
         for i, command in enumerate(self._fields.commands):
+            # OpenAI's types of these three events have no `item_id`.
             location = b'"output_index":%d,"command_index":%d' % (self.index, i)
             events.append((b"shell_call_command.added", location + b',"command":""'))
             events.append((b"shell_call_command.delta", b'%s,"delta":%s' % (location, encode_string(command))))
@@ -330,6 +339,7 @@ class ItemWriterFactory:
         )
 
     def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
+        # The table has only the names that differ between the prompt and the wire.
         known_name = self._names.get(name) or ToolName(name, name, "")
         if known_name.kind and not custom:
             return ClientCallItemWriter(index, self._tail, call_id, known_name)

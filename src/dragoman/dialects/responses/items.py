@@ -221,11 +221,14 @@ class _TurnBuilder:
 
     def _add_reasoning(self, item: WireItem, path: str) -> None:
         """Add the decrypted reasoning if possible, else the content, else the summary."""
+        # Sealed reasoning is complete, whereas the visible text may be a summary of it.
         unsealed, seal = self._unseal(item, path), ""
         if unsealed is None:
             visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
             if self._keeps_seal and item.encrypted_content:
                 seal = item.encrypted_content
+                # The writer sends an OpenAI seal without its kind, as OpenAI does, so a seal without a kind is
+                # OpenAI's.
                 seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
             reasoning = Reasoning(visible, seal=seal)
         else:
@@ -253,6 +256,8 @@ class _TurnBuilder:
     def _add_compaction(self, item: WireItem, path: str) -> None:
         sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
         summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
+        # A summary replaces all that the assistant wrote before, so it cannot be left out with a warning as reasoning
+        # can.
         if summary is None:
             raise _foreign_content_error(path)
         self._close_turn()
@@ -284,6 +289,8 @@ class _TurnBuilder:
     def _add_client_result(self, item: WireItem, kind: str, path: str) -> None:
         """Add the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
         if kind == "tool_search_output":
+            # Before the check of the id: tools that OpenAI's own search found, which has no call to answer, can be
+            # called too.
             loaded = self._tools.load(read_tools(item, path), f"{path}.tools")
             content: tuple[Text | Image | Audio | File, ...] = (Text("Loaded tools: " + (", ".join(loaded) or "none")),)
             if not item.call_id:
@@ -332,6 +339,7 @@ def read_raw_items(items: Sequence[WireItem], fields: Mapping[str, Raw], name: s
 
     name: the body's field that contains the items.
     """
+    # The input is decoded a second time only for the items whose structs do not cover all of their fields.
     if any(item.type in RAW_TYPES for item in items):
         return msgspec.json.decode(fields[name], type=list[dict[str, Raw]])
     return [{}] * len(items)

@@ -106,6 +106,7 @@ def read_responses(
     warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
     items = _read_input(body, parsed.fields)
     _check_fields(body, warnings)
+    # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
     if compact and body.model is None:
         raise missing_parameter("model")
     compact = compact or _has_compaction_trigger(items)

@@ -31,6 +31,7 @@ class Echo(Struct, frozen=True, kw_only=True):
         conversation = (
             b"" if self.conversation is None else b',"conversation":{"id":%s}' % encode_string(self.conversation)
         )
+        # The schemas require all of these keys but `conversation`, which is absent rather than null.
         return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
             encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background),
             conversation, self.rest,

@@ -20,6 +20,7 @@ _TERMINAL_EVENTS = (b"response.completed", b"response.incomplete", b"response.fa
 
 
 def split_events(log: bytes) -> Iterator[bytes]:
+    # A blank line always ends an event: JSON text contains no raw line break.
     begin = 0
     while begin < len(log):
         end = log.index(b"\n\n", begin) + 2
@@ -34,6 +35,7 @@ def read_sequence_number(event: bytes) -> int:
 
 def skip_through(log: bytes, last: int) -> bytes:
     """The events with higher sequence numbers."""
+    # A log that is wanted as a whole is neither split nor copied.
     if not log or read_sequence_number(log) > last:
         return log
     return b"".join(event for event in split_events(log) if read_sequence_number(event) > last)
@@ -60,6 +62,7 @@ def list_done_items(log: bytes) -> Iterator[bytes]:
 
 
 def _match_head(event: bytes) -> re.Match[bytes]:
+    # The writer puts these fields first in every event, so a log is searched without decoding its JSON.
     match = _EVENT_HEAD.match(event)
     if match is None:
         raise ValueError(f"not an event of a response: {event[:80]!r}")

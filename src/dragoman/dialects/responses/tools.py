@@ -27,6 +27,7 @@ from .client_tools import (
 )
 from .wire import CustomToolFormat, ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice, minify
 
+# OpenAI's limit in Responses; in Chat Completions it is 64.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 NAMESPACE_SEPARATOR = "__"
 CALLABLE_TYPES = ("function", "custom")
@@ -105,6 +106,7 @@ class ResponsesToolRegistry:
             return self._qualified_names.get((namespace, name), namespace + NAMESPACE_SEPARATOR + name)
         if name in self._tools:
             return name
+        # Models and clients may leave out the namespace, which is harmless unless two namespaces have such a tool.
         candidates = self._names_in_groups.get(name, ())
         return candidates[0] if len(candidates) == 1 else name
 

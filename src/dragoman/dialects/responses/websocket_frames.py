@@ -71,6 +71,7 @@ def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]
     warnings: added to the first frame, because a frame has no headers.
     """
     for event in stream.split(b"\n\n"):
+        # A keepalive after the last event is a comment, which has no data.
         start = event.find(_DATA_PREFIX)
         if start < 0 or event + b"\n\n" == DONE:
             continue

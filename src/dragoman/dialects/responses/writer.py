@@ -92,6 +92,8 @@ class ResponsesWriter:
         """
         if self._has_ended:
             return KEEPALIVE_COMMENT
+        # No comment: the idle timeout of Codex counts only events (openai/codex#31539), and openai-node rejects unknown
+        # ones.
         return self._render_start() or self._render_in_progress()
 
     @property
@@ -114,6 +116,7 @@ class ResponsesWriter:
 
     def render_error(self, error: DragomanError) -> bytes:
         """Render both error events: some clients read only one of them. An open item never becomes done."""
+        # Codex reads only `response.failed`, and OpenAI's SDKs raise an exception only for `error`.
         start_events = self._render_start()
         error_event = self._render_event(b"error", render_error_fields(error))
         return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
@@ -144,6 +147,7 @@ class ResponsesWriter:
     def render_full(self, reply: Reply) -> bytes:
         """The full object. For a streamed answer, byte-identical to that in its last event."""
         choice = reply.choices[0]
+        # The items that were streamed are not rendered again: encryption has a random nonce, so the bytes would differ.
         items = self._items if self.has_started else self._render_output(choice)
         return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
@@ -252,6 +256,7 @@ class ResponsesWriter:
         if self._is_running:
             return b""
         self._is_running = True
+        # A background response has sent `created` already, with `queued`.
         created = b"" if self.has_started else self._render_lifecycle(b"created", self.render_in_progress())
         return created + self._render_in_progress()
 
@@ -270,6 +275,8 @@ class ResponsesWriter:
         return self._render_event(b"response." + name, fields)
 
     def _render_event(self, name: bytes, fields: bytes) -> bytes:
+        # openai-node checks that these numbers have no gap, and a client that reconnects asks for those above the last
+        # one.
         sequence, self._sequence = self._sequence, self._sequence + 1
         return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)
 

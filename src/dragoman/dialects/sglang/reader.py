@@ -274,6 +274,7 @@ def _build_request(
     scores_prompt = _read_logprob_start(body) is not None
     top = body.top_logprobs_num or 0
     constraint, constraint_param = require_at_most_one(_read_constraints(params), "sampling_params.")
+    # SGLang runs the highest priority first, whereas the lowest runs first here.
     return GenerateRequest(
         model=model,
         prompt=prompt,

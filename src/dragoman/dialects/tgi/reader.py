@@ -37,6 +37,7 @@ class _Inputs(Struct, frozen=True):
     inputs: Raw
 
 
+# Decodes this field alone: the reader that it selects parses the body again, and reports its errors.
 _inputs = msgspec.json.Decoder(_Inputs)
 
 

@@ -240,6 +240,8 @@ class TgiWriter:
             self._pending.append(_PendingEvent(token, own_text, self._count))
         if self._choice_finished is not None or not self._pieces.has_tokens:
             rest = self._pieces.rest()
+            # The text of a control token is its name, which is not part of the answer: what is left gets an event of
+            # its own.
             if self._pending and not self._pending[-1].is_special:
                 self._pending[-1].text += rest
             elif rest:
@@ -263,6 +265,7 @@ class TgiWriter:
         assert self._choice_finished is not None, "Finished comes after every choice's end"
         # Every stream needs an event that finishes it, also one without any token.
         pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+        # Some engines report only the number of tokens, not the tokens.
         finish, generated_tokens = self._choice_finished, self._count or completion
         details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
         last = msgspec.structs.replace(

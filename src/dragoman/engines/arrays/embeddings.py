@@ -78,6 +78,7 @@ class Batcher(Generic[T, R]):
             self._stopping = True
             self._changed.notify()
         await asyncio.to_thread(thread.join)
+        # The thread has ended, so no lock is needed any more.
         for call in list(self._calls):
             _complete_call(call, EngineError("The engine is shutting down."))
         self._calls.clear()
@@ -143,6 +144,7 @@ class Batcher(Generic[T, R]):
         """Compute a batch. An exception fails only the calls in it."""
         try:
             results = self._compute([input for _, input in batch])
+        # The thread has to survive whatever a model raises, or all later calls would wait for ever.
         except BaseException:
             log.exception("a batch failed")
             for call in dict.fromkeys(call for call, _ in batch):
@@ -164,6 +166,7 @@ def _complete_call(call: _Call[T, R], error: EngineError | None) -> None:
 
 
 def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
+    # The caller may have been cancelled after the thread had completed the call.
     if call.done.done():
         return
     if error is None:

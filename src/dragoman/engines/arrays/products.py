@@ -63,6 +63,7 @@ class Linear:
 
     def __init__(self, weight: Floats, block_sizes: BlockSizes, bias: Floats | None = None) -> None:
         """weight: [inner, outer]."""
+        # BLAS takes other kernels for a transposed layout, for which a block would have to be found separately.
         self._weight = np.ascontiguousarray(weight)
         self._bias = bias
         self._block = block_sizes.find_block_size(self._weight, ROWS)
@@ -80,6 +81,7 @@ def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: i
     product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is tried on equal rows, which must
         give equal results: a different order of summation shows in some of the columns.
     """
+    # A fixed seed, so that every start finds the same block and computes the same bits.
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:
         counts = range(unit, block + 1, unit) if block >= unit else (block,)

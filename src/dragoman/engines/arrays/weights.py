@@ -120,6 +120,7 @@ def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
 
 
 def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
+    # A file of less than 8 bytes is padded to an impossible length, which the check below rejects.
     (length,) = struct.unpack("<Q", file.read(0, 8).tobytes().ljust(8, b"\xff"))
     if length > file.size - 8:
         raise EngineError(f"{file.name} is not a safetensors file: its header would be {length} bytes long")
@@ -143,6 +144,7 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
 def _to_float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     match dtype:
         case "BF16":
+            # A bfloat16 is the upper half of a float32.
             return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
         case "F16":
             return raw.view("<f2").astype(np.float32)

@@ -31,6 +31,7 @@ def hash_block(parent: bytes, tokens: Sequence[int], image_key: bytes = b"") -> 
 
 def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> bytes:
     """Encode which images the tokens from begin to end belong to: all images share the same placeholder id."""
+    # The position is negative where the image begins within the block.
     return b"".join(
         image.digest + (begin - image.begin).to_bytes(8, "big", signed=True)
         for image in images

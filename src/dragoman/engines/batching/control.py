@@ -108,6 +108,7 @@ class BatchingControl:
 
     async def abort_all(self) -> int:
         count = self._engine.abort_all()
+        # The aborts are commands to the worker: behind them in its queue, this waits until they have been handled.
         await self._engine.run_between_steps(_do_nothing)
         return count
 
@@ -124,6 +125,7 @@ class BatchingControl:
 
             await self._engine.run_between_steps(swap)
             self._version, self._lacks_weights, self.has_new_weights = new_version, False, True
+            # Steps were still paused if the old weights had been discarded.
             self._resume_steps()
             return new_version
 

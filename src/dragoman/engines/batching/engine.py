@@ -191,6 +191,7 @@ class BatchingEngine:
         version = self.control.weight_version
         stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, files, version)
         self._worker = Worker(stepper, self._post, self._clock, self._name, self._vision_runner)
+        # A pause outlasts a restart of the engine.
         self._worker.submit(Pause(self._paused))
         self._worker.start()
 
@@ -261,6 +262,7 @@ class BatchingEngine:
             raise Unsupported("This engine does not accept images.", param="messages")
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
+        # No step ends while the engine is idle: without this its first request would count as stalled at once.
         if not self._active:
             self._busy_since = self._clock()
         self._num_arrived += 1

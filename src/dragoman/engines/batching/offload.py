@@ -64,7 +64,9 @@ class BlockFiles:
         entries = [(entry.stat(), entry) for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
         self._sizes.clear()
         self._pending.clear()
+        # The oldest first: the order of the dict is that of eviction.
         for info, entry in sorted(entries, key=lambda pair: pair[0].st_mtime_ns):
+            # A file whose name is no hash is not one of these.
             with suppress(ValueError):
                 self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = info.st_size
         self._total = sum(self._sizes.values())
@@ -106,6 +108,7 @@ class BlockFiles:
         """
         while self._pending and max_blocks and self._in_flight < _MAX_IN_FLIGHT:
             block_hash, block = self._pending.popitem(last=False)
+            # Evicted meanwhile, the block may hold other tokens.
             if find(block_hash) == block:
                 self._submit_write(block_hash, save(block))
                 max_blocks -= 1

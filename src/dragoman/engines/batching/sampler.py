@@ -49,6 +49,7 @@ def _find_best(row: Doubles, count: int) -> tuple[tuple[int, float], ...]:
         return ()
     if count < len(row):
         threshold = np.partition(row, len(row) - count)[len(row) - count]
+        # With all ties of the last one: the stable sort below then prefers lower ids among them.
         ids = np.flatnonzero(row >= threshold)
     else:
         ids = np.arange(len(row))
@@ -90,6 +91,7 @@ class SamplingState:
         self._stop_ids = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
         self._disallowed_mask = _build_disallowed_mask(request, vocab)
         self.bias_ids = np.array([id for id, _ in sampling.logit_bias], np.int64)
+        # Clipped to what float32 holds: an infinite bias on a masked token would be NaN.
         biases = np.array([bias for _, bias in sampling.logit_bias], np.float64).clip(-1e30, 1e30)
         self.biases: Floats = biases.astype(np.float32)
         self._has_edits = bool(sampling.logit_bias or sampling.bad_words) or self._disallowed_mask is not None
@@ -119,6 +121,7 @@ class SamplingState:
             row[~_unpack_mask(mask, len(row))] = -np.inf
         row[self._find_forbidden_ids(len(row))] = -np.inf
         if len(self.bias_ids):
+            # `row[ids] += biases` would add only one of several biases of the same id.
             np.add.at(row, self.bias_ids, self.biases)
 
     def pack_masks(self, mask: bytes | None, vocab: int) -> NDArray[np.uint8] | None:
@@ -249,6 +252,7 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
     """Draw a token from the distribution of one row, which is overwritten. best: its largest logit."""
     sampling, uniform = state.sampling, state.rng() if state.rng else 0.0
     logits -= np.float32(best)
+    # A very low temperature can turn logits into -inf, which is a probability of 0.
     with np.errstate(over="ignore"):
         logits /= np.float32(sampling.temperature)
     if sampling.min_p > 0:

@@ -80,10 +80,12 @@ class _Budget:
     def grant(self, sequence: Sequence, computed: int) -> int:
         """Compute how many tokens the sequence may compute: all that it needs, if the budget allows."""
         count = min(sequence.num_tokens - computed, self._tokens)
+        # A decoding sequence always gets its token: the limit of pairs is for the chunks of prompts.
         if count <= 1:
             return count
         if self._pairs <= 0:
             return 0
+        # At least one block, so that the last chunks of a very long prompt make progress too.
         return min(count, max(self._pairs // (computed + count), BLOCK_SIZE))
 
     def spend(self, chunk: Chunk, sign: int = 1) -> None:
@@ -183,6 +185,7 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """Schedule the next step. A sequence whose last token is computed in it samples the next one."""
+        # A list, since `_requeue` changes the running set.
         for sequence in [running for running in self._running if self._outgrows_window(running)]:
             self._requeue(sequence)
         budget = _Budget(self._config)
@@ -242,6 +245,7 @@ class Scheduler:
                 break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
+            # Granted again: blocks of the store can have moved the first token to compute.
             count = budget.grant(sequence, sequence.num_computed_tokens)
             self._allocate(sequence, count)
             chunks.append(_build_chunk(sequence, count))

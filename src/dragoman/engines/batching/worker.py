@@ -135,6 +135,7 @@ class Worker:
         has_more = self._offload(1)
         if not (has_more or self._can_step):
             self._wake.wait()
+        # Cleared before the commands are read: one that arrives in between sets it again, so that none is missed.
         self._wake.clear()
 
     def _offload(self, max_blocks: int) -> bool:

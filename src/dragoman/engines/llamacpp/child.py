@@ -33,6 +33,7 @@ def main() -> int:
     except (RuntimeError, ValueError) as error:
         print(f"{error}", file=sys.stderr)  # noqa: T201 - its report
         return 1
+    # Before READY, because no request may write to the memory meanwhile.
     return_untouched_memory()
     print(READY, flush=True)  # noqa: T201 - this is what is waited for
     # Returns when the parent closes the pipe or dies, so that no server outlives it.
@@ -53,6 +54,7 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     params.n_batch, params.n_ubatch = launch.batch, launch.ubatch
     # The engine assigns slots, so that cached prompts are never shared between cache salts.
     params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
+    # Every open completion occupies a thread; the four others are for short requests, such as those to tokenize.
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
     has_gpu = any("GPU" in device["type"].name for device in xllamacpp.get_device_info())

@@ -73,6 +73,7 @@ class LlamaCppClient:
             failure = decode_chunk(content).error
             raise EngineError(f"llama.cpp: {'it refused' if failure is None else failure.message}")
         embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
+        # Pooling leaves one vector of each input, in a list of its own.
         return [
             np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
         ]

@@ -96,10 +96,13 @@ class CompletionState:
             return self._build_scoring_body(self._scorer, slot, cached=cached)
         completion, is_forced = self._next, self._next.forced is not None
         is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
+        # A bias holds for a whole completion, so one ends at `min_tokens`: from there on, end tokens are allowed.
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
         self._next, self._current, self.is_stale, self._num_predicted = _NextCompletion(), completion, False, 0
         self._num_completions += 1
+        # llama.cpp starts the random numbers of a seed anew for each completion, so each one of a sequence has another
+        # seed.
         return CompletionBody(
             prompt=self.tokens,
             n_predict=completion.count or (min(until_min_tokens, remaining) if until_min_tokens > 0 else remaining),
@@ -246,6 +249,7 @@ class CompletionState:
 
     def _replace_token(self) -> list[TokenOutput]:
         """Replace a rejected token: request another one, if any is allowed."""
+        # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
         if self._current.mask is not None:
             return [self._finish(Failed(self.request.id, "The model returned invalid probabilities."))]
         mask = self._filter.build_mask(self.output)

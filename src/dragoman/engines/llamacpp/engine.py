@@ -83,6 +83,7 @@ class LlamaCppEngine:
         self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
         self._clock, self._last_event_at = clock, 0.0
         scheduler = config.scheduler
+        # The tokens of all sequences are counted after each event only if they can exceed the cache at all.
         self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
         self._active: dict[str, _ActiveSequence] = {}
         self._waiting: list[_ActiveSequence] = []
@@ -114,6 +115,7 @@ class LlamaCppEngine:
         self._slots = self._build_slots()
 
     async def stop(self) -> None:
+        # From here on the sequences deliver nothing, so the failure below is the last output of each.
         active, self._active = self._active, {}
         tasks = [sequence.task for sequence in active.values() if sequence.task is not None]
         self._waiting.clear()  # so that no waiting sequence takes a freed slot
@@ -190,6 +192,8 @@ class LlamaCppEngine:
         """Admit waiting sequences while there are slots and room for their current tokens."""
         while self._waiting and self._slots.num_free and self._has_room_for(self._waiting[0]):
             sequence = self._waiting.pop(0)
+            # The silence that `health` measures begins with the first sequence, not with the last event before an idle
+            # time.
             if not self._running:
                 self._last_event_at = self._clock()
             self._running.append(sequence)
@@ -248,6 +252,7 @@ class LlamaCppEngine:
         state = sequence.state
         while not state.is_finished:
             num_before = len(state.output)
+            # After the first completion the slot has this sequence's own tokens, whatever it had before.
             body, cached = await self._build_body(state, slot, cached), True
             await self._connection.client.complete(body, partial(self._receive, sequence))
             if not state.is_finished and not state.is_stale and len(state.output) == num_before:

@@ -27,6 +27,7 @@ def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     """
     if not grammar or grammar.startswith("{"):
         return ""
+    # The new name of the first rule must not be one that the grammar uses.
     body = "answer_body"
     while body in grammar:
         body += "_"

@@ -97,6 +97,7 @@ class LlamaCppProcess:
         assert child.stdout is not None
         assert child.stderr is not None
         self._log_lines.clear()
+        # Reads all the time, because llama.cpp would block on a pipe that is full.
         log_reader = threading.Thread(target=self._read_log, args=(child.stderr,), name="llamacpp-log", daemon=True)
         log_reader.start()
         try:
@@ -104,6 +105,7 @@ class LlamaCppProcess:
             child.stdin.flush()
         except BrokenPipeError:
             pass  # It has already ended; the reason is reported below.
+        # Other lines may come first; the end of the output means that the process has ended.
         if not any(line.decode(errors="replace").strip() == READY for line in child.stdout):
             child.wait()
             log_reader.join()

@@ -94,6 +94,8 @@ class PromptScorer:
                 self._logprobs.append(None)
             else:
                 self._logprobs.append(build_logprob(scored, token, self._alternatives))
+        # Not even the first token followed the grammar: without this, the same completion would be requested without
+        # end.
         if len(self._logprobs) == begin:
             self._missing.append(begin)
             self._logprobs.append(None)

@@ -97,6 +97,7 @@ class TokenFilter:
         if not allowed.any():
             return None
         client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
+        # Both lists have the same effect. The shorter one is sent, since each entry is JSON that llama.cpp parses.
         if 2 * int(allowed.sum()) > len(allowed):
             return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
         return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))

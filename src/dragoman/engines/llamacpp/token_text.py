@@ -50,6 +50,7 @@ class TokenText:
         if not text.endswith(end):
             return None
         splits = self._find_splits(text[: len(text) - len(end)], b"", count)
+        # A second split is enough to know that the text is ambiguous: the others, possibly many, are not computed.
         first, second = next(splits, None), next(splits, None)
         return first if second is None else None
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
 _CHUNK_BYTES = 1 << 20
+# Device 00:00, inode 0 and no name mark an anonymous mapping, and `p` a private one.
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0 *$", re.MULTILINE)
 _MAPS = Path("/proc/self/maps")
 

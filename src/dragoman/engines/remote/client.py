@@ -183,6 +183,7 @@ class EngineClient:
         if request.matcher is not None and request.grammar is None:
             raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
         connection.transport.write(encode_frame(_build_message(request)))
+        # Last, so that a request that cannot be encoded leaves no sequence behind.
         self._sequences[request.id] = _RemoteSequence(deliver)
 
     def abort(self, id: str) -> None:
@@ -221,6 +222,8 @@ class EngineClient:
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         try:
             reader, writer = await asyncio.open_unix_connection(self._path)
+            # So that `lose_connection` can abort it: the socket outlives the process, and a connection that it has not
+            # accepted would wait there for the next one.
             self._calls.add(writer)
             try:
                 if self._connection is not connection:
@@ -235,6 +238,7 @@ class EngineClient:
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Overloaded(_LOST, retry_after=RESTART_TIME) from error
         assert isinstance(message, CallResult)
+        # The state of a process that has been replaced meanwhile says nothing about its successor.
         if self._state is not None and self._state.epoch == message.state.epoch:
             self._adopt_state(message.state)
         if message.error is not None:
@@ -255,15 +259,18 @@ class EngineClient:
                 delivered = output
                 sequence.has_started = sequence.has_started or isinstance(output, Scheduled)
             if isinstance(output, Ended | Failed | SentRejection):
+                # Before the delivery: the receiver may raise, or add another sequence with this id.
                 del sequences[output.id]
             try:
                 sequence.deliver(delivered)
+            # One failing receiver must not cost the other sequences of the batch their outputs.
             except Exception as error:
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"the receiver of {output.id} raised", "exception": error}
                 )
 
     def receive_state(self, connection: _EngineConnection, state: EngineState) -> None:
+        # Only now does a process respond: until it accepts it, a connection merely waits at the supervisor's socket.
         self._connection = connection
         self._adopt_state(state)
         self._connected.set()
@@ -293,6 +300,7 @@ class EngineClient:
 
     def lose_connection(self, connection: _EngineConnection) -> None:
         """The engine process has ended: end what it had. What has not started may be sent again by the client."""
+        # Lost before a process had accepted it, or after `stop`: no request depends on it.
         if self._connection is not connection:
             return
         self._connection = None

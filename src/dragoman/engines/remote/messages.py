@@ -167,6 +167,7 @@ class SentError(Struct, frozen=True, array_like=True):
         fields = error.message, error.param, error.code, error.retry_after
         if isinstance(error, ContextTooLong):
             return cls(ContextTooLong.__name__, *fields, error.limit, error.prompt, error.at_least)
+        # The nearest class that the other process can build: engines may raise subclasses of their own.
         kind = next((base for base in type(error).__mro__ if base in _ERRORS.values()), EngineError)
         return cls(kind.__name__, *fields)
 

@@ -159,6 +159,7 @@ class EngineServer:
         if self._hosted.embedder is not None:
             await self._hosted.embedder.stop()
         await self._hosted.engine.stop()
+        # Last, so that the failures of the sequences that still ran are sent.
         for connection in tuple(self._connections):
             connection.close()
 
@@ -260,6 +261,7 @@ class _FrontEndConnection(asyncio.Protocol):
             self._handle(decode_front_end_message(frame))
 
     def close(self) -> None:
+        # Even if the front end reads slowly: a transport that is closed still sends what it has buffered.
         self._is_writable = True
         self._flush()
         self._transport.close()
@@ -311,6 +313,7 @@ class _FrontEndConnection(asyncio.Protocol):
         self._enqueue(SentRejection(id, SentError.of(_convert_error(error))))
 
     def _abort(self, id: str) -> None:
+        # Its matcher is still being built, so the engine does not have it yet.
         if id in self._tasks:
             self._tasks[id].cancel()
         elif id in self._matchers:
@@ -333,6 +336,7 @@ class _FrontEndConnection(asyncio.Protocol):
 
     def _enqueue(self, output: SentOutput) -> None:
         if not self._outputs:
+            # After the other outputs of this step, so that they share one frame and one write.
             asyncio.get_running_loop().call_soon(self._flush)
         self._outputs.append(output)
         if len(self._outputs) > MAX_UNSENT:
@@ -351,6 +355,7 @@ class _FrontEndConnection(asyncio.Protocol):
             value = await _run_call(self._hosted, call)
         except Exception as error:
             sent_error = SentError.of(_convert_error(error))
+        # Before the result: when the caller continues, the change is on its way to all front ends.
         self._server.broadcast_state()
         self._send(CallResult(self._server.state, msgspec.Raw(msgspec.msgpack.encode(value)), sent_error))
 

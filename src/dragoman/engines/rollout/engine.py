@@ -91,6 +91,7 @@ class RolloutEngine:
 
     def health(self) -> Health:
         running = sum(call.n for calls in self._running.values() for call in calls)
+        # A call on a thread goes on after its members are aborted, which then are not requests any more.
         running = min(running, len(self._active))
         if not self._is_started:
             return Health(ready=False, reason="the engine is not running", waiting=len(self._active) - running)
@@ -143,6 +144,7 @@ class RolloutEngine:
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
+            # There is no await between the check and this, so no change can be missed.
             self._changed.clear()
             await self._changed.wait()
 
@@ -249,6 +251,7 @@ class RolloutControl:
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Pause. The executor manages its own cache."""
         del clear_cache
+        # Identifies this pause: a `resume` or another pause during the wait below replaces it.
         token = self._pause_token = object()
         self._engine.rejection = None if mode == "keep" else PAUSED
         if mode == "abort":
@@ -263,6 +266,7 @@ class RolloutControl:
         if self._pause_token is None:
             return
         self._pause_token, self._engine.rejection = None, None
+        # The executor first, so that no call begins while it is still paused.
         await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
         self._engine.set_paused(self, paused=False)
 
@@ -290,8 +294,10 @@ class RolloutTraining:
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         """Update the weights when no call is running, so that each call uses one version; at once if paused."""
         executor = self._executor
+        # From now on no call begins, or the wait for those that run might never end.
         self._engine.set_paused(self, paused=True)
         try:
+            # The calls of a paused executor may be suspended: to wait for them could be a deadlock.
             if self._control is None or not self._control.is_paused:
                 await self._engine.wait_until(lambda: self._engine.is_idle)
             on_loop = inspect.iscoroutinefunction(executor.update_weights)

@@ -108,6 +108,7 @@ def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
         except ValueError:
             end = -1
             value = None
+        # Otherwise the text only begins with a quotation mark, and is taken as it stands.
         if isinstance(value, str) and text.startswith("]]", end):
             return _check_encodable(value), end + 2
     depth = 0
@@ -178,6 +179,7 @@ def _build_part(directive: _Directive) -> Part:
             return CallTool(name, _check_encodable(value) if isinstance(value, str) else arguments or "{}")
         case "error":
             status, _, message = directive.text.partition(" ")
+            # `isdecimal` alone also accepts the digits of other scripts.
             if not (status.isascii() and status.isdecimal() and len(status) == 3):
                 raise ValueError(f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}")
             return Fail(int(status), message.strip() or Fail().message)

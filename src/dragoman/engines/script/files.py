@@ -56,7 +56,14 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
     def to_part(self) -> CallTool:
         match self.arguments:
             case dict():
-                return CallTool(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
+                # YAML has NaN and infinity, dates and sets, JSON has not.
+                try:
+                    arguments = json.dumps(self.arguments, ensure_ascii=False, allow_nan=False)
+                except TypeError as error:
+                    raise ValueError(
+                        f"arguments of {self.name}: {error}; quote the value to make it a string"
+                    ) from None
+                return CallTool(self.name, arguments, self.id)
             case list():
                 return CallTool(self.name, tuple(self.arguments), self.id)
             case _:
@@ -173,6 +180,8 @@ def load_script(path: Path) -> Script:
 def read_entry(value: object, where: str) -> ScriptEntry:
     """Read one entry from decoded JSON or YAML. where: the place for error messages. Raises ScriptError."""
     try:
+        # Finds unpaired surrogates anywhere in the entry, which would fail only when the reply is sent. YAML's dates,
+        # which are not JSON, must not fail here: hence `default`.
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
             return ScriptEntry((Say(value),))
@@ -204,6 +213,7 @@ def _to_pieces(text: str | list[str]) -> str | tuple[str, ...]:
 
 
 def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
+    # Not splitlines: a JSON string may contain U+2028 and other separators unescaped.
     for line, raw in enumerate(text.split("\n"), 1):
         if raw.strip():
             try:

@@ -176,6 +176,7 @@ class ScriptEntry(Struct, frozen=True):
     @property
     def max_uses(self) -> int | None:
         """Number of requests it may answer; None is unlimited."""
+        # An entry with a match rule is a rule for all such requests; one without is a step of a sequence.
         if self.repeat or (self.times is None and self.match is not None):
             return None
         return 1 if self.times is None else self.times

@@ -67,6 +67,7 @@ class _SchemaSize:
             return 1
         items = cast("dict[str, object]", part)
         reference = items.get("$ref")
+        # Their targets depend on the path of the evaluation, so that their size is not known beforehand.
         if "$dynamicRef" in items or "$recursiveRef" in items:
             raise ValueError("only plain references are supported")
         own_size = 1 + sum(map(self.measure, items.values()))
@@ -75,6 +76,7 @@ class _SchemaSize:
     def _measure_reference(self, reference: str) -> int:
         if reference in self._open:
             raise ValueError(f"{reference} contains itself")
+        # Measured once, or nested references would take as long to measure as to expand.
         if reference not in self._sizes:
             self._open.add(reference)
             self._sizes[reference] = self.measure(self._resolve_reference(reference))

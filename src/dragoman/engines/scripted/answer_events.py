@@ -254,6 +254,7 @@ class ChoiceEvents:
         allowed = self._limit_tokens(len(name))
         self.completion_tokens += allowed
         tokens, self._pending_tokens = (*self._pending_tokens, *name[:allowed]), ()
+        # A call whose name is cut off has not begun: its tokens count, but there is no event for it.
         if allowed < len(name):
             self._pending_tokens, self._end = tokens, FinishReason.LENGTH
             return

@@ -131,6 +131,7 @@ class ScriptedEngine:
                 if isinstance(step, Wait):
                     await self._delay(step.seconds)
                     continue
+                # Without delays the generator never suspends, and would hold up all other requests.
                 if number % _EVENTS_PER_YIELD == 0:
                     await asyncio.sleep(0)
                 self._check_running()
@@ -171,6 +172,7 @@ class ScriptedEngine:
         delay = asyncio.ensure_future(self._sleep(seconds))
         self._delays.add(delay)
         try:
+            # If `stop` cancels the delay, awaiting it would raise CancelledError, as if the request were cancelled.
             await asyncio.wait({delay})
         finally:
             self._delays.discard(delay)

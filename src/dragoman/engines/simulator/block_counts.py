@@ -51,6 +51,7 @@ class BlockCounts:
         self._num_empty += count - cached
         if not cached:
             return None
+        # No sequence comes back for these, so neighbours in the queue need not be told apart, and it stays short.
         if not is_owned and self._cached and not self._cached[-1].is_owned:
             self._cached[-1].count += cached
             return None
@@ -61,4 +62,5 @@ class BlockCounts:
     def acquire(self, blocks: CachedBlocks) -> None:
         """Take all blocks that are left of a sequence's."""
         self.num_free -= blocks.count
+        # The empty entry stays in the queue until `allocate` drops it: to remove it here would take a search.
         blocks.count = 0

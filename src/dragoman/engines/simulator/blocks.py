@@ -118,6 +118,7 @@ class SimulatedBlockPool:
         free, counts, hashes, unhashed = self._free, self._ref_counts, self._hashes, list[int]()
         # In reverse, as in vLLM: the end of a prompt is evicted before its beginning, which other prompts may share.
         for block in reversed(blocks):
+            # A block that is freed twice would later be allocated to two sequences.
             if counts[block] < 1:
                 raise ValueError(f"block {block} is not held")
             counts[block] -= 1

@@ -109,6 +109,7 @@ class _DisaggregatedReplay(Replay):
         replica = self._choose(request, sequence, arrival, self._decode_router, self._decoders)
         self._cores[replica].add(sequence)
         self._decode_router.record(replica, self._cores[replica], arrival)
+        # For the client the request arrived with its prefill call, so its time to first token starts there.
         self._progress[sequence] = RequestProgress(request, transfer.prefill.arrival, replica, sequence)
         return replica
 

@@ -84,6 +84,7 @@ class BlockLeases:
 
     def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
         self._scheduler, self._seconds = scheduler, seconds
+        # All leases last equally long, so the order of insertion is the order of expiry.
         self._leases: OrderedDict[str, tuple[float, SimulatedSequence]] = OrderedDict()
         self._fetching: dict[str, SimulatedSequence] = {}
 
@@ -305,12 +306,14 @@ class KvTransfers:
 
     def release(self, id: str, at: float) -> None:
         """Release a lease after another instance fetched it or cancelled. Idempotent."""
+        # A sequence may have waited for these blocks while no step runs whose end would schedule it.
         self._leases.release(id)
         self._call_at(at, self._wake)
 
     def clear(self) -> None:
         """Drop all leases and fetches."""
         self._leases.clear()
+        # Otherwise the other instances would hold their blocks until the leases expire.
         for sequence in list(self._sources):
             self._report(sequence)
 
@@ -325,6 +328,7 @@ class KvTransfers:
             self._call_at(due, self._complete_transfers)
 
     def _complete_transfers(self, at: float) -> None:
+        # Timers are not cancelled when another transfer moves the end, so this may be an outdated one.
         if at == self._link_timer_at:
             self._link_timer_at = None
         for id in self._link.pop_completed(at):

@@ -42,6 +42,7 @@ class SimulatorEmbedder:
 
 
 def _generate_vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
+    # A function of extendable output: the digest of a short vector is a prefix of that of a longer one.
     raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
     vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
     length = math.sqrt(float(vector @ vector)) if normalize else 1.0

@@ -231,10 +231,12 @@ class SimulatorEngine:
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
+        # It is queued only after the front end's time, when its error could not become an HTTP status any more.
         rank.core.scheduler.check(live.sequence)
         if "kv_transfer_params" in extras:
             self._register_transfer(request, live, rank, extras["kv_transfer_params"])
         self._live[request.id], self._rank_of[request.id] = live, rank
+        # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
         # What this server's own front end took is a part of the modelled front end's time, and does not add to it.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
@@ -249,6 +251,7 @@ class SimulatorEngine:
 
     def _arrive(self, live: LiveRequest, rank: DataParallelRank, at: float) -> None:
         self._num_arriving -= 1
+        # The request may have been aborted meanwhile, and its id used for another one.
         if live.id in self._live and self._live[live.id] is live:
             rank.enqueue(live, at)
 
@@ -391,6 +394,7 @@ class SimulatorEngine:
         """Fail all requests and reject new ones for `seconds`; the cache is lost."""
         self._fail_all("The engine crashed.", "the engine crashed and is being restarted")
         for rank in self._ranks:
+            # Only after all requests have ended: a pool refuses to be reset while a block is held.
             rank.core.scheduler.pool.reset()
         self._clock.call_at(self._now() + seconds, self._recover)
 
@@ -419,6 +423,7 @@ class SimulatorEngine:
         return running
 
     async def resume(self) -> None:
+        # A sleeping engine stays asleep: see `EngineControl.resume`.
         if self._paused and not self._sleep_level:
             self._paused = False
             self._clock.resume()
@@ -469,6 +474,7 @@ class SimulatorEngine:
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
         for ids in inputs:
+            # One more, since `check_prompt` reserves a token for an answer, which an embedding does not have.
             check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
         load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
@@ -480,6 +486,7 @@ class SimulatorEngine:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish(_: float) -> None:
+            # The call may have been cancelled meanwhile.
             if not done.done():
                 done.set_result(None)
 

@@ -77,6 +77,7 @@ class EngineCore:
         self.num_steps = 0
         self._step_time = step_time
         self._in_flight: deque[_InFlightStep] = deque()
+        # vLLM's asynchronous scheduling prepares one step while the one before it runs, not more.
         self._max_in_flight = 2 if scheduler.config.async_scheduling else 1
 
     @property
@@ -137,6 +138,7 @@ class EngineCore:
     def complete(self, now: float) -> StepOutcome:
         """`commit`, and the end of the sequences that got their last token."""
         outcome = self.commit(now)
+        # In the order of the step, in which vLLM frees their blocks: it decides which cached blocks are evicted first.
         for sequence in outcome.finished:
             self.scheduler.finish(sequence)
         return outcome
@@ -145,6 +147,7 @@ class EngineCore:
         """The second half of `step`: begin steps as far as the rules allow."""
         launched: LaunchedSteps | None = None
         if self.host_link is not None:
+            # Before anything is scheduled: what has been loaded by now can already run in the next step.
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
         while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()

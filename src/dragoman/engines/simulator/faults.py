@@ -120,6 +120,7 @@ class FaultInjector:
     def find_fault(self, request: TokenRequest) -> Fault | None:
         """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
         name."""
+        # By identity: the choices of one request share it, while equal requests of two clients count separately.
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
             header = dict(request.extras).get("fault") if request.extras else None
             self._last_lookup = (

@@ -41,6 +41,7 @@ def hash_root(*keys: str) -> bytes:
     """The parent of a first block: name of the LoRA, cache salt, digests of images."""
     root = blake2b(digest_size=16)
     for key in keys:
+        # JSON strings may contain unpaired surrogates. The length keeps ("ab", "c") apart from ("a", "bc").
         encoded = key.encode("utf-8", "surrogatepass")
         root.update(len(encoded).to_bytes(8, "little") + encoded)
     return root.digest()
@@ -68,6 +69,7 @@ class TokenContents:
         self.tokens, self._images = tokens, images
         self._on_hashed = on_hashed
         self._block_size = block_size
+        # With the root in front, the entry at a block's index is its parent.
         self._hashes = [root]
 
     def get_block_hash(self, index: int) -> bytes:
@@ -85,6 +87,7 @@ class TokenContents:
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
             self._hashes.append(hash_block(parent, tokens, images))
             if self._on_hashed is not None:
+                # The root is no block: as in vLLM's events, a first block has no parent.
                 self._on_hashed(self._hashes[-1], parent if block else None, tokens, images)
         return self._hashes[index + 1]
 

@@ -21,6 +21,7 @@ class KeyedRandom:
         parts: list[bytes] = []
         for part in key:
             encoded = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+            # With lengths, so that no two keys are joined to the same bytes.
             parts += len(encoded).to_bytes(8, "little"), encoded
         self._key = blake2b(b"".join(parts), digest_size=16).digest()
         self._count = 0

@@ -146,6 +146,7 @@ class KvEventBuilder:
 
     def _append_stored(self, block_hash: bytes, events: list[KvEvent]) -> None:
         """Blocks that follow each other are one event."""
+        # Missing only if the bound of `add_hashed` has dropped it; subscribers still learn the hash.
         hashed = self._hashed.get(block_hash, _HashedBlock(None, (), "", ""))
         parent, last = None if hashed.parent is None else truncate_hash(hashed.parent), events[-1] if events else None
         if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:

@@ -102,6 +102,7 @@ class KvNotifier(asyncio.DatagramProtocol):
     async def open(self) -> int:
         """Bind the socket and return its port. Raises ValueError if it is not available."""
         config = self._config
+        # Only producers are notified. A consumer sends from any port, so that it can share an address with a producer.
         local = (config.kv_ip, config.kv_port if config.is_producer else 0)
         loop = asyncio.get_running_loop()
         try:

@@ -95,6 +95,7 @@ class KvPublisher:
         marker."""
         while True:
             frames: list[bytes] = await router.recv_multipart()
+            # The identity, an empty delimiter and the number, as vLLM's subscribers send them. Others get no answer.
             if len(frames) != 3 or len(frames[2]) != 8:
                 continue
             client = frames[0]

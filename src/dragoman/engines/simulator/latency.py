@@ -188,6 +188,7 @@ def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator)
     """Each step times a log-normal factor of mean 1; sigma is the standard deviation of its logarithm."""
 
     def seconds(load: StepLoad) -> float:
+        # The mean of a log-normal factor is exp(mu + sigma^2 / 2), so this mu makes it 1.
         return step_time(load) * float(np.exp(generator.normal(-sigma * sigma / 2, sigma)))
 
     return seconds

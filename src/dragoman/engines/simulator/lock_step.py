@@ -56,6 +56,7 @@ class LockStepRanks:
                 self._slowest_loads.append(slowest)
                 for core, step in zip(self.cores, steps, strict=True):
                     core.begin(step, at, seconds)
+            # As in `EngineCore.launch`: another attempt helps only if a preemption has freed blocks.
             elif self.next_step_end is not None or not any(step.preempted for step in steps):
                 break
         return [

@@ -112,6 +112,7 @@ class HostCache:
 
     def finish(self, use: HostCacheUse) -> None:
         """End a request: its chunks are the most recent ones, the first of them the last to go."""
+        # The first chunk is evicted last, since the chunks after it cannot be used without it.
         for key in sorted(use.used, key=use.positions.__getitem__, reverse=True):
             if key in self._counts:
                 self._last_rank += 1
@@ -141,6 +142,7 @@ class HostCache:
 
     def _push(self, key: bytes) -> None:
         heappush(self._heap, (self._ranks[key], key))
+        # Rebuilt when more than half of it is outdated: the heap stays bounded, at a constant cost per push on average.
         if len(self._heap) > max(64, 2 * self.num_idle):
             self._heap = [(self._ranks[each], each) for each, count in self._counts.items() if not count]
             heapify(self._heap)
@@ -260,6 +262,7 @@ class KvOffloading:
         Later: its own transfers or another's load of the same chunks run, or a chunk is still being stored.
         """
         state, size = self._requests[sequence], self._chunk_size
+        # A waiting sequence holds no blocks; those of an admission before a preemption are void.
         state.reset()
         if state.transfers:
             return None
@@ -314,6 +317,7 @@ class KvOffloading:
         scheduled = list(scheduled)
         for sequence in scheduled:
             state = self._requests[sequence]
+            # The scheduler extends the list in place and replaces it after a preemption: a new list has new blocks.
             if state.blocks is not sequence.blocks:
                 state.blocks, state.num_blocks = sequence.blocks, 0
             self._allocated.update(sequence.blocks[state.num_blocks :])
@@ -321,6 +325,7 @@ class KvOffloading:
         step = StepTransfers(loads=self._loads)
         begun = {load.id for load in self._loads}
         for sequence in preempted:
+            # Its blocks may be allocated by this very step, so stores that read them have to end before it.
             step.flushed |= self._requests[sequence].transfers - begun
         for block in self._allocated & self._fences.keys():
             # The block was freed while a store still reads it: the step that writes it must wait for that store.
@@ -356,6 +361,7 @@ class KvOffloading:
                 self._loading.difference_update(transfer.keys)
                 loaded.append(transfer.sequence)
             state.transfers.remove(id)
+            # A sequence in `finished` is still needed: the next step stores its last chunks.
             if state.finished_tokens is not None and not state.transfers and transfer.sequence not in self.finished:
                 del self._requests[transfer.sequence]
         return loaded
@@ -375,6 +381,7 @@ class KvOffloading:
         if not offered:
             return
         keys = self.cache.begin_store(offered, state.use)
+        # `next_chunk` stays as it is, so that the next step offers the same chunks again.
         if keys is None:
             self.stats.num_failed_stores += 1
             return
@@ -386,6 +393,7 @@ class KvOffloading:
         blocks = [block for index in indices for block in state.blocks[index * per_chunk : (index + 1) * per_chunk]]
         transfer = self._add_transfer(sequence, state, keys, blocks, is_store=True)
         step.stores.append(transfer)
+        # An ended sequence does not protect its blocks: the step may have allocated some of them already.
         if state.finished_tokens is not None:
             self._add_fences(transfer)
             if not self._allocated.isdisjoint(blocks):
@@ -414,6 +422,7 @@ class KvOffloading:
         """Extend the keys to the chunks that these known tokens fill."""
         per_chunk = self.config.blocks_per_chunk
         for index in range(len(state.keys), num_tokens // self._chunk_size):
+            # Hashes are chained, so the one of a chunk's last block identifies the whole chunk.
             key = sequence.contents.get_block_hash((index + 1) * per_chunk - 1)
             state.keys.append(key)
             state.use.positions[key] = index

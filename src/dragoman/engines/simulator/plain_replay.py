@@ -57,6 +57,7 @@ class PlainReplay:
         """
         table, replicas, frontend = self._table, self._replicas, self._frontend_seconds
         self._check_lengths()
+        # Stable, so that simultaneous arrivals keep the workload's order, as in `Replay`.
         order = np.argsort(np.array(table.arrivals), kind="stable")
         for position, index in enumerate(cast("list[int]", order.tolist())):
             number = position % len(replicas)

@@ -210,6 +210,7 @@ class PlainReplica:
 
     def _schedule(self, now: float) -> _Step:
         number, step, partial = self._num_scheduled + 1, _Step(), self._partial
+        # Their last token is in flight: they take part in no further step, but keep their blocks until it ends.
         for sequence in self._ending.get(self._num_scheduled, ()):
             if sequence.is_decoding:
                 self._stop_decoding(sequence)
@@ -317,6 +318,7 @@ class PlainReplica:
             step.add_chunk(sequence, count)
             sequence.num_computed_tokens += count
             times, index = self._times.scheduled, sequence.index
+            # A preempted request is admitted again; only the first admission counts.
             times[index] = times[index] or now
             if sequence.num_computed_tokens == sequence.num_tokens:
                 step.samplers.append(sequence)
@@ -364,6 +366,7 @@ class PlainReplica:
 
         An event is an arrival, a sequence that ends, or a lack of blocks.
         """
+        # Steps that have ended are removed from the heap only here, where their number is needed.
         while self._ending_steps and self._ending_steps[0] not in self._ending:
             heappop(self._ending_steps)
         if not self._num_decoding or len(self._in_flight) < self._depth:

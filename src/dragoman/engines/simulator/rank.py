@@ -297,6 +297,7 @@ class DataParallelRank:
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
+        # A deadline that is met late may lie before the end of the last step, and steps must not overlap.
         self.launch_if_idle(max(at, self._last_step_end))
 
     def launch_if_idle(self, at: float) -> None:
@@ -306,6 +307,7 @@ class DataParallelRank:
 
     def abort(self, live: LiveRequest, at: float) -> None:
         """Abort a request and free its blocks at once."""
+        # As in vLLM, an aborted prefill holds no blocks for another instance: it has no response that could name them.
         live.sequence.keeps_blocks = False
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
@@ -327,6 +329,7 @@ class DataParallelRank:
             if self.transfers is not None:
                 self.transfers.cancel(live.sequence, at)
             self._record_stats(live, at, None)
+            # Delayed outputs are dropped, so that the failure is delivered now and not behind them.
             live.delayed = None
             self._emit_last(live, Failed(live.id, message))
         if self.transfers is not None:
@@ -356,6 +359,7 @@ class DataParallelRank:
         gap, equal_gaps, emitted = 0.0, 0, 0
         for sequence in outcome.sampled:
             live = live_of[sequence]
+            # Counted as a difference: a step may give several tokens, or none if the reply ends before its token.
             emitted -= live.num_output_tokens
             if live.first_token_at is None:
                 self._on_first_token(live, at)
@@ -372,6 +376,7 @@ class DataParallelRank:
             emit(live, at)
             if sequence.num_sampled > 1:
                 for _ in range(sequence.num_sampled - 1):
+                    # A stop token among the accepted drafts ends the sequence; the drafts behind it are dropped.
                     if sequence.status is SequenceStatus.FINISHED:
                         break
                     emit(live, at)
@@ -389,12 +394,14 @@ class DataParallelRank:
         if token == NO_TOKEN:
             return self._finish(live, Ended(id, live.reply.reason), at)
         live.num_output_tokens = count = count + 1
+        # The scheduler hashes these tokens, so they must be complete when the next step is scheduled.
         live.tokens.append(token)
         score = None if live.logprobs is None else self._fake_logprob(live, token, live.logprobs)
         if live.delayed is None:
             live.deliver(Sampled(id, token, score))
         else:
             live.delayed.append(Sampled(id, token, score))
+        # Before the length is checked: a stop token at the limit ends the reply with the planned reason.
         if token in live.stop_token_ids and count > live.min_tokens:
             return self._finish(live, Ended(id, live.reply.reason, token), at)
         if count == live.sequence.max_tokens:
@@ -454,9 +461,11 @@ class DataParallelRank:
     def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
         scheduler = self.core.scheduler
+        # The scheduler has counted accepted drafts that come after the stop token.
         if scheduler.config.num_speculative_tokens and live.sequence.num_output_tokens > live.num_output_tokens:
             scheduler.discard_sampled(live.sequence, live.sequence.num_output_tokens - live.num_output_tokens)
         self.core.abort(live.sequence)
+        # After the scheduler has decided whether the sequence keeps its blocks for another instance.
         if self.transfers is not None:
             last = self.transfers.finish(live.sequence, last, at)
         self._record_stats(live, at, last.reason if isinstance(last, Ended) else None)
@@ -471,6 +480,7 @@ class DataParallelRank:
         launched = self.core.launch(at)
         for sequence in launched[0]:
             live = self._live[sequence]
+            # A preempted request is admitted again, but its time in the queue ends with the first admission.
             if live.scheduled_at is None:
                 live.scheduled_at = at
                 self.stats.queue.observe(at - live.queued_at)
@@ -487,6 +497,7 @@ class DataParallelRank:
             self._tick_at = due
             self._call_at(due, self.tick)
         if self._publish is not None:
+            # Once per step, so that a batch has all that the step cached and evicted.
             self.publish_cache_events()
 
     def publish_cache_events(self) -> None:

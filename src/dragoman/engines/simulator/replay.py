@@ -216,6 +216,7 @@ class Replay:
     def _handle_due(self, source: int, now: float) -> None:
         """Handle a due event: here the end of a step of replica `source`."""
         core = self._cores[source]
+        # With offloading the event may be the end of a transfer, which is void if a step has begun since.
         if core.host_link is None or core.next_due == now:
             self._step(source, now)
 

@@ -284,6 +284,7 @@ class ReplyGenerator:
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         plan = self._generate_reasoning(request, rng, start)
         call_prefix = self._generate_call_prefix(request, rng)
+        # With ignore_eos no end-of-sequence token stops the reply, so it runs up to max_tokens.
         stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
         length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
         ends_at = len(plan) + length if stops else None

@@ -158,6 +158,7 @@ class TokenRestrictions:
 
     def allow_all(self, tokens: Collection[int]) -> bool:
         """Whether none of these tokens is restricted in any context."""
+        # A bad word of several tokens is avoided by never sampling its last one.
         restricted = self.banned | {word[-1] for word in self.bad_words}
         return self.allowed is None and restricted.isdisjoint(tokens)
 
@@ -204,6 +205,7 @@ class ConstrainedTokens:
         self._inside_structure = self._inside_structure or (self._matcher is not None and not eos_ids)
         token = self._choose(count, allowed, eos_ids)
         if token != NO_TOKEN:
+            # Near max_tokens the matcher may put a token in its place that closes the answer.
             token = token if self._matcher is None else self._matcher.replace(token)
             self._output.append(token)
             self._advance(token)
@@ -224,10 +226,12 @@ class ConstrainedTokens:
         if count < len(self._plan):
             if allowed[self._plan[count]]:
                 return self._plan[count]
+            # The rest of a plan that the grammar has rejected would not fit what is sampled instead.
             self._plan = self._plan[:count]
         may_end = bool(eos_ids) and count >= self._request.min_tokens
         if may_end and (self._inside_structure or (self._ends_at is not None and count >= self._ends_at)):
             return eos_ids[0] if eos_ids[0] in self._request.stop_token_ids or self._matcher is not None else NO_TOKEN
+        # It is too early to end: an end token is sampled below only if the grammar allows nothing else.
         allowed[eos_ids] = False
         if not allowed.any():
             return eos_ids[0] if eos_ids else NO_TOKEN
@@ -250,6 +254,7 @@ class ConstrainedTokens:
         if 2 * len(ids) < len(allowed):
             return self._sample_by_kind(count, ids)
         quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
+        # Grows with the length of the reply and is certain from 160 tokens on, so that no string lasts until the limit.
         if len(quotes) and self._rng.random() < 0.2 + count / 200:
             return int(quotes[self._rng.randbelow(len(quotes))])
         return self._choose_text_token(count, allowed)
@@ -293,5 +298,7 @@ def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRando
         share /= 2
         # A stride through the other ids: all differ from each other and from the token, without a list of those used.
         other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
+        # As many alternatives as the vocabulary has may be requested: after about a thousand halvings a
+        # share is 0, which has no logarithm.
         top.append((other, math.log(max(share, 1e-30))))
     return TokenLogprob(logprob, 1, tuple(top))

@@ -144,6 +144,7 @@ class ReplicaRouter:
         if not self.state_delay:
             return ReplicaState.measure(cores[replica], with_tokens=self._with_tokens)
         history = self._history.get(replica)
+        # The router has not received any state of this replica yet, so it takes it for idle.
         if not history or history[0][0] > now - self.state_delay:
             return ReplicaState(0, 0, 0, 0.0)
         while len(history) > 1 and history[1][0] <= now - self.state_delay:

@@ -246,6 +246,7 @@ class SimulatedScheduler:
         limit = self._max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
+        # Otherwise a sequence alone could outgrow the cache, and preempt itself again and again.
         if sequence.num_tokens_at_end > limit:
             raise RequestError(
                 f"The prompt's {sequence.num_prompt_tokens} tokens and max_tokens={sequence.max_tokens} are more than "
@@ -270,6 +271,7 @@ class SimulatedScheduler:
         A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
         (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
         """
+        # A block can be cached only while its sequence holds it, so this comes before its blocks are freed.
         if self._unconfirmed:
             self.cache_accepted(sequence)
         if self.offloading is not None and sequence.status is not SequenceStatus.FINISHED:
@@ -341,14 +343,17 @@ class SimulatedScheduler:
         step = SchedulerOutput()
         if self._unconfirmed:
             self.cache_accepted()
+        # It depends on the number of sequences, which changes from step to step.
         if self.config.long_prefill_token_threshold:
             self._max_chunk = self._compute_max_chunk()
         if self.config.num_speculative_tokens:
             self._schedule_with_drafts(step)
         else:
             is_mixed = self._schedule_running(step)
+            # As in vLLM, a step that preempts admits no sequence: running ones have too few blocks already.
             if not step.preempted:
                 self._admit(step)
+            # `update` reports samplers in the order of the running set, in which decodes and prompts alternate here.
             if is_mixed:
                 samplers = {*step.decodes, *step.last_chunks}
                 step.samplers = [sequence for sequence in self._running if sequence in samplers]
@@ -380,6 +385,7 @@ class SimulatedScheduler:
             step.loaded_loras += lora not in resident
             resident[lora] = None
             resident.move_to_end(lora)
+        # After all of the step's adapters have been moved to the end, so that none of them is evicted.
         while len(resident) > self.config.max_loras:
             resident.popitem(last=False)
 
@@ -398,14 +404,17 @@ class SimulatedScheduler:
             return self._update_with_drafts(step, count_sampled)
         if self.offloading is not None and step.num_tokens:
             self._num_ended_steps += 1
+            # Steps end in the order in which they were scheduled, so their number tells which may still write a block.
             while self._deferred_frees and self._deferred_frees[0][0] <= self._num_ended_steps:
                 self.pool.release(self._deferred_frees.popleft()[1])
         for sequence in step.block_fillers:
+            # One that was preempted or has ended since then does not hold the block any more.
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
         for sequence in step.samplers or step.decodes + step.last_chunks:
+            # A preempted sequence is not passed over: it has lost its blocks, but keeps the token that was sampled.
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
@@ -422,6 +431,7 @@ class SimulatedScheduler:
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
         # By priority, those behind a sequence that preempts itself are more urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
+        # A copy, since preemption removes sequences from the list.
         for sequence in self._running.copy():
             remaining = budget - step.num_chunk_tokens - len(decodes)
             if not remaining:
@@ -468,6 +478,7 @@ class SimulatedScheduler:
         samplers = {*step.decodes, *step.last_chunks}
         for sequence in samplers:
             sequence.is_prefill_chunk = False
+            # The next step is scheduled before this one has drafted anything, so it reserves room for all drafts.
             if self.config.async_scheduling:
                 sequence.num_drafts = self.config.num_speculative_tokens
         step.samplers = [sequence for sequence in self._running if sequence in samplers]
@@ -487,6 +498,7 @@ class SimulatedScheduler:
             ):
                 continue  # It was just preempted; or running steps sample its last token, whatever they reject.
             count = min(known + sequence.num_drafts - computed, self._max_chunk, remaining)
+            # As in vLLM, drafts must not reach beyond the model's last position.
             count = min(count, self._max_length - computed - 1)
             if count <= 0:
                 continue
@@ -526,7 +538,9 @@ class SimulatedScheduler:
                 continue
             num_drafts = step.drafts.get(sequence, 0)
             count = 1 if count_sampled is None or not num_drafts else count_sampled(sequence, num_drafts)
+            # `num_output_tokens` must not pass max_tokens: the end is recognized by their equality.
             count = min(count, sequence.max_tokens - sequence.num_output_tokens)
+            # Padding is not counted: it only makes all decodes alike, and no drafter has proposed it.
             if num_drafts and sequence not in step.padded:
                 self.stats.num_drafts += 1
                 self.stats.num_draft_tokens += num_drafts
@@ -655,6 +669,7 @@ class SimulatedScheduler:
         config, skipped = self.config, list[SimulatedSequence]()
         has_running = bool(step.counts)
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
+        # Both kinds hold blocks already, so they are resumed before the queue takes any of those that are left.
         if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
         if self._loading and not self._resume_loaded(step, loras):
@@ -737,6 +752,8 @@ class SimulatedScheduler:
                 return False
             if sequence in self._loaded:
                 self._loaded.remove(sequence)
+                # Before `num_computed_tokens` is lowered: a full last block can be cached, although its last token is
+                # computed again.
                 self._cache_full_blocks(sequence)
                 # The last token is computed again, to sample the next one.
                 sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
@@ -789,6 +806,7 @@ class SimulatedScheduler:
         self.offloading.begin_load(sequence, cached, num_tokens)
         sequence.num_computed_tokens = end
         if is_first:
+            # The last token is computed again when it resumes, so it does not count as cached.
             sequence.num_cached_tokens = min(end, sequence.num_tokens - 1)
             sequence.num_loaded_tokens = sequence.num_cached_tokens - cached
         sequence.status = SequenceStatus.LOADING
@@ -808,6 +826,7 @@ class SimulatedScheduler:
         missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
         if missing <= 0:
             sequence.num_remote_tokens = 0
+            # Reported nevertheless, so that the other instance is told that it may free its blocks.
             step.fetching.append(RemoteFetch(sequence, 0))
             return True
         if not self._can_admit(sequence, hits, sequence.num_tokens):
@@ -839,6 +858,7 @@ class SimulatedScheduler:
         is_padded = can_pad and sequence.num_tokens - cached == 1 and cached + padded + 1 <= self._max_length
         if is_padded:
             count = padded
+        # Padding is not cut into chunks: the shortened decode would differ from the others after all.
         if count > remaining and (is_padded or not config.enable_chunked_prefill):
             return False
         count = min(count, remaining)
@@ -867,6 +887,7 @@ class SimulatedScheduler:
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size
+        # A preempted sequence does not count again: its hits are mostly blocks that it computed itself.
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.stats.prefix_cache_queries += sequence.num_prompt_tokens

@@ -86,6 +86,7 @@ class DraftAcceptance:
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
         """A `CountSampled`."""
+        # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
         drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
         accepted = 0
         while accepted < num_drafts and drawn < self._compute_rate(accepted):

@@ -40,7 +40,9 @@ class TimerQueue:
         return loop_time - self._paused_seconds
 
     def call_at(self, when: float, callback: Callable[[float], None]) -> None:
+        # The number keeps simultaneous callbacks in order, and the heap from comparing callbacks.
         heappush(self._calls, (when, next(self._sequence_numbers), callback))
+        # `_run_due` arms the timer once, after all callbacks that are due.
         if not self._running:
             self._arm()
 
@@ -86,9 +88,11 @@ class TimerQueue:
         self._running = True
         try:
             now = self.now() + _TOLERANCE
+            # A callback may add further ones that are due, or pause the clock.
             while self._calls and self._calls[0][0] <= now and self._paused_at is None:
                 when, _, callback = heappop(self._calls)
                 callback(when)
         finally:
+            # Also after a callback that raises: those behind it must still run.
             self._running = False
             self._arm()

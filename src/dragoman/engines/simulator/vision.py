@@ -36,6 +36,7 @@ class SimulatedVision:
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
         self._count, (self._name, self._id) = count, token
+        # Random, so that no client can write it into a text, where it would be replaced by an image.
         self._placeholder = secrets.token_hex(16)
 
     @property

@@ -70,6 +70,7 @@ class WeightedSample:
 
     def _round_values(self) -> None:
         """Merge values whose first digits are the same; each becomes the middle of its interval."""
+        # The bits of positive floats, read as integers, ascend with their values: equal first bits are an interval.
         bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
         first_bits, places = np.unique(bits, return_inverse=True)
         weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))

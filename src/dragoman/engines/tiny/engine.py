@@ -89,6 +89,7 @@ class LlamaRunner:
         self._cache = self._cache[:, :0]
 
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
+        # Once a step: weights are replaced only between two.
         model = self._get_model()
         self._zero_new_blocks(chunks)
         order, batch = _build_batch(model, chunks)

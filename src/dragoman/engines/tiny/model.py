@@ -42,11 +42,14 @@ class Rope:
         """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all heads."""
         last = int(positions.max(initial=0))
         if last >= len(self._table):
+            # To a power of two beyond the position: a sequence that grows by one token at a time extends the table
+            # rarely.
             extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
             self._table = np.concatenate((self._table, extension))
         return self._table[positions, None]
 
     def _compute(self, start: int, stop: int) -> Rotations:
+        # In float32 as in transformers, rounding included; only sine and cosine are computed from wider numbers.
         angles = np.arange(start, stop, dtype=np.float32)[:, None] * self._frequencies
         return np.exp(1j * angles.astype(np.float64)).astype(np.complex64)
 
@@ -261,6 +264,7 @@ class Llama:
         ]
         self._norm = tensors.take("model.norm.weight", config.hidden)
         if config.is_tied:
+            # A checkpoint may store the tied head all the same; `check_all_used` would reject it.
             tensors.drop("lm_head.weight")
             head = self._tokens
         else:
@@ -288,6 +292,7 @@ class Llama:
         padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
         rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
         rows = self._tokens[np.pad(batch.ids, padding)]
+        # The exponential in `_swish` may overflow: the quotient is then 0, its limit.
         with np.errstate(over="ignore"):
             for layer, kv in zip(self._layers, cache, strict=True):
                 rows = rows + layer.out(self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv))

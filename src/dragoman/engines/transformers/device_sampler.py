@@ -54,6 +54,7 @@ class DeviceSampledRows:
             on_device = [row for row in edited if row not in on_host]
             scored = [row for row, state in enumerate(states) if row not in on_host and _is_scored(state, vocab)]
             best, tokens = self._logits.max(dim=1)
+            # torch's maximum of a row with NaN is NaN, so broken rows are found without another pass over the logits.
             tokens = tokens.where(best.isfinite(), NO_TOKEN)
             size = max(_MAX_WEIGHTS // vocab, 1)
             for begin in range(0, len(on_device), size):

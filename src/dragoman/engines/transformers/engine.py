@@ -88,6 +88,7 @@ def _build_config(
     num_slots = 0
     if model.has_state:
         share = kv_bytes // 2 if bytes_per_token else kv_bytes
+        # More slots than sequences that may run at once would never be used.
         num_slots = max(min(share // model.bytes_per_slot, limits.max_num_seqs or DEFAULT_MAX_NUM_SEQS), 1)
         kv_bytes = max(kv_bytes - num_slots * model.bytes_per_slot, 0)
     config = limits.build_config(
@@ -133,6 +134,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         raise _explain(network, model, EngineError(f"{kind} cannot be batched: {first_line}")) from error
     register()
     errors: list[EngineError] = []
+    # The first combination that passes is used, so the faster one of each pair comes first.
     for by_token, name in product((False, True) if model.has_state else (False,), (NAME, MASKED_NAME)):
         model.recurrent.by_token = by_token
         try:

@@ -100,6 +100,7 @@ class LoraLayers:
     def _hook(self, lora: LoraWeights) -> None:
         for layer in lora.keys() - self._hooked:
             self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
+            # A hook is never removed: without an active adapter for its layer it returns the output as it is.
             self._hooked.add(layer)
 
     def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
@@ -136,6 +137,7 @@ class LoraLayers:
             shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
             raise _build_error(directory, f"`{layer}` maps {module.in_features} to {module.out_features}, not {shapes}")
         tensor_options = {"device": module.weight.device, "dtype": self._network.dtype}
+        # Scaled here, in float32 and with one rounding, which also saves a multiplication in every step.
         return LoraPair(a.T.to(**tensor_options).contiguous(), (b.T.float() * scale).to(**tensor_options).contiguous())
 
 

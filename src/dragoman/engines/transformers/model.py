@@ -102,6 +102,7 @@ class TransformersModel:
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         if is_quantized(self._network.config):
             raise Unsupported("The weights of a quantised model cannot be replaced.", param="weights")
+        # All tensors are read and validated before any is replaced: a failure leaves the old weights in use.
         staged = stage_weights(self._weight_slots, tensors)
         setters = [self.linears.stage(slot.tensor, value.to(self._network.device)) for slot, value in staged]
 
@@ -169,6 +170,7 @@ class TransformersRunner:
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
         rows = sorted(_find_logit_rows(chunks))
+        # Blocks that begin in this chunk; earlier ones hold keys and values that are needed.
         new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         with torch.inference_mode(), self._kernels():
             self.pool.zero_blocks(new_blocks)
@@ -237,6 +239,7 @@ class LogitRows:
     def _select(self, rows: Sequence[int]) -> Tensor:
         """[rows, vocab]; the step's own tensor if these are all of its rows."""
         selected = [self._row_index[row] for row in rows]
+        # Indexing copies the rows: megabytes in each step for a large vocabulary.
         return self._logits if selected == list(range(len(self._logits))) else self._logits[selected]
 
 

@@ -56,6 +56,7 @@ class PackedLinears:
             key = id(layer.weight)
             if key not in self._weights:
                 weight = _PackedWeight(layer.weight, keeps_plain=key in self._others)
+                # Frees the plain form before the next layer is packed: the whole model is never in memory twice.
                 weight.set(layer.weight.data, _pack(layer.weight.data))
                 self._weights[key] = weight
             layer.forward = partial(_compute, layer, self._weights[key])

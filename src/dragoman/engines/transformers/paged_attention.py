@@ -76,6 +76,7 @@ class KvPool:
         """Restore a block from the output of `save`. Missing layers are allocated."""
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         parts = {name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()}
+        # A block may be restored before the first step, when no layer has allocated its memory yet.
         for index in {int(name.partition(".")[0]) for name in parts}:
             loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
             for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
@@ -167,6 +168,7 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
             shortest = longest = members[0].end
             for chunk in chunks[index + 1 :]:
                 shortest, longest = min(shortest, chunk.end), max(longest, chunk.end)
+                # All sequences of a group are padded to the longest: this bounds the share of padding to about half.
                 if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
                     break
                 members.append(chunk)
@@ -204,10 +206,12 @@ def attend(
     query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
     sliding_window, softcap, s_aux (sinks): features of some models, named as in the library.
     """
+    # Without these checks, a model that builds its own mask would compute wrong logits and raise nothing.
     if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
     query = _scale_by_position(module, query, step)
     keys, values = step.pool.get_layer(step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1))
+    # Before attention, because the tokens of a chunk attend to one another too.
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -52,6 +52,7 @@ class StatePool:
         layer = self._layers.setdefault(index, {})
         if key not in layer:
             layer[key] = allocate_slots(self._num_slots, state)
+        # The library has updated a view of the pool in place, so there is nothing to copy.
         if isinstance(slots, slice) and layer[key][slots].data_ptr() == state.data_ptr():
             return
         layer[key][slots] = state
@@ -192,6 +193,7 @@ class RecurrentLayers:
                 groups += [self._build_group([row], [slot], continues=True) for row in rows]
             start = rows.stop
         if decoding:
+            # Neighbouring slots are one slice of the pool, whose states are computed in place instead of copied twice.
             slots, rows = zip(*sorted(decoding), strict=True)
             groups.append(self._build_group(rows, slots, continues=True))
         return groups
@@ -223,6 +225,7 @@ class RecurrentLayers:
             if self._num_rows is not None:
                 self._num_rows[layer].append(len(group.rows))
             states = self._load(layer.index, group, step.pool)
+            # The hooks of LoRA layers read which rows of the step this call computes.
             self._rows = group.rows
             parts.append(_call(layer, inputs, states))
             self._rows = None
@@ -241,6 +244,7 @@ class RecurrentLayers:
             states = self._load(layer.index, group, pool)
             for name in _KINDS:
                 known = {number: state for number, state in getattr(states, name).items() if state is not None}
+                # A value far from those of the state: a layer that reads it cannot give an equal result by chance.
                 copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in known.items()}
                 getattr(states, name).update(copies)
                 if name == kind and copies:
@@ -263,6 +267,7 @@ class RecurrentLayers:
 
 def _call(layer: _Layer, inputs: dict[str, Any], states: Any) -> Any:  # noqa: ANN401 - untyped
     """Call a layer of the library with a cache of these states."""
+    # The layer looks up its state by its own number, so the layers before it are empty places.
     caches = library.Cache(layers=[None] * layer.index + [states])
     return layer.forward(**{**inputs, layer.cache_name: caches})
 

@@ -28,6 +28,7 @@ class TransformersVisionRunner:
         self._cache = LruBytes[Tensor](_CACHE_BYTES, lambda rows: rows.numel() * rows.element_size())
         # Models with M-RoPE (rows and columns as positions) compute the positions of all tokens themselves.
         self._compute_rope_index = getattr(network.model, "get_rope_index", None)
+        # Weak keys, since nothing reports the end of a sequence to this class.
         self._prompt_positions: WeakKeyDictionary[Running, Tensor] = WeakKeyDictionary()
 
     def prepare_images(self, images: Sequence[PromptImage]) -> None:

@@ -201,6 +201,7 @@ class MessageEventReader:
             # Some servers have the whole input in the block itself.
             if bytes(block.input) not in (b"", b"{}", b"null"):
                 return [ToolCallDelta(0, bytes(block.input).decode())]
+            # Only what follows shows whether the call has no arguments, or the token limit has cut it before them.
             self._owes_arguments = True
         return []
 

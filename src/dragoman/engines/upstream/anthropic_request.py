@@ -103,6 +103,7 @@ def _encode_prompt(
         names = {"auto": {"type": "auto"}, "required": {"type": "any"}, "none": {"type": "none"}}
         encoded_choice: dict[str, Any] = names[choice.mode]
         if choice.names is not None and choice.mode != "none":
+            # `select_tools` leaves names only in the choice of one named tool.
             encoded_choice = {"type": "tool", "name": choice.names[0]}
         if not conversation.parallel_tool_calls and choice.mode != "none":
             encoded_choice = {**encoded_choice, "disable_parallel_tool_use": True}
@@ -173,6 +174,7 @@ def _encode_messages(
     turns: list[dict[str, Any]] = []
     for message in messages:
         blocks = [block for part in message.parts if (block := _encode_part(part, message.role)) is not None]
+        # Later system messages remain turns: Claude Code ends its conversations with one.
         if message.role in (Role.SYSTEM, Role.DEVELOPER) and not turns:
             system += blocks
             continue

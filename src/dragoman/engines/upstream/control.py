@@ -95,6 +95,7 @@ class UpstreamControl:
             answers = await asyncio.gather(*sent, return_exceptions=True)
         finally:
             await client.close()
+        # After all have answered: the others must not be left in the former state because one has failed.
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -91,6 +91,7 @@ def discover(
     model: its name; None selects the first one.
     kind, tasks: None asks the upstream: for tasks with a text of one letter, if its list of models does not say.
     """
+    # Before any request: Anthropic's API rejects one without its version header, even one for the list of models.
     kind = kind or find_kind_by_host(upstream.url)
     with client or httpx2.Client(timeout=10.0) as http:
         http.headers.update(build_auth_headers(upstream, kind))

@@ -154,10 +154,12 @@ def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
 
 def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
     """Encode the fields that chats and completions share."""
+    # The candidates of `best_of` are ranked on this server, so the upstream has to return all of them.
     choices = max(request.choices, request.best_of or 0)
     if choices > 1:
         yield "n", choices
     if request.prompt_logprobs is None:
+        # With usage in the first chunk, the length of the prompt is known when the answer starts, not only at its end.
         continuous = {"continuous_usage_stats": True} if kind.returns_token_ids else {}
         yield "stream_options", {"include_usage": True, **continuous}
     else:
@@ -195,6 +197,7 @@ def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:
         if name == "logit_bias":
             value = {str(id): bias for id, bias in value}
         elif name == "top_k" and value == 0:
+            # No limit is 0 here, and -1 for these servers.
             value = -1
         yield kind.parameter_names.get(name, name), value
 
@@ -246,6 +249,7 @@ def _encode_completion(
     if limit is not None:
         body["max_tokens"] = limit
     elif kind.unlimited_max_tokens is not None:
+        # Without it the default of Completions applies, which is 16 tokens.
         body["max_tokens"] = Raw(kind.unlimited_max_tokens)
     logprobs = _resolve_logprobs(request)
     if logprobs is not None:

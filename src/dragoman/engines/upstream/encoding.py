@@ -62,6 +62,7 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
     """Encode an embedding request. Raises Unsupported for options that this kind of server lacks."""
     texts = request.texts
     inputs = texts.inputs
+    # Base64 takes 5.3 characters for a number of four bytes, and no decimal number has to be parsed.
     body: dict[str, Any] = {
         "model": model,
         "input": inputs[0] if len(inputs) == 1 else inputs,
@@ -106,6 +107,7 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     [dimensions] = sizes
     if request.dimensions not in (None, dimensions):
         raise Unsupported(f"The upstream's vectors have {dimensions} dimensions.", param="dimensions")
+    # These servers have no option to ask for it; a vector that is normalized already does not change.
     if request.normalize and not kind.has_encoding_options:
         vectors = tuple(map(_normalize, vectors))
     return Embeddings(vectors, dimensions, _count_tokens(answer.usage))

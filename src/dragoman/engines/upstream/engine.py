@@ -128,6 +128,7 @@ class UpstreamEngine:
         self._probe_task = asyncio.create_task(self._probe_all(self._client))
 
     async def stop(self) -> None:
+        # First, so that no request begins on a client that is being closed.
         client, self._client = self._client, None
         if self._probe_task is not None:
             self._probe_task.cancel()
@@ -195,6 +196,7 @@ class UpstreamEngine:
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
         """As `TextEncoder`."""
         config = self._config
+        # Embeddings have no prefix cache; as the prefix, the body spreads requests over the upstreams.
         upstream_request = encode_embed_request(request, config.kind, config.model)
         body = await self._fetch_body(upstream_request, upstream_request.body)
         return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
@@ -317,6 +319,7 @@ class UpstreamEngine:
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
             index = self._pool.choose(prefix, tried)
+            # A server that has closed an idle keepalive connection is fine: it is tried again, over a new connection.
             if index is None and isinstance(last_error, ConnectionClosed):
                 index = self._pool.choose(prefix)
             if index is None:
@@ -352,6 +355,7 @@ class UpstreamEngine:
                 body = await response.read_all(MAX_ERROR_BODY)
             finally:
                 response.close()
+        # Cancellation included: a count that stays too high would keep requests away from this upstream for good.
         except BaseException as error:
             self._pool.running[index] -= 1
             if isinstance(error, HttpClientError):
@@ -381,6 +385,7 @@ class UpstreamEngine:
     async def _probe_one(self, client: HttpClient, index: int) -> None:
         upstream, is_up = self._pool.upstreams[index], False
         with suppress(HttpClientError):
+            # The timeout of answers, 600 s by default, would leave a server that hangs in use for that long.
             response = await client.send(
                 "GET",
                 f"{upstream.url}/models",
@@ -388,6 +393,7 @@ class UpstreamEngine:
                 read_timeout=self._config.connect_timeout,
             )
             response.close(drain=True)
+            # An error such as 401 or 404 comes from a server that runs.
             is_up = response.status < 500
         if is_up != self._pool.is_up(index):
             log.warning("%s is %s", upstream.url, "up" if is_up else "down")

@@ -122,6 +122,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     if error.param in _INTERNAL_PARAMS:
         error = msgspec.structs.replace(error, param=None)
     message = message or f"The upstream failed (HTTP {status})."
+    # A number is vLLM's code of every error: the status once more.
     code = error.code if isinstance(error.code, str) else None
     if status >= 500 and code not in _SERVER_CODES:
         code = None

@@ -91,6 +91,8 @@ class EventStream:
             return False
         events = self.feed(piece)
         are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
+        # The rest is left to the coroutine that reads the body: a callback of the transport can neither raise nor
+        # await.
         if self._reader.is_done or self.failure is not None or not are_deltas:
             self._backlog = events
             self._body.interrupt()

@@ -67,6 +67,7 @@ class UpstreamPool:
         """
         candidates = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
         ranked = sorted(candidates, key=lambda index: self._score(index, prefix), reverse=True)
+        # With the new request, or the share of every upstream of an idle pool would be 0.
         total = sum(self.running[index] for index in candidates) + 1
         weights = sum(self.upstreams[index].weight for index in candidates)
         for index in ranked:
@@ -77,7 +78,9 @@ class UpstreamPool:
 
     def _score(self, index: int, prefix: bytes) -> float:
         upstream = self.upstreams[index]
+        # 64 bytes are the longest key of BLAKE2b.
         digest = hashlib.blake2b(prefix, digest_size=8, key=upstream.url.encode()[:64]).digest()
+        # Strictly between 0 and 1: log(0) is undefined, and log(1) would be the divisor 0.
         uniform = (int.from_bytes(digest) + 1) / (2**64 + 2)
         return -upstream.weight / math.log(uniform)
 

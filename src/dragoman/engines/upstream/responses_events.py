@@ -153,6 +153,7 @@ class ResponseEventReader:
             case "response.output_item.added":
                 return self._start_item(event)
             case "response.reasoning_summary_part.added" if event.summary_index and self._has_deltas:
+                # The parts of a summary are paragraphs, and no event contains the break between them.
                 return [ReasoningDelta(0, "\n\n")]
             case "response.output_item.done":
                 return self._finish_item(event)
@@ -207,6 +208,7 @@ class ResponseEventReader:
             if found is None:
                 raise EngineError(f"The upstream ended its answer with {word!r:.80}.")
             reason = found
+        # Only an answer that was cut off may end within an item.
         if not self.has_started or (self._open is not None and reason is FinishReason.STOP):
             raise EngineError("The upstream sent an event out of order.")
         usage = response.usage or _Usage()

@@ -96,6 +96,7 @@ def _encode_prompt(
 
 
 def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[dict[str, Any]]:
+    # The type of an output has to match that of its call, and a result alone does not tell it.
     custom_calls: set[str] = set()
     for message in messages:
         content: list[dict[str, Any]] = []

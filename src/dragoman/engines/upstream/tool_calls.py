@@ -67,6 +67,7 @@ class _Call:
         events: list[Event] = []
         if not self.has_begun:
             self.has_begun = True
+            # The first delta of a call has its name but no arguments, so its tokens belong to the start.
             name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
             events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
         events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
@@ -94,6 +95,7 @@ class ToolCallSequencer:
         if name and not call.name:
             call.name = name
         if call.is_finished:
+            # White space after the object is no part of the arguments.
             if text.strip():
                 raise EngineError("The upstream continued a tool call that was complete.")
             text = ""

@@ -60,6 +60,7 @@ class VllmControl:
         self._sleep_level = level
 
     async def wake_up(self) -> None:
+        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to bring back.
         await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
         self._paused, self._sleep_level = False, 0
 

@@ -151,6 +151,7 @@ class VllmEngine:
 
     async def _run(self, llm: AsyncLLM, active: _ActiveRequest, params: SamplingParams) -> None:
         """Deliver vLLM's outputs and errors."""
+        # Aborted before the first step of this task: vLLM has never seen the request.
         if active.is_silenced:
             return
         request, active.is_sent = active.request, True
@@ -183,6 +184,7 @@ class VllmEngine:
             log.exception("vLLM failed on %s", request.id)
             self._deliver(active, Failed(request.id, "The engine failed while computing this request."))
         finally:
+            # After an abort the id may belong to a later request already.
             if self._active.get(request.id) is active:
                 del self._active[request.id]
 
@@ -215,6 +217,7 @@ class VllmEngine:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
             except Exception as error:  # as in `start`
                 raise RequestError(f"vLLM cannot load the adapter: {error}", param="lora_path") from error
+        # Only now, so that no request uses an adapter that vLLM has rejected.
         self._adapters.register(name, adapter)
 
     def add_adapter(self, name: str, path: str) -> None:

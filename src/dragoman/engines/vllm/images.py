@@ -96,6 +96,7 @@ class VllmVision:
         end = 0
         for image in images:
             ids = get_image(image).ids
+            # From the end of the image before: equal images have equal ids.
             begin = _find(prompt, ids, end)
             end = begin + len(ids)
             places.append(PromptImage(begin, end, image.digest, image.model_inputs))

@@ -62,6 +62,7 @@ class VllmProcess:
             self._adapters.drop(name)
 
     async def stop(self) -> None:
+        # First, so that new requests are rejected while the shutdown takes its time.
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)

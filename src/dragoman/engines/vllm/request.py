@@ -36,6 +36,7 @@ def build_sampling_params(
     structured = None
     if request.grammar is not None:
         structured = _build_structured_outputs(request.grammar)
+        # A grammar of vLLM can only end with this token, which then has to end the output too.
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
     try:
         return backend.sampling.SamplingParams(

@@ -62,6 +62,7 @@ class VllmTrainable:
             self._process.fail("vLLM failed while it replaced the weights")
             raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
         self._version = version
+        # A pause that an operator has asked for outlasts the update.
         if not was_paused:
             await llm.resume_generation()
 
@@ -83,6 +84,7 @@ def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:
                 _check_layout(Tensors(source).layout, Tensors(checkpoint).layout)
                 if source.is_dir():
                     return source
+                # vLLM loads directories, so a single file is put into one.
                 (folder / "model.safetensors").symlink_to(source.resolve())
             case WeightsInMemory(files):
                 _check_layout(Tensors(files).layout, Tensors(checkpoint).layout)

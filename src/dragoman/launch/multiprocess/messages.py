@@ -131,10 +131,12 @@ class WorkerChannel:
         reports: list[AnyReport] = []
         with suppress(BlockingIOError):
             try:
+                # Until it would block: a worker may have sent its reason just before it exited.
                 while chunk := self.socket.recv(1 << 16):
                     reports += map(_decode_report, self._buffer.feed(chunk))
                 is_open = False
             except ConnectionError:
+                # ECONNRESET instead of an end: the worker died with unread commands in its buffer.
                 is_open = False
         return reports, is_open
 

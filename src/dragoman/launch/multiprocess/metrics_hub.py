@@ -52,12 +52,15 @@ class MetricsHub:
         self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int], now: float, answer: Answer
     ) -> None:
         """Ask all ready workers for their metrics, for the one that is `asking`."""
+        # The worker that asks has sent its own along, and is not asked for them.
         self._current[asking] = own
         others = set(ready) - {asking}
         self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
+        # One report serves all rounds that wait for it, so that concurrent scrapes do not multiply the work.
         for number in others - self._outstanding:
             self._outstanding.add(number)
             self.collect(number)
+        # Nothing is outstanding where no other worker is ready.
         self.finish_rounds(ready, now)
 
     def add_report(self, number: int, own: Sequence[MetricFamily]) -> None:
@@ -66,6 +69,7 @@ class MetricsHub:
 
     def end_worker(self, number: int) -> None:
         """A worker has ended: what it had counted at its last report still counts."""
+        # Without the gauges: what they measured, such as running requests, ended with the process.
         ended = keep_cumulative(self._current.pop(number, ()))
         self._ended[number] = merge_families((self._ended.get(number, ()), ended))
         self._forget(number)
@@ -93,6 +97,7 @@ class MetricsHub:
         counts: dict[int, float] = {}
         for source in (self._current, self._ended):
             for number, families in source.items():
+                # The engine process serves no HTTP, and would be listed as a worker without requests.
                 if number == ENGINE_NUMBER:
                     continue
                 counts[number] = counts.get(number, 0.0) + sum(

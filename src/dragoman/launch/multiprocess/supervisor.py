@@ -228,6 +228,7 @@ class RestartDelays:
 
     def note_death(self, number: int, *, has_served: bool) -> float:
         """Return the delay in seconds."""
+        # It can serve, so that a delay would only cost capacity. The delays are for workers that cannot start.
         if has_served:
             return 0.0
         self.failures[number] = self.failures.get(number, 0) + 1
@@ -282,6 +283,7 @@ class Supervisor:
         """Serve until a signal stops it. Raises SettingsError for what cannot be served."""
         with ExitStack() as stack:
             self._selector = stack.enter_context(selectors.DefaultSelector())
+            # Signals wake the selector through this pair: Python resumes `select` after a handler (PEP 475).
             self._wakeup, write_end = socket.socketpair()
             stack.enter_context(self._wakeup)
             stack.enter_context(write_end)
@@ -291,6 +293,7 @@ class Supervisor:
             previous = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
             stack.callback(signal.set_wakeup_fd, previous)
             install_signal_handlers(self, self._handle_hangup)
+            # A handler is needed: without one SIGCHLD is ignored and not written to the wakeup descriptor.
             signal.signal(signal.SIGCHLD, _wake)
             # After an error here no worker may stay behind.
             stack.callback(self._kill_all)
@@ -317,6 +320,7 @@ class Supervisor:
                     self._wakeup.recv(4096)
                 continue
             worker: WorkerProcess = key.data
+            # Neither of the two blocks, so that it does not matter which event came.
             worker.channel.flush()
             self._receive(worker)
         self._reap()
@@ -328,6 +332,7 @@ class Supervisor:
             self._is_reload_requested = False
             self._begin_reload()
         self._handle_timers(time.monotonic())
+        # Last, since all of the above may leave unsent bytes in a channel.
         for worker in self._workers.values():
             self._watch(worker)
 
@@ -407,6 +412,7 @@ class Supervisor:
                 return serve_engine(EnginePlan(self._settings, self._engine_socket, interval), end)
             assert self._hosted_model is not None
             engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
+            # Only the supervisor and the engine hold it: after both are gone, no front end may connect and wait.
             self._engine_socket.close()
         plan = WorkerPlan(
             number,
@@ -424,8 +430,10 @@ class Supervisor:
         """The life of a new process, which shares nothing with the supervisor but `end` and the listeners."""
         code, name = 1, ENGINE if number == ENGINE_NUMBER else number
         try:
+            # The pair is shared with the supervisor, which a signal of this process would wake.
             signal.set_wakeup_fd(-1)
             self._selector.close()
+            # A copy of the supervisor's end would keep the other workers from noticing that the supervisor has died.
             for worker in self._workers.values():
                 worker.channel.close()
             # Handlers of Python's, since programs that a worker starts would inherit SIG_IGN.
@@ -451,8 +459,10 @@ class Supervisor:
     def _receive(self, worker: WorkerProcess) -> None:
         reports, is_open = worker.channel.receive()
         if not is_open:
+            # A closed socket stays readable: the selector would return at once until the process is reaped.
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
+        # Any message shows that the event loop runs, not only `Alive`.
         worker.last_sign = time.monotonic()
         for report in reports:
             self._handle_report(worker, report)
@@ -469,6 +479,7 @@ class Supervisor:
             case Reloaded(adopted):
                 self._finish_reload(worker, adopted)
             case MergeRequest(id, own):
+                # Its own channel: by the time of the answer another worker may have this number.
                 channel = worker.channel
                 self._metrics.start_round(
                     number,
@@ -513,8 +524,10 @@ class Supervisor:
     def _reap(self) -> None:
         """Handle the workers that have died."""
         for worker in list(self._workers.values()):
+            # Every process is asked: signals are not queued, and one SIGCHLD may stand for several deaths.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
+                # Its last messages, such as the reason of a failed start, may still be in the socket.
                 self._receive(worker)
                 with suppress(KeyError):
                     self._selector.unregister(worker.channel.socket)
@@ -552,6 +565,7 @@ class Supervisor:
                 f" in {delay:g} s" if delay else "",
                 reason,
             )
+        # The others may have waited for this worker's reload.
         self._reload_next()
 
     def _stop_workers(self) -> None:

@@ -78,6 +78,7 @@ class SupervisorLink(Notifier):
             self.report(Alive())
 
     def report(self, message: WorkerReport) -> None:
+        # The event loop does not run yet: this reports a failure to start, after which the process exits.
         if self._streams is None:
             self._end.sendall(encode_frame(message))
         else:
@@ -94,11 +95,13 @@ class SupervisorLink(Notifier):
                         self.report(MetricsReport(tuple(self._read_metrics())))
                     case MergedMetrics(id, families):
                         waiting = self._merges.get(id)
+                        # The client may have disconnected while the supervisor collected the metrics.
                         if waiting is not None and not waiting.done():
                             waiting.set_result(families)
                     case command:
                         return command
         except (asyncio.IncompleteReadError, ConnectionError):
+            # Later merges have to fail at once, since no answer would come.
             self._is_lost = True
             for waiting in self._merges.values():
                 if not waiting.done():
@@ -154,6 +157,7 @@ class WorkerServer(Server):
             self._link.report(StartFailed(self.failure))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before the models are awaited, so that the loss of the supervisor is noticed meanwhile.
         await self._link.open()
         self._tasks.add(asyncio.create_task(self._follow_commands()))
         await super().startup(sockets)
@@ -180,6 +184,7 @@ class WorkerServer(Server):
         reloader = self._worker_reloader
         before = reloader.settings
         await reloader.reload()
+        # Only what this worker has adopted: the supervisor passes it on to workers that start later.
         changed = (name for name in RELOADED if getattr(reloader.settings, name) != getattr(before, name))
         self._link.report(Reloaded(tuple(sorted(changed))))
 
@@ -226,6 +231,7 @@ def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
         tls = build_tls_context(settings)
         build = None if plan.engine is None else plan.engine.build_models
         assembled = assemble_server(settings, plan.secret, build=build, metrics_exchange=link)
+        # `Ready` tells the supervisor that this worker could load its model; only then it starts the others.
         assembled.models.waits_for_loads = True
         reloader = Reloader(
             plan.configured, assembled.application, assembled.models, SystemClock(), tls, plan.read_settings

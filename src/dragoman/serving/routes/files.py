@@ -91,6 +91,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     record = await load_file_record(http)
     file = msgspec.json.decode(record.body, type=FileObject)
+    # Clients choose the content: `nosniff` keeps a browser from showing it as a page of this server.
     length = (b"content-length", str(file.bytes).encode())
     # Streamed from the store, a few chunks at a time, for files of any size.
     return ReplayResponder(

@@ -38,6 +38,7 @@ from ..streaming import RawFraming, ReplayResponder, Responder
 
 MESSAGE_BATCH_KIND = "message_batch"
 REQUESTS, RESULTS = "requests", "results"
+# Anthropic's limits: 24 hours to process a batch, and 29 days for its results.
 _COMPLETION_WINDOW = 24 * 3600
 _RETENTION = 29 * 86400
 _PATH = "/v1/messages/batches"
@@ -175,6 +176,7 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
         CommitConflict: another process has taken it over.
     """
     job = _MessageBatchJob(service, store, record)
+    # A batch that was cancelled while no process ran it only has to be ended.
     if record.state == "in_progress":
         await jobs.run_job(job)
     await job.finish()
@@ -198,6 +200,7 @@ class _MessageBatchJob:
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
         key = self._lease.key
+        # A batch that was interrupted is continued: requests that have a result do not run again.
         done_ids = {entry.id async for entry in _iterate_entries(self._store, key, RESULTS)}
         async for entry in _iterate_entries(self._store, key, REQUESTS):
             if entry.id is not None and entry.id not in done_ids:
@@ -215,6 +218,7 @@ class _MessageBatchJob:
 
     async def finish(self) -> None:
         """End the batch: requests that did not run get a result `canceled` or `expired`."""
+        # A cancellation changes the record outside of the lease, and with it the version that commits expect.
         await self._lease.reload()
         is_canceled = self._lease.record.state == "canceling"
         async with aclosing(self.pending_tasks()) as remaining:

@@ -129,6 +129,7 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     conversation = await http.service.generation.media.resolve_conversation(
         build_owner_files(http), model, conversation
     )
+    # The chat template writes the special tokens itself.
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
     if not isinstance(model.backend, TokenBackend):
         if call.reports_edits:

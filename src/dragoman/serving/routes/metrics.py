@@ -284,6 +284,7 @@ def _build_faults(cores: CoreStats) -> Iterator[Metric]:
 
 
 def _build_caches(cores: CoreStats) -> Iterator[Metric]:
+    # vLLM's labels, without `model_name`.
     names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
     family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=names)
     for (_, engine), stats in cores:
@@ -405,6 +406,7 @@ def build_metrics_handler(
     exchange: MetricsExchange | None = None,
 ) -> Handler:
     """Build the handler of `/metrics`; the Accept header chooses the format."""
+    # `auto_describe` would run each collector once when it is registered.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))

@@ -97,11 +97,13 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     timer = AnswerTimer(service.clock.monotonic, http.started_at)
     ollama_call = await read_ollama_call(http, partial(read, clock=AnswerClock(service.clock.now, timer.measure)))
     slot, name = find_model_slot(service.models, ollama_call.model)
+    # Ollama's way to unload a model, which must not be loaded for that.
     if not ollama_call.has_prompt and ollama_call.keep_alive == 0:
         await unload(http, slot)
         return _render_status(http, ollama_call, "unload", is_chat=is_chat)
     model = await timer.load_model(service.models, name)
     call = _adapt_call(http, ollama_call, slot, model, name)
+    # Ollama's way to load a model ahead of the first prompt.
     if not ollama_call.has_prompt:
         apply_keep_alive(http, slot, ollama_call.keep_alive)
         return _render_status(http, replace(ollama_call, call=call), "load", is_chat=is_chat)

@@ -185,6 +185,7 @@ class WeightFinish(Struct, frozen=True):
 
 async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, trainable = find_trainable(http)
+    # Validated before the upload is taken, so that a wrong version does not cost the pieces.
     version = check_version((await decode_body(http, WeightFinish)).weight_version)
     weights = uploads.finish(name)
     return _render_update("Weight update finished", await trainable.update_weights(weights, version))

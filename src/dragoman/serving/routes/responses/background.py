@@ -133,6 +133,7 @@ class BackgroundRuns:
                 if not batch:
                     await self._wait_for_events(key, new_events)
         finally:
+            # Discards the event, which nothing else does for a run of another process. Other followers make a new one.
             self.notify(key)
 
     async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
@@ -271,6 +272,7 @@ class _BackgroundRun:
 
     async def _generate(self) -> None:
         writer, builder = self._turn.writer, ReplyBuilder()
+        # Closing the batches cancels the generation, also where an event cannot be stored.
         async with aclosing(self._turn.admitted.run.batches) as batches:
             async for batch in batches:
                 for event in batch:
@@ -328,6 +330,7 @@ class _BackgroundRun:
 
     async def _finish(self, response_object: bytes, last: bytes) -> None:
         """Store the response, its last events and its conversation items in one commit."""
+        # A write that still runs has earlier events, and those of a response are stored in order.
         await self._wait_for_store()
         stored = self._turn.build_stored(response_object)
         state = stored.summarize().status

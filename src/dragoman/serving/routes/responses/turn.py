@@ -183,6 +183,7 @@ class ResponseTurn:
         try:
             await self.response_store.save(self, self.build_stored(self.writer.render_failure(error)))
         except DragomanError:
+            # The client gets the error of the response; that it is not stored only concerns the operator.
             log.warning("a failed response could not be stored")
 
 

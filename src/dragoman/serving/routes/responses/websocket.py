@@ -61,6 +61,7 @@ class ResponsesWebSocket:
         except DragomanError as error:
             await reject_handshake(scope, send, *http.render_error(error))
             return
+        # There is no await between this and the check of the limit, so that concurrent handshakes cannot exceed it.
         self._open_count += 1
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
@@ -85,6 +86,7 @@ class ResponsesWebSocket:
 async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
     """Reject a handshake with an HTTP response, if the server supports that extension."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
+        # Before the accept an ASGI server turns this into a response with status 403.
         await send({"type": "websocket.close", "code": 1008})
         return
     length = (b"content-length", str(len(body)).encode())
@@ -141,11 +143,13 @@ class WebSocketSession:
                 if message["type"] == FINISH_MESSAGE:
                     # A stopping server lets the current response end, if there is one.
                     self._is_finishing = True
+                    # Wakes the loop of frames, which may wait for the client.
                     self._incoming.put_nowait(None)
                     continue
                 # Both kinds of frames carry JSON.
                 data = message.get("bytes") or (message.get("text") or "").encode()
                 self._queued_bytes += len(data)
+                # A single frame may exceed the limit: it gets an error that says so, and the connection stays open.
                 max_bytes = self._http.service.options.max_body_bytes
                 if self._incoming.qsize() >= MAX_QUEUED_FRAMES or (
                     self._queued_bytes > max_bytes and not self._incoming.empty()
@@ -233,6 +237,7 @@ class WebSocketSession:
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
         previous = client_frame.call.previous_response_id
         is_known = self._history is not None and self._history.id == previous
+        # Not `Unsupported`, as over HTTP: clients react to this code by sending the whole conversation.
         if previous is not None and not is_known and self._http.service.store is None:
             raise RequestError(
                 f"Previous response with id '{previous[:100]}' not found.",
