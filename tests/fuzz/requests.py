@@ -249,6 +249,7 @@ GETS = (
         "/v1/conversations/{id}/items/{item}",
         "/tokenizer_info",
         "/load",
+        "/v1/loads",
         "/get_world_size",
         "/server_info",
         "/model_info",

@@ -90,3 +90,24 @@ async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_th
     async with serving("scripted") as client:
         refused = await post(client, "chat/completions", logprob_token_ids=LABELS)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprob_token_ids")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_tokens_as_ids_are_all_of_them(path: str):
+    """Control tokens are not in the text, but AReaL trains on the ids that it reads from the logprobs."""
+    fields = {"max_tokens": 12, "temperature": 1, "seed": 3, "ignore_eos": True, "logit_bias": {"0": 15, "2": 15}}
+    async with serving() as client:
+        answer = (await post(client, path, **fields)).json()
+        with_ids = (await post(client, path, **fields, return_token_ids=True)).json()
+        stream = await post(client, path, **fields, stream=True)
+    chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"]]
+    expected = [f"token_id:{id}" for id in with_ids["choices"][0]["token_ids"]]
+    assert list_names(answer["choices"][0]["logprobs"]) == expected
+    assert [name for part in parts if part for name in list_names(part)] == expected
+    assert len(expected) == answer["usage"]["completion_tokens"] == 12
+    assert "token_id:2" in expected
+
+
+def list_names(logprobs: Any) -> list[str]:
+    return logprobs["tokens"] if "tokens" in logprobs else [token["token"] for token in logprobs["content"]]

@@ -131,3 +131,36 @@ async def test_what_else_is_asked(http: httpx2.AsyncClient):
     assert (await http.post("/update_weights_from_disk", json={"model_path": "/etc"})).status_code == 403
     failed = await http.post("/generate", json={"text": "a", "sampling_params": {"temperature": "hot"}})
     assert (failed.status_code, failed.json()["error"]["param"]) == (400, "sampling_params.temperature")
+
+
+async def test_loads_count_what_runs_and_what_waits(http: httpx2.AsyncClient):
+    """slime aborts until they are zero."""
+    idle = (await http.get("/v1/loads?include=core,disagg,queues")).json()
+    assert idle["loads"] == [{"num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "dp_rank": 0}]
+    assert (idle["dp_rank_count"], idle["aggregate"]["total_reqs"]) == (1, 0)
+    running = asyncio.create_task(post(http, "/generate", text="Once", sampling_params=LONG))
+    while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    busy = (await http.get("/v1/loads")).json()
+    assert busy["aggregate"] == {"total_running_reqs": 1, "total_waiting_reqs": 0, "total_reqs": 1}
+    assert busy["loads"][0]["num_running_reqs"] == 1
+    await http.post("/abort_request", json={"abort_all": True})
+    await running
+    assert (await http.get("/v1/loads")).json()["loads"] == idle["loads"]
+    assert (await http.get("/v1/loads?format=prometheus")).status_code == 400
+
+
+async def test_the_parameters_that_slime_always_sends_are_taken(http: httpx2.AsyncClient):
+    params = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": 4,
+        "stop": None,
+        "stop_token_ids": None,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
+    }
+    made = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, return_logprob=True)
+    assert [id for _, id, _ in made["meta_info"]["output_token_logprobs"]] == made["output_ids"]

@@ -160,8 +160,8 @@ class CompletionsWriter(ChunkWriter):
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
         # Clients that score texts (lm-eval) send `echo` with one token to generate, and drop the last entry, even if
-        # that token is the end of the text. Those that ask for ids (TRL) pair them with the logprobs.
-        self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids
+        # that token is the end of the text. Those that ask for ids (TRL, AReaL) pair them with the logprobs.
+        self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids or options.tokens_as_ids
         self._wants_tokens = options.token_ids or options.logprobs is not None
         self._is_plain = not (self._wants_tokens or options.continuous_usage)
         self._choices_per_prompt = 1

@@ -154,7 +154,7 @@ SHARED_HONOURED = (
     ("prompt_logprobs", "not with stream; -1 is refused"),
     ("logprob_token_ids", "with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
     ("return_token_ids", "in both profiles; logprobs then list every token"),
-    ("return_tokens_as_token_ids", ""),
+    ("return_tokens_as_token_ids", "logprobs then list every token"),
     ("return_weight_versions", "null if the engine does not report weight versions"),
     ("skip_special_tokens", ""),
     (

@@ -209,7 +209,7 @@ class ChatWriter(ChunkWriter):
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
         # A client that asks for ids pairs them with the logprobs: an RL trainer, which learns the end of the text too.
-        self._lists_all_tokens = self._is_vllm or options.token_ids
+        self._lists_all_tokens = self._is_vllm or options.token_ids or options.tokens_as_ids
         self._wants_prompt = options.token_ids or options.prompt_text
         self._wants_tokens = options.token_ids or options.logprobs is not None
         # Decided once: a plain stream has no state of a choice, so a token needs no lookup of one.

@@ -161,7 +161,7 @@ SGLANG_PARAMS = ParameterTable(
     (
         *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
         *warn(SAMPLING, "stream_interval", "every token is sent immediately", 1),
-        *reject(SAMPLING, "spaces_between_special_tokens", "decoding follows the tokenizer", True),
+        *accept(SAMPLING, "spaces_between_special_tokens", note="no effect: decoding follows the tokenizer"),
         *reject(SAMPLING, "stop_regex", "only strings and token ids are supported", []),
         *reject(SAMPLING, "structural_tag", "use json_schema, regex or ebnf"),
         *reject(SAMPLING, "beam_width", "beam search is not supported", 1),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
 
+from ... import __version__
 from ...core.errors import RequestError, Unsupported
 from ...pipeline.models import EventBackend, TokenBackend
 from ..admin_body import check_version, decode_body
@@ -16,7 +18,7 @@ from ..envelopes import OPENAI
 from ..generate import find_queried_model
 from ..streaming import Responder
 from .admin import find_controls
-from .vllm import reset_caches
+from .vllm import count_requests, reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
 
 PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
@@ -37,6 +39,7 @@ def build_routes() -> Sequence[Route]:
     return (
         Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
         Route("/model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/v1/loads", user, OPENAI, {"GET": show_loads}),
         Route("/get_weight_version", user, OPENAI, {"GET": show_weight_version}),
         Route("/update_weights_from_disk", admin, OPENAI, {"POST": update_from_disk}),
         *(Route(path, admin, OPENAI, {"POST": refuse_transfer}) for path in TRANSFER_PATHS),
@@ -71,6 +74,47 @@ async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(
         msgspec.json.encode(SglangModelInfo(model.name, model.name, model.name, generates, None, version))
     )
+
+
+class RankLoad(Struct, frozen=True):
+    """SGLang's counts of one data-parallel rank; this server has one."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_total_reqs: int
+    dp_rank: int = 0
+
+
+class TotalLoad(Struct, frozen=True):
+    total_running_reqs: int
+    total_waiting_reqs: int
+    total_reqs: int
+
+
+class Loads(Struct, frozen=True):
+    timestamp: str
+    version: str
+    loads: tuple[RankLoad, ...]
+    aggregate: TotalLoad
+    dp_rank_count: int = 1
+
+
+async def show_loads(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the number of running and waiting requests of all models.
+
+    SGLang's other sections (`include=`) describe its own queues and memory, and are absent.
+    """
+    if http.query.get("format", "json") != "json":
+        raise Unsupported("`format` is `json`; /metrics has Prometheus' format.", param="format")
+    running, waiting = count_requests(http)
+    total = running + waiting
+    loads = Loads(
+        datetime.now(UTC).isoformat(),
+        __version__,
+        (RankLoad(running, waiting, total),),
+        TotalLoad(running, waiting, total),
+    )
+    return JsonResponse(msgspec.json.encode(loads))
 
 
 class WeightVersion(Struct, frozen=True):

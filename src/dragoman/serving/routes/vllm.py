@@ -36,12 +36,15 @@ class ServerLoad(Struct, frozen=True):
 
 async def show_load(http: HttpRequest) -> JsonResponse | Responder:
     """Return the number of waiting and running requests of all models."""
+    return JsonResponse(msgspec.json.encode(ServerLoad(sum(count_requests(http)))))
+
+
+def count_requests(http: HttpRequest) -> tuple[int, int]:
+    """The numbers of running and of waiting requests of all models."""
     models = list(http.service.models)
     states = [engine.health() for model in models for engine in model.engines]
     n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
-    return JsonResponse(
-        msgspec.json.encode(ServerLoad(n_held + sum(state.waiting + state.running for state in states)))
-    )
+    return sum(state.running for state in states), n_held + sum(state.waiting for state in states)
 
 
 async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:

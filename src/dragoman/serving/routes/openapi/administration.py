@@ -19,6 +19,7 @@ from ..sglang import (
     TRANSFER_PATHS,
     DiskUpdate,
     DiskUpdated,
+    Loads,
     MemoryTags,
     SglangAbort,
     SglangModelInfo,
@@ -270,6 +271,12 @@ ADMINISTRATION: Catalogue = {
     ),
     ("GET", "/get_model_info"): _MODEL_INFO,
     ("GET", "/model_info"): _MODEL_INFO,
+    ("GET", "/v1/loads"): Operation(
+        "SGLang and TGI",
+        "Count running and waiting requests, as in SGLang",
+        (answer(Loads),),
+        query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
+    ),
     ("GET", "/get_weight_version"): Operation(
         _WEIGHTS, "Show the version of the weights, as in SGLang", (answer(WeightVersion),), query=(MODEL,)
     ),
