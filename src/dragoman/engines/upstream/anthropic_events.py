@@ -26,7 +26,7 @@ from ...core.events import (
     Usage,
 )
 from ...core.message import SealKind
-from .errors import build_event_error
+from .errors import build_event_error, decode_data
 from .wire import WireError
 
 log = logging.getLogger(__name__)
@@ -110,11 +110,7 @@ class MessageEventReader:
         self._has_finished = False
 
     def read(self, data: bytes) -> list[Event]:
-        try:
-            event = _decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("an upstream's event cannot be parsed: %s", error)
-            raise EngineError("The upstream sent an invalid event.") from None
+        event = decode_data(_decode, data, "event")
         if event.type == "content_block_delta":
             return self._read_delta(event)
         return self._read_frame(event)

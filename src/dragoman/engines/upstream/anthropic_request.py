@@ -25,14 +25,12 @@ from ...core.message import (
     Part,
     Reasoning,
     Refusal,
-    RemoteMedia,
     Role,
     SealKind,
     Text,
     Tool,
     ToolCall,
     ToolResult,
-    UploadedMedia,
 )
 from ...core.request import Conversation, GenerateRequest, JsonSchema, ReasoningOptions
 from .encode import (
@@ -41,9 +39,12 @@ from .encode import (
     encode_body,
     merge_sampling,
     require_conversation,
+    resolve_max_tokens,
     select_tools,
     to_raw,
+    warn_of_names,
 )
+from .messages import build_media_url
 from .server_kinds import ServerKind
 
 DEFAULT_MAX_TOKENS = 8192
@@ -67,7 +68,7 @@ def encode_messages_request(
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings)
     body |= {
-        "max_tokens": _resolve_max_tokens(request, conversation.reasoning, defaults, warnings),
+        "max_tokens": _require_max_tokens(request, conversation.reasoning, defaults, warnings),
         "stream": True,
         **{name: getattr(sampling, name) for name in sampling.list_set_fields() if name in kind.parameters},
     }
@@ -120,11 +121,10 @@ def _encode_prompt(
     return body | ({"output_config": output_config} if output_config else {})
 
 
-def _resolve_max_tokens(
+def _require_max_tokens(
     request: GenerateRequest, reasoning: ReasoningOptions, defaults: UpstreamDefaults, warnings: list[str]
 ) -> int:
-    limit = defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
-    if limit is not None:
+    if (limit := resolve_max_tokens(request, defaults)) is not None:
         return limit
     # The budget of thinking is a part of the limit.
     limit = DEFAULT_MAX_TOKENS + (reasoning.budget or 0)
@@ -184,8 +184,7 @@ def _encode_messages(
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
-    if any(message.name is not None and message.role is not Role.TOOL for message in messages):
-        warnings.append("messages: names of participants are ignored: the upstream does not support them")
+    warn_of_names(messages, warnings)
     if any(isinstance(part, Reasoning) and _encode_reasoning(part) is None for m in messages for part in m.parts):
         warnings.append("messages: reasoning without a signature of the upstream's vendor was left out")
     return system, turns
@@ -250,10 +249,8 @@ def _encode_source(source: MediaSource, default_type: str) -> dict[str, Any]:
         case InlineMedia(data, media_type):
             encoded = base64.b64encode(data).decode()
             return {"type": "base64", "media_type": media_type or default_type, "data": encoded}
-        case RemoteMedia(url):
-            return {"type": "url", "url": url}
-        case UploadedMedia():
-            raise Unsupported("Files uploaded to this server are not available to the upstream.", param="messages")
+        case _:
+            return {"type": "url", "url": build_media_url(source)}
 
 
 def _encode_document(file: File) -> dict[str, Any]:

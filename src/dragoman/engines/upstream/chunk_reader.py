@@ -25,7 +25,7 @@ from ...core.events import (
     Usage,
 )
 from ...core.request import GenerateRequest
-from .errors import build_event_error
+from .errors import build_event_error, decode_data
 from .tokens import read_prompt_tokens, read_tokens
 from .tool_calls import ToolCallSequencer
 from .wire import ChunkChoice, Delta, UpstreamChunk, WireUsage
@@ -211,8 +211,4 @@ class ChunkReader:
 
 def decode_chunk(data: bytes) -> UpstreamChunk:
     """Decode a chunk, or a response that is not streamed. Raises EngineError."""
-    try:
-        return _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("an upstream's chunk cannot be parsed: %s", error)
-        raise EngineError("The upstream sent an invalid chunk.") from None
+    return decode_data(_decode, data, "chunk")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError, Unsupported
-from ...core.message import CustomTool, FunctionTool, Tool, ToolChoice
+from ...core.message import CustomTool, FunctionTool, Message, Role, Tool, ToolChoice
 from ...core.request import (
     Constraint,
     ContextFreeGrammar,
@@ -101,6 +101,12 @@ def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversa
         if isinstance(tool, CustomTool) and not kind.has_openai_tools:
             raise Unsupported("The upstream does not support free-form tools.", param="tools")
     return prompt
+
+
+def warn_of_names(messages: Sequence[Message], warnings: list[str]) -> None:
+    """Append a warning if a participant has a name. A tool's is known by its call."""
+    if any(message.name is not None and message.role is not Role.TOOL for message in messages):
+        warnings.append("messages: names of participants are ignored: the upstream does not support them")
 
 
 def select_tools(conversation: Conversation) -> tuple[tuple[Tool, ...], ToolChoice]:
@@ -245,7 +251,7 @@ def _encode_completion(
     request: GenerateRequest, prompt: str | tuple[int, ...], kind: ServerKind, defaults: UpstreamDefaults
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"prompt": prompt}
-    limit = _resolve_max_tokens(request, defaults)
+    limit = resolve_max_tokens(request, defaults)
     if limit is not None:
         body["max_tokens"] = limit
     elif kind.unlimited_max_tokens is not None:
@@ -263,7 +269,7 @@ def _encode_chat(
     request: GenerateRequest, conversation: Conversation, kind: ServerKind, defaults: UpstreamDefaults
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": encode_messages(conversation.messages, kind)}
-    limit = _resolve_max_tokens(request, defaults)
+    limit = resolve_max_tokens(request, defaults)
     if limit is not None:
         body[kind.max_tokens_field] = limit
     logprobs = _resolve_logprobs(request)
@@ -286,7 +292,8 @@ def _encode_chat(
     )
 
 
-def _resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> int | None:
+def resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> int | None:
+    """Resolve the limit of an answer; None if neither the request nor the defaults state one."""
     return defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
 
 

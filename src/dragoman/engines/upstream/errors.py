@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -32,6 +34,8 @@ from ...http_client import (
 from .wire import UpstreamErrorBody, WireError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_MESSAGE = 2_000
 MAX_ERROR_BODY = 64 * 1024
@@ -189,3 +193,12 @@ def _parse_retry_after(retry_after: str | None) -> float | None:
     """Parse seconds. An HTTP date would need synchronized clocks; the error's default applies instead."""
     text = (retry_after or "").strip()
     return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else None
+
+
+def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
+    """Decode the data of one event. what: its name, for the error and the log. Raises EngineError."""
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("an upstream's %s cannot be parsed: %s", what, error)
+        raise EngineError(f"The upstream sent an invalid {what}.") from None

@@ -27,7 +27,7 @@ from ...core.events import (
     Usage,
 )
 from ...core.message import SealKind
-from .errors import build_event_error
+from .errors import build_event_error, decode_data
 from .wire import WireError
 
 log = logging.getLogger(__name__)
@@ -120,11 +120,7 @@ class ResponseEventReader:
         self._has_deltas = False
 
     def read(self, data: bytes) -> list[Event]:
-        try:
-            event = _decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("an upstream's event cannot be parsed: %s", error)
-            raise EngineError("The upstream sent an invalid event.") from None
+        event = decode_data(_decode, data, "event")
         if (build := _DELTAS.get(event.type)) is not None:
             if self._open is None or event.output_index != self._open_index:
                 raise EngineError("The upstream sent an event out of order.")

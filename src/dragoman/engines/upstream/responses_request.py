@@ -35,7 +35,9 @@ from .encode import (
     encode_body,
     merge_sampling,
     require_conversation,
+    resolve_max_tokens,
     to_raw,
+    warn_of_names,
 )
 from .messages import build_media_url, state_failure
 from .server_kinds import ServerKind
@@ -56,8 +58,7 @@ def encode_responses_request(
         "include": ["reasoning.encrypted_content"],
         **{name: getattr(sampling, name) for name in sampling.list_set_fields() if name in kind.parameters},
     }
-    limit = defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
-    if limit is not None:
+    if (limit := resolve_max_tokens(request, defaults)) is not None:
         body["max_output_tokens"] = limit
     return UpstreamRequest("/responses", encode_body(body), warnings=tuple(warnings))
 
@@ -113,8 +114,7 @@ def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[
                 content.append(_encode_part(part, message.role))
         if content:
             yield {"type": "message", "role": role.value, "content": content}
-    if any(message.name is not None and message.role is not Role.TOOL for message in messages):
-        warnings.append("messages: names of participants are ignored: the upstream does not support them")
+    warn_of_names(messages, warnings)
     if any(isinstance(part, Reasoning) and not _is_sealed(part) for message in messages for part in message.parts):
         warnings.append("messages: reasoning that the upstream's vendor has not encrypted was left out")
 
