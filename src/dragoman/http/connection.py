@@ -179,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_body(self) -> None:
         self._resume_reading()
-        # A deadline that runs already is kept: reads of the application must not extend the time that the client has.
+        # A deadline that is running stays: reads of the application must not extend the time that the client has.
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
 

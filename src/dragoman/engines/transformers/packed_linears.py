@@ -43,10 +43,11 @@ class PackedLinears:
             modules = [*network.get_decoder().modules(), network.get_output_embeddings()]
             # Subclasses compute something else, quantized weights for example.
             self._layers = [module for module in dict.fromkeys(modules) if type(module) is torch.nn.Linear]
+        layers = set(self._layers)
         self._others = {
             id(parameter)
             for module in network.modules()
-            if module not in set(self._layers)
+            if module not in layers
             for parameter in module.parameters(recurse=False)
         }
 

@@ -15,10 +15,11 @@ from ...core.engine import TokenRequest
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk, build_rng
 from ..batching.sequence import Sequence as Running
+from ..image_decoding import decode_image
 from .backend import Network, torch
 from .model import Floats, TransformersModel
 from .paged_attention import set_attention
-from .vision import TransformersVision, VisionInputs, VisionProcessor, decode_image
+from .vision import TransformersVision, VisionInputs, VisionProcessor
 from .vision_runner import move_to_device
 
 _IMAGE_SIZES = ((64, 48), (32, 96))

@@ -8,26 +8,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from ...core.errors import EngineError, RequestError
-from ...core.images import MAX_PIXELS, PreparedImage, PromptImage
+from ...core.errors import EngineError
+from ...core.images import PreparedImage, PromptImage
 from ..batching import place_images
+from ..image_decoding import PillowImage, build_image_error, decode_image
 from .backend import Tensor, library
 from .lru_bytes import LruBytes
 
-PillowImage: TypeAlias = Any
-"""A `PIL.Image.Image`."""
 VisionInputs: TypeAlias = Mapping[str, Tensor]
 """Inputs of the vision encoder, by argument name."""
 
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _TEXT_INPUTS = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"}
 )
@@ -148,9 +144,7 @@ class TransformersVision:
             with self._lock:
                 (text,), inputs = self._processor.process([picture])
         except _IMAGE_ERRORS as error:
-            raise RequestError(
-                f"Image {number} of the messages cannot be decoded: {error}", param="messages", code="image_parse_error"
-            ) from error
+            raise build_image_error(number, error) from error
         return text, ImagePixels(inputs, text.count(self._processor.placeholder))
 
 
@@ -159,22 +153,6 @@ def get_pixels(image: PreparedImage | PromptImage) -> ImagePixels:
     if not isinstance(image.model_inputs, ImagePixels):
         raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs
-
-
-def decode_image(data: bytes) -> PillowImage:
-    """Decode the first frame to RGB, with EXIF rotation applied and transparency on white. Raises Pillow's errors,
-    ValueError."""
-    pillow, operations = import_module("PIL.Image"), import_module("PIL.ImageOps")
-    with pillow.open(BytesIO(data), formats=_FORMATS) as opened:
-        # The decoder's size may differ from the header that was checked before.
-        if opened.width * opened.height > MAX_PIXELS:
-            raise ValueError(f"it has more than {MAX_PIXELS} pixels")
-        upright = operations.exif_transpose(opened)
-        if not upright.has_transparency_data:
-            return upright.convert("RGB")
-        layer = upright.convert("RGBA")
-        white = pillow.new("RGBA", layer.size, "white")
-        return pillow.alpha_composite(white, layer).convert("RGB")
 
 
 def is_vision_model(config: Any) -> bool:  # noqa: ANN401 - untyped

@@ -35,8 +35,6 @@ Processor: TypeAlias = Any
 """vllm.multimodal.processing.BaseMultiModalProcessor"""
 MultiModalItem: TypeAlias = Any
 PlaceholderMask: TypeAlias = Any
-PillowImage: TypeAlias = Any
-"""A `PIL.Image.Image`."""
 
 try:
     check_version(import_module("vllm").__version__)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from importlib import import_module
-from io import BytesIO
 from threading import Lock
 from typing import Any
 
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError
-from ...core.images import MAX_PIXELS, PreparedImage, PromptImage
+from ...core.images import PreparedImage, PromptImage
+from ..image_decoding import PillowImage, build_image_error, decode_image
 from . import backend
-from .backend import MultiModalItem, PillowImage, PlaceholderMask, Processor, VllmConfig
+from .backend import MultiModalItem, PlaceholderMask, Processor, VllmConfig
 
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _PROBE_SIZE = 224
 
 
@@ -68,13 +66,11 @@ class VllmVision:
     def _prepare(self, data: bytes, number: int) -> PreparedImage:
         try:
             with self._lock:
-                _, image = self._process(_decode_image(data))
+                _, image = self._process(decode_image(data))
         except EngineError:
             raise
         except Exception as error:  # Pillow's and the processors' for damaged files and unsupported shapes
-            raise RequestError(
-                f"Image {number} of the messages cannot be decoded: {error}", param="messages", code="image_parse_error"
-            ) from error
+            raise build_image_error(number, error) from error
         text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
         return PreparedImage(text, blake2b(data, digest_size=16).digest(), image)
 
@@ -133,18 +129,3 @@ def load_vision(config: VllmConfig) -> VllmVision | None:
         return VllmVision(processor, tokenizer, tokenizer.encode(text, add_special_tokens=False))
     except EngineError:
         return None
-
-
-def _decode_image(data: bytes) -> PillowImage:
-    """Decode the first frame to RGB, with EXIF rotation applied and transparency on white."""
-    operations = import_module("PIL.ImageOps")
-    with backend.pillow.open(BytesIO(data), formats=_FORMATS) as opened:
-        # The decoder's size may differ from the header that was checked before.
-        if opened.width * opened.height > MAX_PIXELS:
-            raise ValueError(f"it has more than {MAX_PIXELS} pixels")
-        upright = operations.exif_transpose(opened)
-        if not upright.has_transparency_data:
-            return upright.convert("RGB")
-        layer = upright.convert("RGBA")
-        white = backend.pillow.new("RGBA", layer.size, "white")
-        return backend.pillow.alpha_composite(white, layer).convert("RGB")

@@ -524,7 +524,7 @@ class Supervisor:
     def _reap(self) -> None:
         """Handle the workers that have died."""
         for worker in list(self._workers.values()):
-            # Every process is asked: signals are not queued, and one SIGCHLD may stand for several deaths.
+            # Every process is polled: signals are not queued, and one SIGCHLD may stand for several exits.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 # Its last messages, such as the reason of a failed start, may still be in the socket.
