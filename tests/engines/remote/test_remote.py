@@ -211,6 +211,8 @@ async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running
         await kept.wait()
         assert isinstance(kept.end, Ended)
         assert len(kept.tokens) == 60
+        # What is paused does not end by itself: only what was aborted is gone.
+        await get_client(models[1]).control.pause("keep")
         await settle(get_backend(running.local).engine)
 
 
