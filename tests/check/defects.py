@@ -1492,4 +1492,204 @@ ON_BYTES: tuple[Defect, ...] = (
         edit_bytes=_replace(rb"xchunked", b"chunked"),
     ),
 )
-DEFECTS = (*ON_STREAMS, *ON_CHAT, *ON_TOOLS, *ON_ERRORS, *ON_RESPONSES, *ON_MESSAGES, *ON_OTHERS, *ON_BYTES)
+
+
+def _if_stream(change: Change) -> Any:
+    """Change the requests for streams alone: a rule kept on one path only."""
+    return change_body(lambda body: change(body) if body.get("stream") else None)
+
+
+def _keep_first_part(body: Json) -> None:
+    for message in list_objects(body, "messages"):
+        if isinstance(message.get("content"), list):
+            message["content"] = message["content"][:1]
+
+
+def _drop_results(body: Json) -> None:
+    if isinstance(body.get("messages"), list):
+        body["messages"] = [m for m in body["messages"] if not isinstance(m, dict) or m.get("role") != "tool"]  # pyright: ignore
+
+
+def _lose_escapes(request: Request) -> None:
+    request.body = re.sub(rb"\\u[0-9a-f]{4}", b"?", request.body)
+
+
+def _rename_model(value: Json) -> None:
+    for target in (value, value.get("message"), value.get("response")):
+        if isinstance(target, dict) and "model" in target:
+            target["model"] = "gpt-4"
+
+
+def _finish_calls_with(name: str) -> Change:
+    def change(choice: Json) -> None:
+        if choice.get("finish_reason") == "tool_calls":
+            choice["finish_reason"] = name
+
+    return change
+
+
+def _leak_markup(choice: Json) -> None:
+    if choice["message"].get("tool_calls"):
+        choice["message"]["content"] = "<tool_call>"
+
+
+def _count_one_choice(reply: Json) -> None:
+    if len(reply["choices"]) > 1:
+        tokens = reply["usage"]["completion_tokens"] // 2
+        reply["usage"].update(completion_tokens=tokens, total_tokens=reply["usage"]["prompt_tokens"] + tokens)
+
+
+def _set_code(_: Request, response: Response) -> None:
+    body = json.loads(response.body)
+    body["error"]["code"] = 500
+    response.body = json.dumps(body).encode()
+
+
+def _stretch(reply: Json) -> None:
+    for entry in reply["data"]:
+        if isinstance(entry["embedding"], list):
+            entry["embedding"] = [3 * value for value in entry["embedding"]]
+
+
+def _cut_input(body: Json) -> None:
+    if isinstance(body.get("input"), str):
+        body["input"] = body["input"][:2000]
+
+
+CLASS = "class: rule kept on one path only"
+EMBEDDINGS = r"^/v1/embeddings$"
+ON_PROMPTS: tuple[Defect, ...] = (
+    Defect("system is dropped in streams", CLASS, CHAT, r"^chat\.stream-of", answer=_if_stream(_drop_system)),
+    Defect("history is dropped in streams", CLASS, CHAT, r"^chat\.stream-of", answer=_if_stream(_keep_last)),
+    Defect(
+        "Messages drop system in streams", CLASS, MESSAGES, r"^messages\.stream-of", answer=_if_stream(_drop_system)
+    ),
+    Defect(
+        "instructions are dropped in streams",
+        CLASS,
+        RESPONSES,
+        r"^responses\.stream-of",
+        answer=_if_stream(lambda body: body.pop("instructions", None)),
+    ),
+    Defect("results of tools are dropped", "templates without tools", CHAT, TOOL, answer=change_body(_drop_results)),
+    Defect(
+        "only the first part of a content counts", "naive wrappers", CHAT, "parts", answer=change_body(_keep_first_part)
+    ),
+    Defect(
+        "Messages read the first block only", "naive wrappers", MESSAGES, "parts", answer=change_body(_keep_first_part)
+    ),
+    Defect("escapes are lost", "hand-written JSON readers", CHAT, r"^chat\.escapes", answer=_lose_escapes),
+    Defect("suffix is ignored", "several servers", COMPLETIONS, r"^completions\.suffix", answer=drop("suffix")),
+    Defect(
+        "logprobs of Responses are ignored",
+        "several servers",
+        RESPONSES,
+        r"^responses\.logprobs",
+        answer=drop("include", "top_logprobs"),
+    ),
+    Defect(
+        "embeddings cut long texts in silence",
+        "ollama",
+        EMBEDDINGS,
+        r"^embeddings\.too",
+        answer=change_body(_cut_input),
+    ),
+)
+ON_NAMES: tuple[Defect, ...] = (
+    Defect("another model's name", "proxies with aliases", CHAT, "chat.model-name", edit=edit_json(_rename_model)),
+    Defect("another model's name in streams", "proxies", CHAT, "chat.model-name", edit=edit_each(_rename_model)),
+    Defect("Messages name another model", "proxies", MESSAGES, "messages.model-name", edit=edit_each(_rename_model)),
+    Defect("Responses name another model", "proxies", RESPONSES, "responses.model-name", edit=edit_each(_rename_model)),
+    Defect("embeddings name another model", "proxies", EMBEDDINGS, "embeddings.model", edit=edit_json(_rename_model)),
+    Defect(
+        "models are listed twice",
+        "routers of several servers",
+        r"^/v1/models$",
+        r"^models",
+        edit=edit_json(lambda reply: reply.update(data=reply["data"] * 2)),
+    ),
+    Defect(
+        "streams are said to be Latin-1",
+        "frameworks' default charset",
+        CHAT,
+        STREAM,
+        edit=_set_header("content-type", "text/event-stream; charset=iso-8859-1", on_stream=True),
+    ),
+    Defect("the error's code is another status", "gateways", CHAT, r"^chat\.error", edit=edit_errors(_set_code)),
+)
+ON_ANSWERS: tuple[Defect, ...] = (
+    Defect("streamed calls end with stop", "mlx-vlm#990", CHAT, TOOL, edit=_each_choice(_finish_calls_with("stop"))),
+    Defect("a call's markup is left in the text", "tool parsers", CHAT, TOOL, edit=_whole_choice(_leak_markup)),
+    Defect("usage of n counts a part", "several servers", CHAT, r"^chat\.n$", edit=edit_json(_count_one_choice)),
+    Defect(
+        "streamed tool_use ends with end_turn",
+        "proxies of OpenAI's API",
+        MESSAGES,
+        r"^messages\.tool",
+        edit=_change_events(
+            "message_delta",
+            lambda event: (
+                event["delta"].update(stop_reason="end_turn") if event["delta"]["stop_reason"] == "tool_use" else None
+            ),
+        ),
+    ),
+    Defect(
+        "all tool_use blocks have the same id",
+        "proxies of OpenAI's API",
+        MESSAGES,
+        r"^messages\.tool",
+        edit=edit_json(lambda r: [b.update(id="toolu_1") for b in r["content"] if b["type"] == "tool_use"]),
+    ),
+    Defect(
+        "all calls have the same call_id",
+        "mlx-lm",
+        RESPONSES,
+        r"^responses\.tool",
+        edit=edit_json(lambda r: [i.update(call_id="call_0") for i in r["output"] if i["type"] == "function_call"]),
+    ),
+    Defect(
+        "message_start counts other input tokens",
+        "litellm#31069",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=_change_events(
+            "message_start",
+            lambda event: event["message"]["usage"].update(input_tokens=event["message"]["usage"]["input_tokens"] + 3),
+        ),
+    ),
+    Defect("embeddings are not normalized", "ollama#4128", EMBEDDINGS, r"^embeddings", edit=edit_json(_stretch)),
+    Defect(
+        "embeddings of a batch are zeros",
+        "pooling bugs",
+        EMBEDDINGS,
+        r"^embeddings\.batch",
+        edit=edit_json(lambda r: [e.update(embedding=[0.0] * len(e["embedding"])) for e in r["data"][40:]]),
+    ),
+    Defect(
+        "Ollama's embeddings come in another order",
+        "parallel workers",
+        r"^/api/embed$",
+        r"^ollama\.embed$",
+        edit=edit_json(lambda reply: reply.update(embeddings=reply["embeddings"][::-1])),
+    ),
+    Defect(
+        "sizes of Ollama's models are texts",
+        "compatibility layers",
+        r"^/api/tags$",
+        r"^ollama\.tags",
+        edit=edit_json(lambda reply: [model.update(size="1 GB") for model in reply["models"]]),
+    ),
+)
+DEFECTS = (
+    *ON_STREAMS,
+    *ON_CHAT,
+    *ON_TOOLS,
+    *ON_ERRORS,
+    *ON_RESPONSES,
+    *ON_MESSAGES,
+    *ON_OTHERS,
+    *ON_BYTES,
+    *ON_PROMPTS,
+    *ON_NAMES,
+    *ON_ANSWERS,
+)

@@ -8,12 +8,37 @@ from pathlib import Path
 
 import pytest
 
-from .defects import DEFECTS, ON_BYTES, ON_CHAT, ON_ERRORS, ON_MESSAGES, ON_OTHERS, ON_RESPONSES, ON_STREAMS, ON_TOOLS
+from .defects import (
+    DEFECTS,
+    ON_ANSWERS,
+    ON_BYTES,
+    ON_CHAT,
+    ON_ERRORS,
+    ON_MESSAGES,
+    ON_NAMES,
+    ON_OTHERS,
+    ON_PROMPTS,
+    ON_RESPONSES,
+    ON_STREAMS,
+    ON_TOOLS,
+)
 from .mutation_score import check_server, find_failures, hunt, hunt_all
 from .reference import DefectProxy, build_reference, serve
 
 FLOOR = 0.95
-GROUPS = (ON_STREAMS, ON_CHAT, ON_TOOLS, ON_ERRORS, ON_RESPONSES, ON_MESSAGES, ON_OTHERS, ON_BYTES)
+GROUPS = (
+    ON_STREAMS,
+    ON_CHAT,
+    ON_TOOLS,
+    ON_ERRORS,
+    ON_RESPONSES,
+    ON_MESSAGES,
+    ON_OTHERS,
+    ON_BYTES,
+    ON_PROMPTS,
+    ON_NAMES,
+    ON_ANSWERS,
+)
 SAMPLE = [defect for group in GROUPS for defect in group[:12:3]]
 """Four of each group, by place: all take minutes."""
 DOCS = Path(__file__).parents[2] / "docs" / "check.md"

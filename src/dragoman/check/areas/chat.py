@@ -36,6 +36,8 @@ TOOLS: list[Json] = [
 ]
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
+CALL_MARKS = ("<tool_call", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<|tool_call", "<|channel|>")
+"""How models write a call; a parser that misses a part of it leaves it in the text."""
 RULES_OF_STREAMS = "https://platform.openai.com/docs/api-reference/chat-streaming"
 
 
@@ -227,7 +229,10 @@ async def n(s: Session) -> None:
     reply = await ask_chat(s, {**CHAT.ask(s.model, STORY, 8), "temperature": 1, "n": 3}, "n")
     require([c["index"] for c in reply["choices"]] == [0, 1, 2], f"indices {[c['index'] for c in reply['choices']]}")
     # More than one choice alone may have, so a usage of the first choice only is found.
-    require(reply["usage"]["completion_tokens"] > 8, f"usage of 3 choices: {reply['usage']}")
+    tokens = reply["usage"]["completion_tokens"]
+    require(tokens > 8, f"usage of 3 choices: {reply['usage']}")
+    cut = [choice["finish_reason"] == "length" for choice in reply["choices"]]
+    require(tokens >= 8 * sum(cut), f"{sum(cut)} choices were cut at 8 tokens, usage counts {tokens}")
 
 
 @AREA.check("A stream with `n` interleaves its choices under their own indices, each with one end.")
@@ -433,6 +438,8 @@ def check_call(answer: ClientAnswer, name: str = "get_weather", schema: Json = W
     found, arguments = answer.calls[0]
     require(found == name, f"the call is of {found!r}")
     check_schema(arguments, schema)
+    leaked = [mark for mark in CALL_MARKS if mark in answer.text]
+    require(not leaked, f"the text has the call's markup {leaked}: {answer.text[:80]!r}")
 
 
 def check_schema(text: str, schema: Json) -> None:
@@ -475,6 +482,14 @@ async def tool_call_form(s: Session) -> None:
 async def tool_finish(s: Session) -> None:
     reply = await ask_call(s, "required", "required")
     require(reply["choices"][0]["finish_reason"] == "tool_calls", f"it is {reply['choices'][0]['finish_reason']!r}")
+
+
+@AREA.check("A stream with a required call ends with `tool_calls`, as the whole answer does.")
+async def tool_finish_of_stream(s: Session) -> None:
+    body = {**build_tools(tool_choice="required"), "model": s.model, "stream": True, **CHAT.stream_options}
+    choices = get_choices(parse_chunks((await s.ask(PATH, body, feature="forced tools")).body))
+    reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    require(reasons in (["tool_calls"], ["length"]), f"the reasons are {reasons}")
 
 
 @AREA.check("The ids of calls differ from answer to answer.")

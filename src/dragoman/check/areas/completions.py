@@ -151,6 +151,14 @@ async def echo_logprobs(s: Session) -> None:
     require(len(values) in (expected, expected - 1), f"{len(values)} logprobs of {expected} tokens")
 
 
+@AREA.check("`suffix` is part of the prompt, or rejected.")
+async def suffix(s: Session) -> None:
+    short = await ask(s, "suffix", suffix="the end")
+    long = await ask(s, "suffix", suffix="the end" + " apple" * 30)
+    counts = [reply["usage"]["prompt_tokens"] for reply in (short, long)]
+    require(counts[1] > counts[0] + 20, f"30 words more of suffix are {counts} prompt tokens")
+
+
 @AREA.check("`best_of` below `n` is rejected.", level="should", except_for=("llamacpp", "ollama", "sglang", "vllm"))
 async def rejects_best_of(s: Session) -> None:
     exchange = await s.post(PATH, COMPLETIONS.ask(s.model, STORY, 4, n=3, best_of=2))

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import check_error_basics, check_openai_error
-from ..registry import Area, Json
+from ..registry import Area, Json, Skipped
 from ..session import Session
+from .generation import ONE_MODEL, check_model_name, find_context
 
 AREA = Area("embeddings", claims=("embeddings",), source="https://platform.openai.com/docs/api-reference/embeddings")
 PATH = "/v1/embeddings"
@@ -88,7 +89,36 @@ async def base64_format(s: Session) -> None:
     data = base64.b64decode(str(text))
     require(len(data) == 4 * len(expected), f"{len(data)} bytes for {len(expected)} values")
     found = list(struct.unpack(f"<{len(expected)}f", data))
-    require(compare(found, expected) > 0.9999, "it is another vector")
+    # By their lengths, too: a vector that is normalized in one format only is another vector.
+    is_scaled = abs(math.hypot(*found) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
+    require(compare(found, expected) > 0.9999 and not is_scaled, "it is another vector")
+
+
+@AREA.check("Vectors have the length 1, as clients that compare them by dot products expect.", level="should")
+async def normalized(s: Session) -> None:
+    norms = [math.hypot(*vector) for vector in get_vectors(await share_list(s))]
+    require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
+
+
+@AREA.check("The answer names the model that was asked for.", level="should", except_for=ONE_MODEL)
+async def model_name(s: Session) -> None:
+    check_model_name(s, (await share_list(s))["model"])
+
+
+@AREA.check("A text beyond the context is rejected, or counted whole: never cut in silence.", except_for=("ollama",))
+async def too_long(s: Session) -> None:
+    context = await find_context(s)
+    if context is None or context > 300_000:
+        raise Skipped("the length of the context is not known, or too large to be exceeded")
+    await share_list(s)
+    body = {"model": s.model, "input": "apple river " * context, "encoding_format": "float"}
+    exchange = await s.post(PATH, body)
+    if exchange.status == 200:
+        tokens = exchange.json()["usage"]["prompt_tokens"]
+        require(tokens >= 2 * context, f"usage of {2 * context} words is {tokens} tokens")
+    else:
+        require(exchange.status in (400, 413, 422), f"status {exchange.status}: {exchange.message()}")
+        check_error_basics(exchange.json())
 
 
 @AREA.check("`dimensions` is honoured, or rejected by name.")
@@ -101,6 +131,8 @@ async def dimensions(s: Session) -> None:
         return
     size = len(get_vectors(exchange.json())[0])
     require(size == 8, f"8 dimensions were requested, {size} came")
+    norms = [math.hypot(*vectors) for vectors in (get_vectors(await share_list(s))[0], get_vectors(exchange.json())[0])]
+    require(norms[0] < 0.99 or norms[1] > 0.99, f"the vector's length is {norms[1]}, that of all dimensions {norms[0]}")
 
 
 @AREA.check("Input may be token ids.")
@@ -125,7 +157,11 @@ async def usage(s: Session) -> None:
 
 @AREA.check("A batch of 64 texts has 64 embeddings.")
 async def batch(s: Session) -> None:
-    require(len((await ask(s, [f"text {i}" for i in range(64)]))["data"]) == 64, "they are not 64")
+    vectors = get_vectors(await ask(s, [f"text {i}" for i in range(64)]))
+    require(
+        len(vectors) == 64 and all(map(any, vectors)),
+        f"{len(vectors)} embeddings, {[*map(any, vectors)].count(False)} of zeros",
+    )
 
 
 @AREA.check("An unknown field is tolerated, or rejected by name.")
@@ -174,14 +210,17 @@ async def list_form(s: Session) -> None:
     for model in page["data"]:
         require(model["id"] and model["object"] == "model", f"a model is {model}")
         require(isinstance(model["created"], int) and isinstance(model["owned_by"], str), f"a model is {model}")
-    require(any(model["id"] == s.model for model in page["data"]), f"{s.model!r} is not in the list")
+    names = [model["id"] for model in page["data"]]
+    require(s.model in names, f"{s.model!r} is not in the list")
+    require(len(set(names)) == len(names), f"models are listed twice: {names}")
 
 
 @MODELS.check("A model is returned by its id.", except_for=("vllm",))
 async def retrieve(s: Session) -> None:
     exchange = await s.get(f"/v1/models/{s.model}")
     require(exchange.status == 200, f"status {exchange.status}")
-    require(exchange.json()["id"] == s.model, f"it is {exchange.json()}")
+    model = exchange.json()
+    require((model["id"], model["object"]) == (s.model, "model"), f"it is {model}")
 
 
 @MODELS.check("An unknown model is a 404 with an error body.", except_for=("vllm",))

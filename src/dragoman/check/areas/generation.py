@@ -6,12 +6,13 @@ Each rule is a check of its own in each API, since servers implement their APIs 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import DIALECTS, ClientAnswer, Dialect, check_error_basics
+from ..dialects import DIALECTS, ClientAnswer, Dialect, check_error_basics, parse_chunks, parse_lines
 from ..registry import Area, Json, Level, Skipped, get_object, get_objects
 from ..session import Exchange, Session
 
@@ -37,6 +38,8 @@ MARKERS = (
     "[INST]",
 )
 """Control tokens of common chat templates."""
+ONE_MODEL = ("llamacpp", "transformers")
+"""Profiles of servers that answer with their one model, whatever name is sent."""
 
 AREAS = {
     dialect.name: Area(dialect.name, claims=("ollama" if dialect.is_ollama else dialect.name,), source=dialect.source)
@@ -90,6 +93,7 @@ async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
 async def whole(s: Session, d: Dialect) -> None:
     exchange = await ask_whole(s, d)
     require(exchange.content_type == "application/json", f"Content-Type is {exchange.content_type!r}")
+    check_charset(exchange)
     answer = d.read(exchange.json())
     require(answer.text or answer.reasoning, "the answer has no text")
 
@@ -108,6 +112,43 @@ async def stream_form(s: Session, d: Dialect) -> None:
 async def stream_type(s: Session, d: Dialect) -> None:
     exchange = await ask_stream(s, d)
     require(exchange.content_type == d.stream_type, f"Content-Type is {exchange.content_type!r}")
+    check_charset(exchange)
+
+
+def check_charset(exchange: Exchange) -> None:
+    """JSON and server-sent events are UTF-8. Clients that heed a charset read another one as other characters."""
+    name, _, charset = (exchange.header("content-type") or "").lower().partition("charset=")
+    require(not charset or charset.strip(' "') == "utf-8", f"Content-Type is {name}charset={charset}")
+
+
+@on_every_dialect("The answer and every event name the model that was asked for.", level="should", except_for=ONE_MODEL)
+async def model_name(s: Session, d: Dialect) -> None:
+    chunks = (parse_lines if d.is_ollama else parse_chunks)((await ask_stream(s, d)).body)
+    # Events of Messages and of Responses have it in the object that they start or end.
+    holders = [(chunk, get_object(chunk, "message"), get_object(chunk, "response")) for chunk in chunks]
+    streamed = [value["model"] for values in holders for value in values if "model" in value]
+    require(streamed, "no event of the stream names the model")
+    for name in [(await ask_whole(s, d)).json()["model"], *streamed]:
+        check_model_name(s, name)
+
+
+def check_model_name(s: Session, name: object) -> None:
+    # A dated or tagged version (`gpt-4o-2024-08-06`, `llama:latest`) is the same, and a name without its organisation.
+    is_same = isinstance(name, str) and (name.startswith(s.model) or (name and s.model.endswith(f"/{name}")))
+    require(is_same, f"model is {name!r}, {s.model!r} was asked for")
+
+
+@on_every_dialect("A text is the same, whether or not its characters are escaped in the request's JSON.")
+async def escapes(s: Session, d: Dialect) -> None:
+    body = d.ask(s.model, UNICODE + " \U0001f600", 16)
+    counts: list[int | None] = []
+    for ensure_ascii in (True, False):
+        raw = json.dumps(body, ensure_ascii=ensure_ascii).encode()
+        counts.append(d.read((await s.ask(d.path, {}, raw=raw)).json()).prompt_tokens)
+    plain = await count_prompt(s, d, "Repeat:")
+    require(counts[0] == counts[1], f"{counts[0]} prompt tokens with escapes, {counts[1]} without")
+    # Characters that are lost on both ways leave less than a token for each word.
+    require((counts[0] or 0) > plain + 8, f"{counts[0]} prompt tokens, and {plain} without the characters")
 
 
 @on_every_dialect("The text of the stream, joined as clients do, is the text of the whole answer.")
@@ -481,15 +522,11 @@ def _insert_raw(text: bytes) -> Broken:
     """A body in which a string of the prompt is replaced by these bytes."""
 
     def build(d: Dialect, model: str) -> bytes:
-        import json  # noqa: PLC0415
-
         return json.dumps(d.ask(model, "PLACE", 16)).encode().replace(b"PLACE", text)
 
     return build
 
 
-ONE_MODEL = ("llamacpp", "transformers")
-"""Profiles of servers that answer with their one model, whatever name is sent."""
 SURELY_WRONG = (400, 404, 413, 415, 422)
 INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] = (
     (
@@ -620,6 +657,9 @@ async def error_form(s: Session, d: Dialect) -> None:
     exchange = await s.post(d.path, _change_limit("many")(d, s.model))
     require(exchange.status in SURELY_WRONG, f"status {exchange.status}")
     d.check_error(exchange.json())
+    # OpenAI's codes are words; servers that put the status there have to put this one.
+    code = get_object(exchange.json(), "error").get("code")
+    require(not isinstance(code, int) or code == exchange.status, f"status {exchange.status}, its code is {code}")
 
 
 @on_every_dialect("An invalid request for a stream is a status and an error body, not a stream.")

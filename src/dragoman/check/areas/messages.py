@@ -135,7 +135,10 @@ async def stream_start_usage(s: Session) -> None:
     usage = (await get_events(s))[0]["message"]["usage"]
     # input_tokens are those outside the cache, so with a cached prompt they may be 0.
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    require(sum(usage.get(name) or 0 for name in names), f"usage at the start is {usage}")
+    count = sum(usage.get(name) or 0 for name in names)
+    require(count, f"usage at the start is {usage}")
+    expected = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens
+    require(count == expected, f"{count} input tokens at the start, the whole answer has {expected}")
 
 
 @AREA.check("message_delta has the output tokens.")
@@ -251,6 +254,12 @@ async def prefill(s: Session) -> None:
     reply = await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": start}])
     text = read_message(reply).text
     require(not text.startswith(start), f"the answer repeats the prefill: {text!r}")
+    counts = [
+        read_message(await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": f"I had{words}"}]))
+        for words in ("", " apple" * 30)
+    ]
+    tokens = [answer.prompt_tokens or 0 for answer in counts]
+    require(tokens[1] > tokens[0] + 20, f"30 words more of prefill are {tokens} input tokens")
 
 
 async def ask_call(s: Session) -> Json:
@@ -285,6 +294,15 @@ async def tool_form(s: Session) -> None:
     )
 
 
+@AREA.check("The ids of tool_use blocks differ from answer to answer.")
+async def tool_ids(s: Session) -> None:
+    choice = {"type": "tool", "name": "get_weather"}
+    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
+    replies = [await ask_call(s), await ask(s, "forced tools", limit=300, **fields)]
+    found = [block["id"] for reply in replies for block in reply["content"] if block["type"] == "tool_use"]
+    require(len(set(found)) == len(found), f"the ids are {found}")
+
+
 @AREA.check("`tool_choice: any` is answered with a tool_use of a declared tool.")
 async def tool_any(s: Session) -> None:
     fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": {"type": "any"}}
@@ -300,7 +318,9 @@ async def tool_stream_form(s: Session) -> None:
     body = {**MESSAGES.ask_stream(s.model, QUESTION, 300), "tools": TOOLS, "tool_choice": choice}
     exchange = await s.ask(PATH, body, feature="forced tools")
     MESSAGES.judge(exchange.body)
-    check_call(MESSAGES.fold(exchange.body))
+    answer = MESSAGES.fold(exchange.body)
+    check_call(answer)
+    require(answer.reason == "calls", f"stop_reason of the stream is {answer.reason!r}")
 
 
 @AREA.check("`tool_choice: none` is answered without a tool_use.")

@@ -120,6 +120,8 @@ async def tags(s: Session) -> None:
     for model in models:
         for name in ("name", "model", "modified_at", "size", "digest", "details"):
             require(name in model, f"a model has no {name}")
+        is_typed = isinstance(model["size"], int) and isinstance(model["details"], dict)
+        require(is_typed, f"size is {model['size']!r}, details are {model['details']!r}")
 
 
 @OTHERS.check("`/api/show` has the model's details and capabilities.")
@@ -166,6 +168,9 @@ async def embed(s: Session) -> None:
     )
     norms = [math.sqrt(sum(value * value for value in vector)) for vector in vectors]
     require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
+    alone: list[float] = (await s.ask("/api/embed", {"model": s.model, "input": "a dog"})).json()["embeddings"][0]
+    likeness = [sum(x * y for x, y in zip(alone, vector, strict=True)) for vector in vectors]
+    require(likeness[0] > 0.999, f"the first text's vector alone is not the first of the list: {likeness}")
 
 
 @OTHERS.check("`/api/embeddings` has one vector.")

@@ -10,7 +10,7 @@ from typing import Any
 from ...conformance.checks import require
 from ...conformance.responses import RESPONSE_FIELDS
 from ..dialects import RESPONSES, check_error_basics, parse_chunks, parse_sse, read_response
-from ..registry import Area, Json, Level, Skipped
+from ..registry import Area, Json, Level, Skipped, get_objects
 from ..session import Exchange, Session
 from .chat import PERSON, TIME, WEATHER, check_call, check_schema, is_seconds
 from .generation import AREAS, STORY, ask_stream, ask_whole
@@ -328,6 +328,25 @@ async def tool_call_form(s: Session) -> None:
         if item["type"] == "function_call":
             # Agents refer to the call by call_id and to the item by id; with equal ids a mix-up would not be noticed.
             require(item["id"] != item["call_id"] and item["call_id"], f"the call is {item}")
+
+
+@AREA.check("The `call_id`s differ from answer to answer.")
+async def tool_call_ids(s: Session) -> None:
+    fields: Json = {"input": QUESTION, "tools": TOOLS, "tool_choice": NAMED, "max_output_tokens": 300}
+    replies = [await ask_call(s), await ask(s, "forced tools", **fields)]
+    found = [item["call_id"] for reply in replies for item in reply["output"] if item["type"] == "function_call"]
+    require(len(set(found)) == len(found), f"the ids are {found}")
+
+
+@AREA.check("`top_logprobs` with `include: message.output_text.logprobs` is honoured, or rejected.")
+async def logprobs(s: Session) -> None:
+    reply = await ask(s, "logprobs", include=["message.output_text.logprobs"], top_logprobs=2)
+    parts = [part for item in reply["output"] if item["type"] == "message" for part in item["content"]]
+    if not parts:
+        raise Skipped("the answer has no text")
+    entries = [entry for part in parts for entry in get_objects(part, "logprobs")]
+    require(entries, f"logprobs were requested; the part is {str(parts[0])[:200]}")
+    require(all(len(entry["top_logprobs"]) >= 1 for entry in entries), f"2 were requested: {entries[:2]}")
 
 
 @AREA.check("`tools` are repeated in full.")

@@ -1,0 +1,87 @@
+"""What a conversation's prompt has to contain, which each API of conversations writes in a form of its own."""
+
+from __future__ import annotations
+
+from ...conformance.checks import require
+from ..dialects import Dialect
+from ..registry import Json
+from ..session import Session
+from . import chat, messages, ollama, responses
+from .generation import on_every_dialect
+
+ID = "call_1"
+SYSTEM = "Answer in one short sentence, as a friend of the family would."
+PARTS = {"chat": "text", "messages": "text", "responses": "input_text"}
+"""The type of a text part in each API whose contents have parts."""
+TOOLS = {"chat": chat.TOOLS, "messages": messages.TOOLS, "ollama-chat": ollama.TOOLS, "responses": responses.TOOLS}
+
+
+def build_turns(name: str, result: str) -> list[Json]:
+    """A question, a call, and its result, as the API of this name writes them."""
+    question: Json = {"role": "user", "content": "What is the weather in Rome?"}
+    arguments = {"city": "Rome", "unit": "celsius"}
+    written = '{"city": "Rome", "unit": "celsius"}'
+    match name:
+        case "responses":
+            call = {"type": "function_call", "call_id": ID, "name": "get_weather", "arguments": written}
+            return [question, call, {"type": "function_call_output", "call_id": ID, "output": result}]
+        case "messages":
+            use = {"type": "tool_use", "id": ID, "name": "get_weather", "input": arguments}
+            answer = {"type": "tool_result", "tool_use_id": ID, "content": result}
+            return [question, {"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}]
+        case "ollama-chat":
+            call = {"function": {"name": "get_weather", "arguments": arguments}}
+            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            return [question, turn, {"role": "tool", "tool_name": "get_weather", "content": result}]
+        case _:
+            call = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": written}}
+            turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+            return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
+
+
+@on_every_dialect("The result of a tool is part of the prompt.", only=lambda d: d.name in TOOLS)
+async def tool_result_counts(s: Session, d: Dialect) -> None:
+    counts: list[int] = []
+    for words in (1, 31):
+        body = d.ask(s.model, "", 16)
+        body[d.prompt] = build_turns(d.name, "apple " * words)
+        reply = (await s.ask(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
+        counts.append(d.read(reply).prompt_tokens or 0)
+    # A template without a role for results leaves them out, and the model answers from nothing.
+    require(counts[1] > counts[0] + 20, f"30 words more in a result are {counts} prompt tokens")
+
+
+def add_system(name: str, body: Json) -> None:
+    match name:
+        case "responses":
+            body["instructions"] = SYSTEM
+        case "messages":
+            body["system"] = SYSTEM
+        case _:
+            body["messages"].insert(0, {"role": "system", "content": SYSTEM})
+
+
+@on_every_dialect(
+    "A stream is of the same prompt as the whole answer: instructions, earlier turns, tools and their results.",
+    only=lambda d: d.name in TOOLS,
+)
+async def stream_of_history(s: Session, d: Dialect) -> None:
+    body = d.ask(s.model, "", 16)
+    body[d.prompt] = build_turns(d.name, "It is sunny.")
+    add_system(d.name, body)
+    body["tools"] = TOOLS[d.name]
+    expected = d.read((await s.ask(d.path, body, feature="tools")).json()).prompt_tokens
+    # Without a feature: what was answered whole may not be refused as a stream.
+    streamed = await s.ask(d.path, {**body, "stream": True, **d.stream_options})
+    found = d.fold(streamed.body).prompt_tokens
+    require(found == expected, f"the stream has {found} prompt tokens, the whole answer {expected}")
+
+
+@on_every_dialect("All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS)
+async def parts_count(s: Session, d: Dialect) -> None:
+    counts: list[int] = []
+    for words in (1, 31):
+        parts = [{"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)]
+        body = d.ask(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
+        counts.append(d.read((await s.ask(d.path, body)).json()).prompt_tokens or 0)
+    require(counts[1] > counts[0] + 20, f"30 words more in the second part are {counts} prompt tokens")
