@@ -26,7 +26,7 @@ from typing import NoReturn
 import msgspec
 
 from ...settings import FIELDS, Settings, SettingsError
-from ..listener import Notifier, build_tls_context, listen, listen_on_file
+from ..listener import Notifier, SocketFile, build_tls_context, listen
 from ..logs import ENGINE, describe_process, name_worker
 from ..models import parse_model
 from ..remote_engine import HOSTED, HostedModel
@@ -88,10 +88,12 @@ def run_workers(
     settings, inherited, secret = prepare_process(settings)
     # Each worker loads the certificate itself; here only a mistake is found.
     build_tls_context(settings)
+    socket_file = None
     if inherited:
         listeners = inherited
     elif settings.uds is not None:
-        listeners = [listen_on_file(settings.uds, int(settings.uds_mode, 8))]
+        socket_file = SocketFile(settings.uds, int(settings.uds_mode, 8))
+        listeners = [socket_file.listener]
     else:
         listeners = [listen(settings)]
         settings = msgspec.structs.replace(settings, port=listeners[0].getsockname()[1])
@@ -103,8 +105,8 @@ def run_workers(
             notifier = Notifier(os.environ)
             Supervisor(configured, settings, secret, listeners, print_line, notifier, read, engine_socket).run()
     finally:
-        if settings.uds is not None and not inherited:
-            Path(settings.uds).unlink(missing_ok=True)
+        if socket_file is not None:
+            socket_file.remove()
     return 0
 
 
