@@ -74,6 +74,8 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
+    # Otherwise Kubernetes adds variables for each service of the namespace, and the server's all begin with DRAGOMAN_.
+    assert pod["enableServiceLinks"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -170,6 +172,15 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
     assert rated.returncode == 0, rated.stdout[-500:] + rated.stderr
 
 
+def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
+    """It is silent until it is complete."""
+    (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    assert manager["stream_idle_timeout"] == "3600s"
+    assert "proxy_read_timeout 1h;" in (DEPLOY / "proxies/nginx.conf").read_text()
+    assert "read_timeout 1h" in (DEPLOY / "proxies/Caddyfile").read_text()
+
+
 def test_envoy_passes_streams_and_websockets() -> None:
     resources = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]
     (filter_,) = resources["listeners"][0]["filter_chains"][0]["filters"]
@@ -197,6 +208,7 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     for group in groups:
         pod = group["template"]["spec"]
+        assert pod["enableServiceLinks"] is False
         (container,) = pod["containers"]
         (mount,) = container["volumeMounts"]
         assert mount["mountPath"] == str(file.parent)
