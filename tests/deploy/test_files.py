@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import ProcessCollector
 
 from dragoman.ray.options import check_settings
 from dragoman.settings import FIELDS, load_settings
@@ -170,6 +172,22 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
     )
     # In tenths: 0 is the least exposed, 100 the most.
     assert rated.returncode == 0, rated.stdout[-500:] + rated.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux has /proc")
+def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> None:
+    """`ProcSubset=pid` hides the time of the boot, without which there are no `process_*` metrics at all."""
+    unit = (DEPLOY / "systemd/dragoman.service").read_text()
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "self").symlink_to("/proc/self")
+    (proc / str(os.getpid())).symlink_to("/proc/self")
+    if "ProcSubset=pid" not in unit:
+        (proc / "stat").symlink_to("/proc/stat")
+    assert {family.name for family in ProcessCollector(proc=str(proc), registry=None).collect()} >= {
+        "process_start_time_seconds",
+        "process_resident_memory_bytes",
+    }
 
 
 def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
