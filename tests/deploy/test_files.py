@@ -107,6 +107,19 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "vllm:num_requests_waiting"
     assert "vllm:num_requests_waiting{" in scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
+    # In front of an upstream nothing waits here, and the processor is what replicas run out of.
+    assert hpa["spec"]["metrics"][1]["resource"] == {
+        "name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": 80},
+    }
+    assert scaled[0]["spec"]["triggers"][1] == {
+        "type": "cpu",
+        "metricType": "Utilization",
+        "metadata": {"value": "80"},
+    }
+    assert "cpu" in deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    # The metrics come from the pods: without one, nothing would ever start the first.
+    assert scaled[0]["spec"]["minReplicaCount"] >= 1
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for name, path in (("service.yaml", ("selector",)), ("pdb.yaml", ("selector", "matchLabels"))):
         selector = chart.render(name)[0]["spec"]
