@@ -91,7 +91,9 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     (settings,) = chart.render("configmap.yaml")
     read = yaml.safe_load(settings["data"]["dragoman.yaml"])
     assert {name.replace("-", "_") for name in read} <= {field.name for field in FIELDS}
-    assert read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
+    before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert 0 < before
+    assert before + read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
     assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
 
 

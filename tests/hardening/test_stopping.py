@@ -146,33 +146,6 @@ async def test_with_a_grace_an_idle_server_can_still_be_reached():
         house.server.handle_exit(signal.SIGTERM, None)
 
 
-async def test_during_the_grace_requests_that_a_load_balancer_still_sends_are_served():
-    async with stopped(ShutdownConfig(grace=600.0)) as (house, _):
-        house.go_on.set()
-        await house.tell_to_stop()
-        async with house.client() as client:
-            for path, body in ASKED.items():
-                served = await client.post(path, json={"model": "m", **body})
-                assert (served.status_code, served.headers["connection"]) == (200, "close")
-            assert (await client.get("/readyz")).status_code == 503
-        house.server.handle_exit(signal.SIGTERM, None)
-
-
-async def test_after_the_grace_what_runs_goes_on_and_new_work_is_refused():
-    async with stopped(ShutdownConfig(timeout=600.0, grace=0.05)) as (house, task):
-        running = asyncio.create_task(house.stream("/v1/chat/completions"))
-        await house.until_running(1)
-        await house.tell_to_stop()
-        async with house.client() as client:
-            while not house.models.rejects_requests:  # noqa: ASYNC110 - nor has the server an event for it
-                await asyncio.sleep(0)
-            refused = await client.post("/v1/chat/completions", json={"model": "m", **ASKED["/v1/chat/completions"]})
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        house.go_on.set()
-        assert (await running).endswith(b"data: [DONE]\n\n")
-        await task
-
-
 async def test_what_was_kept_can_be_read_meanwhile():
     """Only new work is refused."""
     async with stopped(ShutdownConfig(grace=600.0)) as (house, _):

@@ -282,9 +282,9 @@ def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ig
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server with graceful shutdown: readiness fails, and after a grace new work gets a retryable error,
-    while running requests continue. Requests that exceed the timeout end with their dialect's terminal error instead of
-    a closed connection.
+    """A uvicorn server with graceful shutdown: readiness fails and new work gets a retryable error, while running
+    requests continue. Requests that exceed the timeout end with their dialect's terminal error instead of a closed
+    connection.
     """
 
     def __init__(
@@ -365,11 +365,7 @@ class Server(uvicorn.Server):
         self._notifier.notify_stopping()
         if self._service_task is not None:
             self._service_task.cancel()
-        # Readiness fails from now on. Until load balancers have noticed they send requests, which are served.
-        for models in self._models:
-            models.announce_close()
-        await self._wait_for_grace()
-        # Before the drain: new calls get an error that clients retry.
+        # Before the drain: readiness fails from now on, and new calls get an error that clients retry.
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
@@ -379,19 +375,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         stop_task.cancel()
 
-    async def _wait_for_grace(self) -> None:
-        read_clock = asyncio.get_running_loop().time
-        end = read_clock() + self._shutdown_config.grace
-        if self._shutdown_config.grace:
-            log.info("shutting down: serving for another %g s", self._shutdown_config.grace)
-        # Polled, since a signal's handler sets `force_exit`.
-        while not self.force_exit and (rest := end - read_clock()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(min(rest, POLL_INTERVAL))
-
     async def _drain(self, stop_task: asyncio.Task[None]) -> None:
         """Wait until the server can stop listening."""
+        read_clock = asyncio.get_running_loop().time
         # Only requests that came before: later ones get an error at once and are not worth waiting for.
-        running = tuple(self.server_state.tasks)
+        started_at, running = read_clock(), tuple(self.server_state.tasks)
         # Other connections get `Connection: close` with their next response. Closing them now would lose a request that
         # is already on its way.
         for connection in tuple(self.server_state.connections):
@@ -402,7 +390,11 @@ class Server(uvicorn.Server):
                 "shutting down: waiting up to %g s for running requests; press Ctrl-C again to stop now",
                 self._shutdown_config.timeout,
             )
-        while not self.force_exit and not stop_task.done() and self._has_work(running):  # noqa: ASYNC110 - as above
+        while not self.force_exit:
+            if read_clock() - started_at >= self._shutdown_config.grace and (
+                stop_task.done() or not self._has_work(running)
+            ):
+                return
             await asyncio.sleep(POLL_INTERVAL)
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:

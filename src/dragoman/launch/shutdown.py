@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class ShutdownConfig:
     """Durations of a graceful shutdown, in seconds.
 
-    grace: how long the server serves on, but is not ready, so that load balancers notice and send requests elsewhere.
-    timeout: after that, how long running requests may continue.
+    timeout: how long running requests may continue.
+    grace: minimum time for which the server stays reachable but not ready, so that a load balancer notices before the
+        port closes.
     """
 
     timeout: float = 8.0

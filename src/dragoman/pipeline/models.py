@@ -70,8 +70,7 @@ class Models:
         # One load or unload at a time: what fits into memory is decided from what is there.
         self._load_lock = asyncio.Lock()
         self._loads: dict[ModelSlot, asyncio.Task[None]] = {}
-        # Events, not flags, since views of these models share them.
-        self._closed, self._rejecting = asyncio.Event(), asyncio.Event()
+        self._closed = asyncio.Event()
         self.on_start_failure: Callable[[str, BaseException], None] | None = None
         """Called when a model that is loaded from the start cannot be loaded, with its name and the cause."""
         self.waits_for_loads = False
@@ -144,13 +143,8 @@ class Models:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the process shuts down, so that clients should go elsewhere. Views of these models share it."""
+        """Whether new requests are rejected, since the process shuts down. Views of these models share it."""
         return self._closed.is_set()
-
-    @property
-    def rejects_requests(self) -> bool:
-        """Whether new requests are rejected."""
-        return self._rejecting.is_set()
 
     @property
     def default(self) -> str | None:
@@ -194,7 +188,7 @@ class Models:
         Unless a lease is taken (as `admit` does) the model may be unloaded at the caller's next await.
         """
         slot = self.find_slot(name)
-        if self.rejects_requests:
+        if self.is_closed:
             raise Overloaded("The server is shutting down; retry later.")
         if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
             load_task = self.begin_load(slot)
@@ -249,15 +243,10 @@ class Models:
             await asyncio.gather(*self._loads.values())
         self._poll_tasks = {slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots}
 
-    def announce_close(self) -> None:
-        """Not be ready any more, for good. New requests are still served."""
-        self._closed.set()
-        self._notify_watchers()
-
     def close(self) -> None:
         """Reject new requests for good; loaded models finish theirs."""
-        self.announce_close()
-        self._rejecting.set()
+        self._closed.set()
+        self._notify_watchers()
 
     async def watch(self, interval: float) -> AsyncGenerator[None]:
         """Yield at once, after changes of the models' states, and every `interval` seconds, until this is closed."""

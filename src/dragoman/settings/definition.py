@@ -301,7 +301,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Server",
-            "Seconds to let running requests finish on shutdown, after --shutdown-grace; then they end with an error.",
+            "Seconds to let running requests finish on shutdown; then they end with an error.",
             minimum=0,
             maximum=86400,
         ),
@@ -310,8 +310,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Server",
-            "Seconds to keep serving on shutdown, with /readyz returning 503, until load balancers have stopped "
-            "sending requests.",
+            "Minimum seconds to keep listening on shutdown, with /health returning 503, so that load balancers "
+            "stop sending requests.",
             minimum=0,
             maximum=3600,
         ),

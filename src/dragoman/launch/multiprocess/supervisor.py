@@ -575,7 +575,7 @@ class Supervisor:
         if not self._stops_sent:
             self._notifier.notify_stopping()
             self._kill_at = (
-                time.monotonic() + self._settings.shutdown_grace + self._settings.shutdown_timeout + STOP_MARGIN
+                time.monotonic() + max(self._settings.shutdown_timeout, self._settings.shutdown_grace) + STOP_MARGIN
             )
         self._stops_sent = self._stop_requests
         for worker in self._workers.values():
