@@ -150,3 +150,40 @@ async def test_a_warning_names_what_was_sent(
     answer = await post(client, entry, fields)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-dragoman-warnings"].startswith(f"{name} is reduced from 1000000 to ")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_warning_names_the_legacy_field(client: httpx2.AsyncClient) -> None:
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    answer = await post(client, CHAT, {"functions": [{"name": "f", "parameters": unique}]})
+    assert answer.headers["x-dragoman-warnings"].startswith("functions[0].parameters is not fully enforced")
+
+
+@pytest.mark.parametrize(
+    ("entry", "fields", "name"),
+    [
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": False}, ""),
+        (
+            ANTHROPIC,
+            {
+                "tools": [{"name": "f", "input_schema": {}}],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+            "tool_choice.disable_parallel_tool_use: ",
+        ),
+    ],
+)
+async def test_a_script_is_refused_by_the_name_of_the_field(
+    entry: tuple[str, dict[str, Any]], fields: dict[str, Any], name: str
+) -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    await models.start()
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        messages = [{"role": "user", "content": "[[tool f {}]] [[tool f {}]]"}]
+        answer = await post(http, entry, {"model": "scripted", "messages": messages, **fields})
+    await models.stop()
+    field = name.removesuffix(": ") or "parallel_tool_calls"
+    expected = f"{name}The script makes 2 tool calls at once, and {field} allows only one."
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, expected)
