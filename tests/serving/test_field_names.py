@@ -159,18 +159,18 @@ async def test_a_warning_names_the_legacy_field(client: httpx2.AsyncClient) -> N
     assert answer.headers["x-dragoman-warnings"].startswith("functions[0].parameters is not fully enforced")
 
 
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+ONE_CALL: dict[str, Any] = {
+    "tools": [{"name": "f", "input_schema": {}}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+}
+
+
 @pytest.mark.parametrize(
     ("entry", "fields", "name"),
     [
-        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": False}, ""),
-        (
-            ANTHROPIC,
-            {
-                "tools": [{"name": "f", "input_schema": {}}],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-            },
-            "tool_choice.disable_parallel_tool_use: ",
-        ),
+        (CHAT, {"tools": [TOOL], "parallel_tool_calls": False}, ""),
+        (ANTHROPIC, ONE_CALL, "tool_choice.disable_parallel_tool_use: "),
     ],
 )
 async def test_a_script_is_refused_by_the_name_of_the_field(
@@ -187,3 +187,21 @@ async def test_a_script_is_refused_by_the_name_of_the_field(
     field = name.removesuffix(": ") or "parallel_tool_calls"
     expected = f"{name}The script makes 2 tool calls at once, and {field} allows only one."
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, expected)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (SGLANG, "sampling_params"),
+        (TOKENS, "sampling_params"),
+        (TGI, "parameters"),
+        (("/api/generate", {"model": "tiny", "prompt": "Hi"}), "options"),
+    ],
+)
+async def test_a_list_in_place_of_an_object_is_no_fault_of_the_body(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], name: str
+) -> None:
+    answer = await post(client, entry, {name: []})
+    assert answer.status_code in (400, 422)
+    assert f"Invalid type for '{name}': expected an object." in answer.text

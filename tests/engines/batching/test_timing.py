@@ -52,7 +52,7 @@ async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
 
 async def answer() -> AsyncGenerator[list[Event]]:
     """The engine starts one second after the arrival and computes for two, before it says so."""
-    token = TextDelta(0, "a", (Token(1, "a", b"a"),))
+    token = TextDelta(0, "a", (Token(1, "a"),))
     yield [Started(17, elapsed=2.0), token]
     yield [token]
     yield [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(17, 2))]
