@@ -205,3 +205,25 @@ async def test_a_list_in_place_of_an_object_is_no_fault_of_the_body(
     answer = await post(client, entry, {name: []})
     assert answer.status_code in (400, 422)
     assert f"Invalid type for '{name}': expected an object." in answer.text
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("path", "body", "begin"),
+    [
+        # A message that has the name does not begin with it.
+        ("/api/generate", {"prompt": "Hi", "images": [PIXEL]}, "This model's engine does not support images."),
+        ("/api/generate", {"prompt": "Hi " * 2000}, "This model's maximum context length is 1024 tokens."),
+        ("/api/chat", {"messages": [{"role": "user", "images": [PIXEL]}]}, "messages[0].images: This model's engine"),
+        ("/api/chat", {"messages": [{"role": "user", "content": "Hi " * 2000}]}, "messages: This model's maximum"),
+    ],
+)
+async def test_ollamas_message_says_what_was_sent(
+    client: httpx2.AsyncClient, path: str, body: dict[str, Any], begin: str
+) -> None:
+    answer = await client.post(path, json={"model": "tiny", **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(begin)
