@@ -293,11 +293,13 @@ class Scheduled(Struct, frozen=True, array_like=True, tag=0):
 
     cached_tokens: prompt tokens found in the prefix cache.
     written_tokens: prompt tokens that the prefill writes to it; None if unknown.
+    elapsed: seconds since it left the queue: an engine may report it only after a step.
     """
 
     id: str
     cached_tokens: int
     written_tokens: int | None = None
+    elapsed: float = 0.0
 
 
 class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):

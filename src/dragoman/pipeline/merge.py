@@ -112,6 +112,7 @@ class _MergeState:
             tuple(applied_edit for event in started for applied_edit in event.edited),
             _sum_known([event.written_tokens for event in started]),
             tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
+            min(event.elapsed for event in started),
         )
         return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 
