@@ -107,7 +107,7 @@ class Trainable(Protocol):
 
 
 class WeightHistory(Struct, frozen=True):
-    """What has happened to an engine's weights since the server's start, as the next process has to know it.
+    """What has happened to a model's weights since the server's start, as the next engine has to know it.
 
     version: of the weights that it has. updates: how many there were, also those of its predecessors.
     run_time_version: of the last weights that were sent at run time; None while those of the start are to be served.
@@ -120,15 +120,15 @@ class WeightHistory(Struct, frozen=True):
 
 @runtime_checkable
 class SucceedingTrainable(Trainable, Protocol):
-    """A Trainable that knows what its predecessor, an engine in a process that has ended, had."""
+    """A Trainable that knows what its predecessor had: an engine whose process has ended, or that was unloaded."""
 
     @property
     def history(self) -> WeightHistory: ...
 
     async def succeed(self, history: WeightHistory) -> None:
-        """Take over from an engine whose process has ended, before the first request.
+        """Take over from the predecessor, before the first request.
 
-        Weights that were sent at run time are gone with the process. Requests are then rejected until new ones are
+        Weights that were sent at run time are gone with it. Requests are then rejected until new ones are
         sent, or the present ones are given a name: else a trainer would take old weights for new ones.
         """
         ...
@@ -137,8 +137,8 @@ class SucceedingTrainable(Trainable, Protocol):
 def build_lost_weights_error(version: str) -> Overloaded:
     """Build the error of a request that would be answered by other weights than those that were sent last."""
     return Overloaded(
-        f"The engine was restarted and has lost the weights of version {version!r:.80}. Send weights again, or accept "
-        "those of its start with /update_weight_version.",
+        f"The model was loaded again and has lost the weights of version {version!r:.80}. Send them again, or accept "
+        "those of its directory with /update_weight_version.",
         code="weights_lost",
     )
 

@@ -73,7 +73,7 @@ class BatchingControl:
         """Whether the weights differ from those loaded at startup."""
         self._num_updates = 0
         self._lost_version: str | None = None
-        """The version of weights that an earlier process had, and that nobody has replaced since."""
+        """The version of weights that the predecessor had, and that nobody has replaced since."""
         self._update_lock = asyncio.Lock()
 
     @property
@@ -100,7 +100,7 @@ class BatchingControl:
             await self.set_weight_version(history.version)
             return
         log.error(
-            "the weights of version %s are lost with their process; requests are rejected until weights are sent",
+            "the weights of version %s are lost; requests are rejected until weights are sent",
             history.run_time_version,
         )
         self._engine.rejection = self._find_rejection()
@@ -170,7 +170,7 @@ class BatchingControl:
             self._accept_weights()
 
     def _accept_weights(self) -> None:
-        """Serve the present weights: they were sent or named after those of an earlier process were lost."""
+        """Serve the present weights: they were sent or named after those of the predecessor were lost."""
         self._lost_version = None
         if self._engine.rejection is not PAUSED:
             self._engine.rejection = self._find_rejection()

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...core.control import INITIAL_WEIGHT_VERSION, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.control import INITIAL_WEIGHT_VERSION, WeightHistory, Weights, WeightsInMemory, WeightsOnDisk
 from ...core.errors import EngineError, RequestError
 from ..arrays.weights import TensorLayout, Tensors
 from .control import VllmControl
@@ -20,7 +20,7 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 class VllmTrainable:
-    """As `core.control.Trainable`.
+    """As `core.control.SucceedingTrainable`.
 
     directory: the checkpoint that vLLM starts with; an update has the same tensors.
     """
@@ -38,17 +38,27 @@ class VllmTrainable:
     def weight_version(self) -> str:
         return self._version
 
+    @property
+    def history(self) -> WeightHistory:
+        version = self._version if self._has_new_weights else self.lost_version
+        return WeightHistory(self._version, self._num_updates, version)
+
     async def reset(self) -> None:
         """Reset the state after a start of the engine, which loads the checkpoint."""
+        await self.succeed(self.history)
+
+    async def succeed(self, history: WeightHistory) -> None:
         # Updates are counted on, so that no generated name names two sets of weights.
-        if self._has_new_weights:
-            self.lost_version, self._version, self._has_new_weights = self._version, INITIAL_WEIGHT_VERSION, False
+        self._num_updates, self.lost_version, self._has_new_weights = history.updates, history.run_time_version, False
+        self._version = INITIAL_WEIGHT_VERSION
+        if self.lost_version is not None:
             log.error(
                 "the weights of version %s are lost; requests are rejected until weights are sent", self.lost_version
             )
-        elif self._version != INITIAL_WEIGHT_VERSION:
+        elif history.version != INITIAL_WEIGHT_VERSION:
             # These are still the weights that were given this name.
-            await self._process.get_engine().update_weight_version(self._version)
+            await self._process.get_engine().update_weight_version(history.version)
+            self._version = history.version
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._control.update_lock:
