@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...core.errors import EngineError, Unsupported
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SampledRows, SamplingState
+from ..batching.verify import find_reason
 from .backend import Network, Tensor, library, torch
 from .device_sampler import DeviceSampledRows
 from .long_rope import LongRope
@@ -306,21 +307,10 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
     except EngineError:
         raise
     except Exception as error:  # whatever the library's own code may raise
-        raise EngineError(f"transformers cannot load {directory}: {_find_reason(error)}") from error
+        raise EngineError(f"transformers cannot load {directory}: {find_reason(error)}") from error
     _check_tensors(directory, network, loading_info)
     # A quantized network cannot be moved; it was loaded onto its device.
     return network.eval() if quantization_args else network.to(device).eval()
-
-
-def _find_reason(error: Exception) -> str:
-    """The first sentence of an exception of the library."""
-    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if first.startswith("Unrecognized configuration class"):
-        return "it is no causal language model, and transformers generates text with those only; choose another model"
-    if first.endswith(":") and rest:
-        first = f"{first} {rest[0]}"
-    # Its text is a key alone.
-    return f"{type(error).__name__}: {first}" if isinstance(error, KeyError) else first
 
 
 def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collection[Any]]) -> None:
