@@ -1,4 +1,4 @@
-"""Merges the event streams of several prompts into one response, and selects the best of several candidates."""
+"""Merges the event streams of several prompts or choices into one, and selects the best of several candidates."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def merge_prompts(prompts: Sequence[Batches]) -> Batches:
     started.
     """
     return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
+
+
+async def merge_choices(choices: Sequence[Batches]) -> Batches:
+    """Merge the choices of one prompt, of which each has a stream of its own. Usage counts the prompt for each."""
+    async with aclosing(_merge_concurrently(choices)) as batches:
+        async for batch in batches:
+            yield [msgspec.structs.replace(event, prompts=1) if type(event) is Started else event for event in batch]
 
 
 async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:

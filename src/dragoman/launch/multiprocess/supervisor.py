@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import msgspec
 
+from ...engines.remote import EngineChanges
 from ...settings import FIELDS, Settings, SettingsError
 from ..listener import Notifier, SocketFile, build_tls_context, listen
 from ..logs import ENGINE, describe_process, name_worker
@@ -36,6 +37,7 @@ from .messages import (
     Alive,
     AnyReport,
     CollectMetrics,
+    EngineChanged,
     EngineReady,
     MergedMetrics,
     MergeRequest,
@@ -260,6 +262,7 @@ class Supervisor:
         self._configured, self._settings, self._secret = configured, settings, secret
         self._engine_socket = engine_socket
         self._hosted_model: HostedModel | None = None
+        self._engine_changes: EngineChanges | None = None
         self._count = count_workers(settings)
         self._listeners, self._print_line, self._notifier = listeners, print_line, notifier
         self._read_settings = read_settings
@@ -411,7 +414,8 @@ class Supervisor:
                 # Without supervisor and workers the port must be free.
                 for listener in self._listeners:
                     listener.close()
-                return serve_engine(EnginePlan(self._settings, self._engine_socket, interval), end)
+                engine_plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
+                return serve_engine(engine_plan, end)
             assert self._hosted_model is not None
             engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
             # Only the supervisor and the engine hold it: after both are gone, no front end may connect and wait.
@@ -476,6 +480,8 @@ class Supervisor:
                 self._handle_ready(worker, greeting)
             case EngineReady(model):
                 self._handle_engine_ready(worker, model)
+            case EngineChanged(changes):
+                self._engine_changes = changes
             case StartFailed(reason):
                 worker.failure = reason
             case Reloaded(adopted):
