@@ -700,15 +700,8 @@ MUTANTS = (
     Mutant(
         "a server that is stopping takes new work, which is then cut",
         "pipeline/models.py",
-        "        if self.rejects_requests:\n",
+        "        if self.is_closed:\n",
         "        if not self._slots:\n",
-        ("tests/hardening/test_stopping.py",),
-    ),
-    Mutant(
-        "a server that is told to stop rejects what load balancers still send to it",
-        "launch/server.py",
-        "        await self._wait_for_grace()\n",
-        "        await asyncio.sleep(0)\n",
         ("tests/hardening/test_stopping.py",),
     ),
     Mutant(
