@@ -268,7 +268,7 @@ class HfTokenizer:
         if sampled_ids is not None:
             return sampled_ids
         tokenizer = self._plain_tokenizer if is_first else self._inner_tokenizer
-        if cache_owner is None or not text:
+        if cache_owner is None:
             return _encode(tokenizer, text, False).ids
         return self._encoding_cache.find_or_encode(
             cache_owner, text, is_first, lambda: _encode(tokenizer, text, False).ids
