@@ -75,7 +75,7 @@ class Stepped(Late):
         super().__init__()
         self.deliver: list[OutputCallback] = []
 
-    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:  # noqa: ARG002
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         self.deliver.append(deliver)
 
 

@@ -2,8 +2,8 @@
 
 The same steps have two drivers. The consumer of `stream_batches` is resumed for a batch; or, while it waits there and
 has attached a receiver that is ready, the receiver gets the batch in the iteration after the engine's step. The second
-costs neither a future nor a resumed coroutine. The end of a response wakes the consumer too, a failure only the consumer,
-and so does a receiver that is not ready: that of a stream is not until the headers have been sent.
+costs neither a future nor a resumed coroutine. A failure wakes the consumer instead, and so does whatever comes while
+the receiver is not ready: that of a stream is not until the headers have been sent. The end wakes the consumer as well.
 """
 
 from __future__ import annotations
