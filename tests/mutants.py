@@ -576,7 +576,7 @@ MUTANTS = (
         "core/event_grammar.py",
         "        if type(count) is not int or count < 0:\n",
         "        if type(count) is not int:\n",
-        ("tests/hardening/test_engine_faults.py",),
+        ("tests/laws/test_core.py",),
     ),
     Mutant(
         "a prompt that is to be truncated is rendered whole, however long it is",

@@ -1,4 +1,4 @@
-"""Merges the event streams of several prompts into one response, and selects the best of several candidates."""
+"""Merges the event streams of several prompts or choices into one, and selects the best of several candidates."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def merge_prompts(prompts: Sequence[Batches]) -> Batches:
     started.
     """
     return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
+
+
+async def merge_choices(choices: Sequence[Batches]) -> Batches:
+    """Merge the choices of one prompt, of which each has a stream of its own. Usage counts the prompt for each."""
+    async with aclosing(_merge_concurrently(choices)) as batches:
+        async for batch in batches:
+            yield [msgspec.structs.replace(event, prompts=1) if type(event) is Started else event for event in batch]
 
 
 async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
@@ -112,6 +119,7 @@ class _MergeState:
             tuple(applied_edit for event in started for applied_edit in event.edited),
             _sum_known([event.written_tokens for event in started]),
             tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
+            min(event.elapsed for event in started),
         )
         return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from ..core.events import Event
@@ -13,10 +14,10 @@ from .admission import CallTerms
 from .engine_calls import limit_time
 from .event_run import EventRun
 from .lifecycle import Lease
-from .merge import merge_prompts, select_best
+from .merge import merge_choices, merge_prompts, select_best
 from .metrics import ModelMetrics, RequestMetrics, measure
 from .models import ServedModel, TokenBackend
-from .prepare import NO_IDS, Job, TokenJob, prepare_job
+from .prepare import NO_IDS, EventJob, Job, TokenJob, prepare_job
 from .token_run import TokenRun
 
 DirectRun = TokenRun | EventRun
@@ -98,6 +99,10 @@ def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
 ) -> tuple[AsyncGenerator[list[Event]], DirectRun | None]:
     """The batches of one prompt, and the run to which a receiver may be attached."""
+    if isinstance(job, EventJob) and job.request.choices > 1 and model.capabilities.has_one_choice:
+        one = msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, choices=1))
+        batches = merge_choices([EventRun(one, model.progress).stream_batches() for _ in range(job.request.choices)])
+        return batches if metrics is None else measure(batches, metrics), None
     direct: DirectRun
     if isinstance(job, TokenJob):
         direct = TokenRun(job, model.progress, model.delivery_rounds)

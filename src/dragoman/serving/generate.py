@@ -211,12 +211,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     # Before media are fetched: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
-    # Fetching media takes time, in which the model must not be unloaded.
-    with model.keep_loaded():
-        with_media = [
-            await context.service.generation.media.resolve_request(build_owner_files(context), model, request)
-            for request in resolved
-        ]
+    with_media = await context.service.generation.media.resolve_requests(build_owner_files(context), model, resolved)
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     if context.service.telemetry is None:
         traceparent = context.headers.get("traceparent")
@@ -245,7 +240,10 @@ def build_responder(
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
 
+    unread_query = http.describe_unread_query()
+
     def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
+        warnings += unread_query
         built = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
         return built, http.render_warnings(warnings, is_required=is_required) if has_room else b""
 

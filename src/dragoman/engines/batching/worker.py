@@ -12,8 +12,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ...core.engine import Failed
+from ...core.engine import Failed, Scheduled
 from .model import VisionRunner
 from .sequence import Sequence
 from .stepper import SequenceOutput, Stepper
@@ -154,7 +155,17 @@ class Worker:
                 failures.append(SequenceOutput(command.sequence.key, failed))
             else:
                 self._handle(command)
-        return failures or (self._stepper.step() if self._can_step else [])
+        if failures or not self._can_step:
+            return failures
+        began_at = self._clock()
+        outputs = self._stepper.step()
+        # The step announces the sequences that it takes from the queue before its other outputs.
+        for index, output in enumerate(outputs):
+            if not isinstance(output.output, Scheduled):
+                break
+            scheduled = replace(output.output, elapsed=self._clock() - began_at)
+            outputs[index] = SequenceOutput(output.key, scheduled)
+        return outputs
 
     def _prepare_images(self, sequence: Sequence) -> bool:
         """Prepare the images of a sequence before it is scheduled, so that their faults fail no other sequence."""
