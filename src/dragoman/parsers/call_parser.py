@@ -175,26 +175,23 @@ class JsonCallReader:
             # A string that is no valid JSON, for example with a lone backslash: the text is no call then.
             if name is None:
                 return False
-            self._set_name(name)
+            self.name = name
+            self.has_begun = name in self._tools
+            self.is_undeclared = not self.has_begun
+            if self.has_begun:
+                self.is_custom = isinstance(self._tools[name], CustomTool)
+                self._decoder = build_argument_decoder(is_custom=self.is_custom)
+                # The arguments may precede the name. They are held back until then, since a custom tool decodes them
+                # differently.
+                self._chunks.append(self._decoder.decode("".join(self._raw)))
+                if self.is_complete:
+                    self._chunks.append(self._decoder.flush())
+            self._raw.clear()
         elif role == "arguments":
             self.is_complete = True
             if self._decoder is not None:
                 self._chunks.append(self._decoder.flush())
         return True
-
-    def _set_name(self, name: str) -> None:
-        self.name = name
-        self.has_begun = name in self._tools
-        self.is_undeclared = not self.has_begun
-        if self.has_begun:
-            self.is_custom = isinstance(self._tools[name], CustomTool)
-            self._decoder = build_argument_decoder(is_custom=self.is_custom)
-            # The arguments may precede the name. They are held back until then, since a custom tool decodes them
-            # differently.
-            self._chunks.append(self._decoder.decode("".join(self._raw)))
-            if self.is_complete:
-                self._chunks.append(self._decoder.flush())
-        self._raw.clear()
 
     def take_arguments(self) -> str:
         """The new text of the arguments since the last call."""

@@ -75,21 +75,19 @@ class ValueReader:
                 if status is not ReadStatus.MORE:
                     return pos, status
             else:
-                pos = self._begin_value(text[pos], pos)
+                char = text[pos]
+                if char == '"':
+                    self._in_string = True
+                elif char in _CLOSERS:
+                    self._closers.append(_CLOSERS[char])
+                else:
+                    self._in_scalar = True
+                pos += 1
         return pos, ReadStatus.MORE
 
     def is_plain_continuation(self, text: str) -> bool:
         """Whether this text only continues a string."""
         return self._in_string and not self._escaped and '"' not in text and "\\" not in text
-
-    def _begin_value(self, char: str, pos: int) -> int:
-        if char == '"':
-            self._in_string = True
-        elif char in _CLOSERS:
-            self._closers.append(_CLOSERS[char])
-        else:
-            self._in_scalar = True
-        return pos + 1
 
     def _skip_string(self, text: str, pos: int) -> int:
         special = _STRING_SPECIALS.search(text, pos)

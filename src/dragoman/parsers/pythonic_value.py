@@ -275,15 +275,11 @@ def _convert_number(word: str) -> str | None:
     try:
         decode(word)
     except ValueError:
-        return _convert_python_number(word)
+        # `1_000`, `.5` and `+1` are valid in Python.
+        try:
+            is_integer = word.lstrip("+-").replace("_", "").isdecimal()
+            number = int(word) if is_integer else float(word)
+        except ValueError:
+            return None
+        return encode(number) if number - number == 0 else None
     return word
-
-
-def _convert_python_number(word: str) -> str | None:
-    """`1_000`, `.5` and `+1`, which are not valid JSON."""
-    try:
-        is_integer = word.lstrip("+-").replace("_", "").isdecimal()
-        number = int(word) if is_integer else float(word)
-    except ValueError:
-        return None
-    return encode(number) if number - number == 0 else None

@@ -340,7 +340,14 @@ class XmlTagReader:
         self._scanner = MarkerScanner(self._compiled.value_patterns)
         self._may_skip_newline = bool(self._syntax.value_padding)
         self._chunks.clear()
-        self._begin_typed_value()
+        if self._types == ("string",):
+            self._state = XmlTagReader._parse_string
+            self._append_text(self._writer.begin_string())
+        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
+        elif self._types and not set(self._types) - {"object", "array"}:
+            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
+        else:
+            self._state = XmlTagReader._parse_value
         if self._syntax.has_cdata:
             self._cdata_read, self._after_cdata_start = 0, self._state
             self._state = XmlTagReader._parse_cdata_start
@@ -357,16 +364,6 @@ class XmlTagReader:
             while at < self._cdata_read:  # No state ends within this text, which holds no tag.
                 at, _ = self._state(self, _CDATA_START[: self._cdata_read], at)
         return pos, ReadStatus.MORE
-
-    def _begin_typed_value(self) -> None:
-        if self._types == ("string",):
-            self._state = XmlTagReader._parse_string
-            self._append_text(self._writer.begin_string())
-        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
-        elif self._types and not set(self._types) - {"object", "array"}:
-            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
-        else:
-            self._state = XmlTagReader._parse_value
 
     def _parse_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if self._may_skip_newline:

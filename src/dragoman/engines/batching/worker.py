@@ -183,16 +183,13 @@ class Worker:
             case Pause(paused):
                 self._paused = paused
             case StepTask():
-                self._run_task(command)
-
-    def _run_task(self, task: StepTask) -> None:
-        """Run a task. Its exception goes to its caller and is not a failed step."""
-        try:
-            task.run(self._stepper)
-        except Exception as error:
-            task.on_done(error)
-        else:
-            task.on_done(None)
+                # Its exception goes to its caller and is not a failed step.
+                try:
+                    command.run(self._stepper)
+                except Exception as error:
+                    command.on_done(error)
+                else:
+                    command.on_done(None)
 
     def _report(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:

@@ -159,7 +159,19 @@ class LlamaCppEngine:
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         self._num_arrived += 1
-        sequence = _ActiveSequence(self._build_state(request), deliver, self._num_arrived)
+        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
+        sequence = _ActiveSequence(
+            CompletionState(
+                msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
+                self._token_text,
+                self._eog,
+                seed=random.getrandbits(32) if seed is None else seed,
+                context=self.max_model_len,
+                has_native_grammars=self._has_native_grammars,
+            ),
+            deliver,
+            self._num_arrived,
+        )
         self._active[request.id] = sequence
         insort(self._waiting, sequence, key=lambda queued: queued.rank)
         self._admit()
@@ -172,17 +184,6 @@ class LlamaCppEngine:
             self._waiting.remove(sequence)
         else:
             sequence.task.cancel()
-
-    def _build_state(self, request: TokenRequest) -> CompletionState:
-        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
-        return CompletionState(
-            msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
-            self._token_text,
-            self._eog,
-            seed=random.getrandbits(32) if seed is None else seed,
-            context=self.max_model_len,
-            has_native_grammars=self._has_native_grammars,
-        )
 
     def _build_slots(self) -> SlotPool:
         scheduler = self._config.scheduler

@@ -75,7 +75,12 @@ def read_metadata(path: Path) -> GgufMetadata:
             values = _Reader(path, data).read()
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise EngineError(f"{path} cannot be read: {error}") from error
-    _check_parts(path)
+    files = find_parts(path)
+    if path != files[0]:
+        raise EngineError(f"{path} is a later part of a model; the first is {files[0].name}")
+    missing = [part.name for part in files if not part.is_file()]
+    if missing:
+        raise EngineError(f"{path} is missing its part {missing[0]}")
     metadata = GgufMetadata(path, MappingProxyType(values))
     if not metadata.architecture:
         raise EngineError(f"{path} does not name its architecture (general.architecture)")
@@ -102,15 +107,6 @@ def find_parts(path: Path) -> tuple[Path, ...]:
     if match is None:
         return (path,)
     return tuple(path.with_name(f"{match[1]}-{n:05d}-of-{match[3]}.gguf") for n in range(1, int(match[3]) + 1))
-
-
-def _check_parts(path: Path) -> None:
-    files = find_parts(path)
-    if path != files[0]:
-        raise EngineError(f"{path} is a later part of a model; the first is {files[0].name}")
-    missing = [part.name for part in files if not part.is_file()]
-    if missing:
-        raise EngineError(f"{path} is missing its part {missing[0]}")
 
 
 class _Reader:

@@ -65,7 +65,9 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
         return None
     arguments = function.get("arguments")
     if isinstance(tool, CustomTool):
-        return ParsedCall(name, _encode_input(arguments), is_custom=True)
+        if isinstance(arguments, dict) and isinstance(arguments.get("input"), str):
+            arguments = arguments["input"]
+        return ParsedCall(name, _encode_arguments(arguments), is_custom=True)
     if isinstance(arguments, dict) and tool.parameters is not None:
         arguments = _cast_arguments(arguments, tool.parameters)
     return ParsedCall(name, _encode_arguments({} if arguments is None else arguments), is_custom=False)
@@ -73,12 +75,6 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
 
 def _encode_arguments(arguments: Json) -> str:
     return arguments if isinstance(arguments, str) else encode(arguments)
-
-
-def _encode_input(arguments: Json) -> str:
-    if isinstance(arguments, dict) and isinstance(arguments.get("input"), str):
-        arguments = arguments["input"]
-    return _encode_arguments(arguments)
 
 
 def _cast_arguments(arguments: dict[str, Json], schema: str) -> dict[str, Json]:
