@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "a string's format is dropped in silence where arguments are written one by one (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),',
         "        (),",
         (SCHEMAS,),
@@ -465,7 +465,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot's beginning is used for another owner's prompt",
-        "engines/llamacpp/slots.py",
+        "engines/llamacpp/engine.py",
         "if not self._caching or slot_salt != salt:",
         "if not self._caching:",
         (LLAMACPP,),
@@ -479,7 +479,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot's beginning is used for a prompt with other images",
-        "engines/llamacpp/slots.py",
+        "engines/llamacpp/engine.py",
         "    if not images:\n        return tokens\n",
         "    return tokens\n",
         (LLAMACPP,),
@@ -1324,14 +1324,14 @@ MUTANTS = (
     ),
     Mutant(
         "keywords beside the alternatives of an argument are dropped in silence (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         "            else:\n                self.unenforced[key] = None\n        return merged",
         "        return merged",
         (SCHEMAS,),
     ),
     Mutant(
         "values of an enum that other keywords forbid are forced (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         "if all(check(value, limit) for check, limit in checks)]",
         "]",
         ("tests/constraints/test_families.py",),
@@ -1345,7 +1345,7 @@ MUTANTS = (
     ),
     Mutant(
         "Python's True in the arguments is no JSON",
-        "parsers/pythonic_value.py",
+        "parsers/pythonic.py",
         '{"True": "true", "False": "false", "None": "null"}',
         '{"True": "True", "False": "False", "None": "None"}',
         (PARSERS,),
@@ -1431,7 +1431,7 @@ MUTANTS = (
     # The pipeline and the serving path.
     Mutant(
         "choices of several prompts are numbered choice by choice",
-        "pipeline/merge.py",
+        "pipeline/run.py",
         "choice=index * first_started.choices + event.choice",
         "choice=event.choice * len(self._started) + index",
         ("tests/pipeline/test_merge.py",),
@@ -1640,7 +1640,7 @@ MUTANTS = (
     ),
     Mutant(
         "what runs goes on with keys and values of the old weights, and what is sampled is nobody's policy",
-        "engines/batching/stepper.py",
+        "engines/batching/worker.py",
         "        self.scheduler.restart_all()\n        self.scheduler.disable_offload()\n",
         "        self.scheduler.disable_offload()\n",
         ("tests/engines/batching/test_control.py",),
@@ -1661,7 +1661,7 @@ MUTANTS = (
     ),
     Mutant(
         "an answer names only the weights that it began with",
-        "engines/batching/stepper.py",
+        "engines/batching/worker.py",
         "                if sequence.version != self.version:\n",
         "                if sequence.version is None:\n",
         ("tests/engines/batching/test_control.py",),
@@ -1823,7 +1823,7 @@ MUTANTS = (
     ),
     Mutant(
         "the generation prompt is taken for what precedes it",
-        "prompts/capabilities.py",
+        "prompts/template.py",
         "last.elif_ or last.else_ or len(reads) != 1",
         "last.elif_ or len(reads) != 1",
         ("tests/prompts/test_render.py",),

@@ -12,25 +12,21 @@ from msgspec import Struct
 
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
-from .arguments import ArgumentWriter, build_argument_writer
 from .base import PrefixMatcher, PrefixResult
-from .call_parser import CallReader
-from .enforced_arguments import (
-    Schema,
-    build_free_text,
-    build_one_of,
-    check_free_of_markers,
-    expand_alternatives,
-    list_unenforced,
-)
-from .json_text import ReadStatus, ValueReader
-from .json_values import coerce, decode, encode, find_schema_types, guess, match_number
+from .call_parser import ArgumentWriter, CallReader, build_argument_writer
+from .json_text import ReadStatus, ValueReader, coerce, decode, encode, find_schema_types, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import (
     NameReader,
     Parameter,
+    Schema,
     ToolParameters,
+    build_free_text,
+    build_one_of,
+    check_free_of_markers,
     check_name,
+    expand_alternatives,
+    list_unenforced,
     read_enforceable_parameters,
     read_parameters,
 )

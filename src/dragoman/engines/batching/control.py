@@ -16,7 +16,7 @@ from ...core.control import INITIAL_WEIGHT_VERSION, PauseMode, Weights, WeightsI
 from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ..arrays.weights import Tensors
 from .model import Model
-from .stepper import Stepper
+from .worker import Stepper
 
 
 class Rejection(Struct, frozen=True):
