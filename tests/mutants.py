@@ -576,7 +576,7 @@ MUTANTS = (
         "core/event_grammar.py",
         "        if type(count) is not int or count < 0:\n",
         "        if type(count) is not int:\n",
-        ("tests/hardening/test_engine_faults.py",),
+        ("tests/laws/test_core.py",),
     ),
     Mutant(
         "a prompt that is to be truncated is rendered whole, however long it is",
@@ -1431,7 +1431,7 @@ MUTANTS = (
     # The pipeline and the serving path.
     Mutant(
         "choices of several prompts are numbered choice by choice",
-        "pipeline/run.py",
+        "pipeline/merge.py",
         "choice=index * first_started.choices + event.choice",
         "choice=event.choice * len(self._started) + index",
         ("tests/pipeline/test_merge.py",),
@@ -1640,7 +1640,7 @@ MUTANTS = (
     ),
     Mutant(
         "what runs goes on with keys and values of the old weights, and what is sampled is nobody's policy",
-        "engines/batching/worker.py",
+        "engines/batching/stepper.py",
         "        self.scheduler.restart_all()\n        self.scheduler.disable_offload()\n",
         "        self.scheduler.disable_offload()\n",
         ("tests/engines/batching/test_control.py",),
@@ -1661,7 +1661,7 @@ MUTANTS = (
     ),
     Mutant(
         "an answer names only the weights that it began with",
-        "engines/batching/worker.py",
+        "engines/batching/stepper.py",
         "                if sequence.version != self.version:\n",
         "                if sequence.version is None:\n",
         ("tests/engines/batching/test_control.py",),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from dragoman.cli import create_app
 from dragoman.settings import Settings
-from dragoman.tenants import hash_key, load_key_file
+from dragoman.tenants import edit_key_file, hash_key, load_key_file
 
 
 @pytest.fixture
@@ -53,6 +54,23 @@ def test_rotating_without_grace_ends_the_former_key_at_once(path: Path) -> None:
     call("add", "a")
     second = call("rotate", "a", "--grace", "0").stdout.strip()
     assert [each.sha256 for each in load_key_file(path)["a"].secrets] == [hash_key(second)]
+
+
+def test_rotating_a_key_that_was_locked_by_hand_does_not_unlock_it(path: Path) -> None:
+    call("add", "a")
+    edit_key_file(path, lambda tenants: tenants.update(a=msgspec.structs.replace(tenants["a"], disabled=True)))
+    second = call("rotate", "a").stdout.strip()
+    tenant = load_key_file(path)["a"]
+    assert ([each.sha256 for each in tenant.secrets], tenant.disabled) == ([hash_key(second)], False)
+
+
+@pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e8", "1e300"])
+def test_an_impossible_grace_is_a_mistake(path: Path, hours: str) -> None:
+    call("add", "a")
+    before = path.read_bytes()
+    result = call("rotate", "a", "--grace", hours)
+    assert (result.exit_code, "--grace" in result.stderr) == (2, True)
+    assert path.read_bytes() == before
 
 
 def test_a_revoked_key_keeps_its_owner_until_it_is_deleted(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import ProcessCollector
 
 from dragoman.ray.options import check_settings
 from dragoman.settings import FIELDS, load_settings
@@ -74,6 +76,8 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
+    # Otherwise Kubernetes adds variables for each service of the namespace, and the server's all begin with DRAGOMAN_.
+    assert pod["enableServiceLinks"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -87,7 +91,9 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     (settings,) = chart.render("configmap.yaml")
     read = yaml.safe_load(settings["data"]["dragoman.yaml"])
     assert {name.replace("-", "_") for name in read} <= {field.name for field in FIELDS}
-    assert read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
+    before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert 0 < before
+    assert before + read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
     assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
 
 
@@ -103,6 +109,19 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "vllm:num_requests_waiting"
     assert "vllm:num_requests_waiting{" in scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
+    # In front of an upstream nothing waits here, and the processor is what replicas run out of.
+    assert hpa["spec"]["metrics"][1]["resource"] == {
+        "name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": 80},
+    }
+    assert scaled[0]["spec"]["triggers"][1] == {
+        "type": "cpu",
+        "metricType": "Utilization",
+        "metadata": {"value": "80"},
+    }
+    assert "cpu" in deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    # The metrics come from the pods: without one, nothing would ever start the first.
+    assert scaled[0]["spec"]["minReplicaCount"] >= 1
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for name, path in (("service.yaml", ("selector",)), ("pdb.yaml", ("selector", "matchLabels"))):
         selector = chart.render(name)[0]["spec"]
@@ -170,6 +189,31 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
     assert rated.returncode == 0, rated.stdout[-500:] + rated.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux has /proc")
+def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> None:
+    """`ProcSubset=pid` hides the time of the boot, without which there are no `process_*` metrics at all."""
+    unit = (DEPLOY / "systemd/dragoman.service").read_text()
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "self").symlink_to("/proc/self")
+    (proc / str(os.getpid())).symlink_to("/proc/self")
+    if "ProcSubset=pid" not in unit:
+        (proc / "stat").symlink_to("/proc/stat")
+    assert {family.name for family in ProcessCollector(proc=str(proc), registry=None).collect()} >= {
+        "process_start_time_seconds",
+        "process_resident_memory_bytes",
+    }
+
+
+def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
+    """It is silent until it is complete."""
+    (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    assert manager["stream_idle_timeout"] == "3600s"
+    assert "proxy_read_timeout 1h;" in (DEPLOY / "proxies/nginx.conf").read_text()
+    assert "read_timeout 1h" in (DEPLOY / "proxies/Caddyfile").read_text()
+
+
 def test_envoy_passes_streams_and_websockets() -> None:
     resources = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]
     (filter_,) = resources["listeners"][0]["filter_chains"][0]["filters"]
@@ -197,6 +241,7 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     for group in groups:
         pod = group["template"]["spec"]
+        assert pod["enableServiceLinks"] is False
         (container,) = pod["containers"]
         (mount,) = container["volumeMounts"]
         assert mount["mountPath"] == str(file.parent)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dragoman.launch.listener import listen_on_file
+from dragoman.launch.listener import SocketFile, listen_on_file
 from dragoman.settings import SettingsError, load_settings
 
 
@@ -44,6 +46,30 @@ def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
     with pytest.raises(SettingsError, match="cannot listen on"):
         listen_on_file(str(file), 0o600)
     assert file.read_text() == "mine"
+
+
+def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
+    path = str(tmp_path / "s")
+    with closing(listen_on_file(path, 0o600)) as listener, closing(socket.socket(socket.AF_UNIX)) as client:
+        with pytest.raises(SettingsError, match="Address already in use"):
+            listen_on_file(path, 0o600)
+        listener.accept()[0].close()
+        client.connect(path)
+
+
+def test_it_is_removed_by_the_server_that_made_it_alone(tmp_path: Path):
+    path = tmp_path / "s"
+    first = SocketFile(str(path), 0o600)
+    # As the first one does before it waits for its last responses.
+    first.listener.close()
+    second = SocketFile(str(path), 0o600)
+    first.remove()
+    assert path.exists()
+    path.chmod(0o660)
+    second.listener.close()
+    second.remove()
+    assert not path.exists()
+    second.remove()
 
 
 @pytest.mark.parametrize("mode", ["8", "rw", "1777", "0o600"])

@@ -150,3 +150,80 @@ async def test_a_warning_names_what_was_sent(
     answer = await post(client, entry, fields)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-dragoman-warnings"].startswith(f"{name} is reduced from 1000000 to ")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_warning_names_the_legacy_field(client: httpx2.AsyncClient) -> None:
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    answer = await post(client, CHAT, {"functions": [{"name": "f", "parameters": unique}]})
+    assert answer.headers["x-dragoman-warnings"].startswith("functions[0].parameters is not fully enforced")
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+ONE_CALL: dict[str, Any] = {
+    "tools": [{"name": "f", "input_schema": {}}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("entry", "fields", "name"),
+    [
+        (CHAT, {"tools": [TOOL], "parallel_tool_calls": False}, ""),
+        (ANTHROPIC, ONE_CALL, "tool_choice.disable_parallel_tool_use: "),
+    ],
+)
+async def test_a_script_is_refused_by_the_name_of_the_field(
+    entry: tuple[str, dict[str, Any]], fields: dict[str, Any], name: str
+) -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    await models.start()
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        messages = [{"role": "user", "content": "[[tool f {}]] [[tool f {}]]"}]
+        answer = await post(http, entry, {"model": "scripted", "messages": messages, **fields})
+    await models.stop()
+    field = name.removesuffix(": ") or "parallel_tool_calls"
+    expected = f"{name}The script makes 2 tool calls at once, and {field} allows only one."
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, expected)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (SGLANG, "sampling_params"),
+        (TOKENS, "sampling_params"),
+        (TGI, "parameters"),
+        (("/api/generate", {"model": "tiny", "prompt": "Hi"}), "options"),
+    ],
+)
+async def test_a_list_in_place_of_an_object_is_no_fault_of_the_body(
+    client: httpx2.AsyncClient, entry: tuple[str, dict[str, Any]], name: str
+) -> None:
+    answer = await post(client, entry, {name: []})
+    assert answer.status_code in (400, 422)
+    assert f"Invalid type for '{name}': expected an object." in answer.text
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("path", "body", "begin"),
+    [
+        # A message that has the name does not begin with it.
+        ("/api/generate", {"prompt": "Hi", "images": [PIXEL]}, "This model's engine does not support images."),
+        ("/api/generate", {"prompt": "Hi " * 2000}, "This model's maximum context length is 1024 tokens."),
+        ("/api/chat", {"messages": [{"role": "user", "images": [PIXEL]}]}, "messages[0].images: This model's engine"),
+        ("/api/chat", {"messages": [{"role": "user", "content": "Hi " * 2000}]}, "messages: This model's maximum"),
+    ],
+)
+async def test_ollamas_message_says_what_was_sent(
+    client: httpx2.AsyncClient, path: str, body: dict[str, Any], begin: str
+) -> None:
+    answer = await client.post(path, json={"model": "tiny", **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(begin)

@@ -23,8 +23,9 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import Application, create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.service import ServingOptions
+from dragoman.serving.usage import UsageCounts, UsageKey, UsageLedger
 from dragoman.settings import Settings
-from dragoman.store import MemoryStore, SqliteStore, Store
+from dragoman.store import Change, MemoryStore, SqliteStore, Store
 from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
 from tests.serving.house import tokenizer
@@ -340,6 +341,31 @@ async def test_two_processes_with_one_store_add_their_usage(tmp_path: Path) -> N
             (result,) = list_results(usage)
         assert result.input_tokens + result.output_tokens == sum(used)
         assert result.num_model_requests == 3
+
+
+class WaitingStore(MemoryStore):
+    """A store whose writes wait for `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def commit(self, *changes: Change) -> None:
+        self.is_asked.set()
+        await self.go_on.wait()
+        await super().commit(*changes)
+
+
+async def test_usage_that_is_being_stored_outlives_the_client_who_asked_for_it() -> None:
+    store, key = WaitingStore(), UsageKey("key_a", "a", "completions", "m", False)
+    ledger = UsageLedger(store, lambda: NOW)
+    ledger.record(key, UsageCounts(1, 2, 0, 3))
+    reading = asyncio.create_task(ledger.read(0, int(NOW) + 1))
+    await store.is_asked.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    store.go_on.set()
+    assert await ledger.read(0, int(NOW) + 1) == [(int(NOW) // 3600 * 3600, {key: UsageCounts(1, 2, 0, 3)})]
 
 
 async def test_usage_is_grouped_by_key_and_model() -> None:

@@ -17,7 +17,12 @@ from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.errors import BodyTooLarge, RequestError
 from dragoman.engines import tiny
 from dragoman.engines.arrays.weights import Tensors
+from dragoman.launch import build_models
+from dragoman.pipeline.models import Models, ModelSpec
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.routes.weights import WeightUploads
+from dragoman.settings import Settings
 from tests.engines.tiny.models import write_tensors
 
 from .test_metrics import read
@@ -252,3 +257,33 @@ def test_an_upload_begun_again_forgets_what_came_before():
     uploads.add("m", WeightsInMemory((b"1",)), 4)
     with pytest.raises(RequestError, match="not both"):
         uploads.finish("m")
+
+
+async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_later_ones() -> None:
+    settings, file = Settings(served_model_name=("m",)), (tiny.find_bundled_model() / "model.safetensors").read_bytes()
+    models = Models([ModelSpec("m", lambda: next(iter(build_models(settings, SystemClock()))), 1)])
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as client:
+        for update in (1, 2):
+            await models.load_and_find("m")
+            if update == 1:
+                # The name of weights that are in the directory is not lost with them.
+                await client.post("/update_weight_version", json={"new_version": "base"})
+                await models.unload(models.slots[0])
+                await models.load_and_find("m")
+                assert (await client.get("/weight_info")).json() == {"weight_version": "base"}
+                assert (await client.post("/inference/v1/generate", json=ASK)).status_code == 200
+            answer = await client.post("/update_weights", content=file, headers=BINARY)
+            name = f"base+{update}" if update == 1 else f"default+{update}"
+            assert answer.json()["weight_version"] == name
+            await models.unload(models.slots[0])
+            rejected = await client.post("/inference/v1/generate", json=ASK)
+            assert rejected.status_code == 503
+            assert f"has lost the weights of version '{name}'" in rejected.json()["error"]["message"]
+            assert (await client.get("/weight_info")).json() == {"weight_version": "default"}
+        accepted = await client.post("/update_weight_version", json={"new_version": "again"})
+        assert accepted.status_code == 200
+        answer = await client.post("/inference/v1/generate", json=ASK)
+        assert answer.json()["choices"][0]["weight_versions"] == [{"version": "again", "start": 0, "end": 8}]
+        await models.stop()

@@ -23,6 +23,32 @@ def test_the_command_line_counts_before_the_environment_and_that_before_the_file
     assert settings.config == file
 
 
+SERVICE_LINKS = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "80",
+    "SERVICE_PORT_HTTP": "80",
+    "PORT": "tcp://10.0.0.1:80",
+    "PORT_80_TCP": "tcp://10.0.0.1:80",
+    "PORT_80_TCP_PROTO": "tcp",
+    "PORT_80_TCP_PORT": "80",
+    "PORT_80_TCP_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("service", ["DRAGOMAN", "DRAGOMAN_DRAGOMAN", "DRAGOMAN_SERVE_SVC"])
+def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: str):
+    links = {f"{service}_{name}": value for name, value in SERVICE_LINKS.items()}
+    settings = load_settings({}, {**links, "DRAGOMAN_MAX_QUEUED_REQUESTS": "2"})
+    assert (settings.port, settings.max_queued_requests) == (8000, 2)
+    # A pod's own variables replace those of Kubernetes.
+    assert load_settings({}, {**links, "DRAGOMAN_PORT": "9"}).port == 9
+    with pytest.raises(SettingsError, match=f"{service}_PORTS: unknown setting"):
+        load_settings({}, {**links, f"{service}_PORTS": "9"})
+    del links[f"{service}_SERVICE_HOST"]
+    with pytest.raises(SettingsError):
+        load_settings({}, links)
+
+
 def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
     said, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
     assert load_settings({"config": said}, {"DRAGOMAN_CONFIG": other}).port == 1

@@ -12,10 +12,21 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.datastructures import Headers
 
 from dragoman.core.metrics import Histogram
 from dragoman.core.trace_context import SpanContext, parse_trace_context
-from dragoman.telemetry import MetricSet, OtlpExporter, OtlpSettings, Span, SpanKind, Tracer, read_otlp_environment
+from dragoman.serving.tracing import ServerSpan, Telemetry
+from dragoman.telemetry import (
+    GenAiMetrics,
+    MetricSet,
+    OtlpExporter,
+    OtlpSettings,
+    Span,
+    SpanKind,
+    Tracer,
+    read_otlp_environment,
+)
 from dragoman.telemetry.exporter import HistogramMetric, HistogramPoint, encode_metrics, encode_traces
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
@@ -169,6 +180,31 @@ def test_the_clients_decision_about_sampling_is_followed() -> None:
         tracer.end(span, {})
     tracer.end(tracer.start("new", SpanKind.SERVER, None, {}), {})
     assert [span.parent_id for span in ended] == [PARENT]
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "name", "expected"),
+    [
+        ("GET", "llm.example.com:8443", "GET /v1/models", ("GET", None, "llm.example.com", 8443)),
+        ("GET", "[::1]:80", "GET /v1/models", ("GET", None, "::1", 80)),
+        ("GET", "localhost", "GET /v1/models", ("GET", None, "localhost", None)),
+        ("PROPFIND", "localhost:x", "HTTP /v1/models", ("_OTHER", "PROPFIND", "localhost:x", None)),
+    ],
+)
+def test_a_request_is_described_as_the_conventions_say(
+    method: str, host: str, name: str, expected: tuple[str, str | None, str, int | None]
+) -> None:
+    ended: list[Span] = []
+    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    request = ServerSpan(method, "/v1/models", "/v1/models", Headers({"host": host}), "127.0.0.1", "http")
+    span = telemetry.start_request(request)
+    assert span is not None
+    telemetry.end_request(span, 200, None)
+    (span,) = ended
+    found = span.attributes
+    assert span.name == name
+    names = ("http.request.method", "http.request.method_original", "server.address", "server.port")
+    assert tuple(found.get(each) for each in names) == expected
 
 
 def export(collector: Collector, *spans: Span) -> None:

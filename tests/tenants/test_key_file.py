@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +46,25 @@ def test_an_expired_hash_is_removed_at_the_next_change(path: Path) -> None:
     assert len(load_key_file(path)["a"].secrets) == 2
     edit_key_file(path, lambda _: None, now=lambda: NOW)
     assert [each.sha256 for each in load_key_file(path)["a"].secrets] == [hash_key("new")]
+
+
+def test_the_file_behind_a_link_is_changed_and_the_link_stays(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "etc" / "keys.yaml"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    edit_key_file(path, lambda tenants: tenants.update(a=Tenant()))
+    edit_key_file(link, lambda tenants: tenants.update(b=Tenant()))
+    assert (link.is_symlink(), list(load_key_file(path))) == (True, ["a", "b"])
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may give files away")
+def test_the_file_keeps_its_owner_and_mode(path: Path) -> None:
+    edit_key_file(path, lambda tenants: tenants.update(a=Tenant()))
+    os.chown(path, 10001, 10002)
+    path.chmod(0o640)
+    edit_key_file(path, lambda tenants: tenants.update(b=Tenant()))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (10001, 10002, 0o640)
 
 
 def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -> None:

@@ -24,6 +24,8 @@ from .options import report_errors
 VARIABLE = "DRAGOMAN_KEYS_FILE"
 MIN_LENGTH = 32
 """Characters of a key that is read: a shorter one could be found from its hash by guessing."""
+MAX_GRACE = 87_600
+"""Hours; ten years."""
 
 KeysFile = Annotated[
     str | None,
@@ -98,7 +100,9 @@ def list_keys(keys_file: KeysFile = None) -> None:
 def rotate_key(
     name: Name,
     keys_file: KeysFile = None,
-    grace: Annotated[float, typer.Option(help="Hours for which the former key is accepted too.", min=0)] = 24.0,
+    grace: Annotated[
+        float, typer.Option(help="Hours for which the former key is accepted too.", min=0, max=MAX_GRACE)
+    ] = 24.0,
     from_stdin: FromStdin = False,
 ) -> None:
     """Give a key's owner a new key, and print it. Limits, usage and stored objects stay."""
@@ -107,10 +111,15 @@ def rotate_key(
 
         def rotate(tenants: dict[str, Tenant]) -> None:
             tenant = _find(tenants, name)
-            former = tuple(
-                # The grace period never extends a key that ends before it.
-                each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
-                for each in tenant.secrets
+            # A key that was locked must not work again because its owner gets another one.
+            former = (
+                ()
+                if tenant.disabled
+                else tuple(
+                    # The grace period never extends a key that ends before it.
+                    each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
+                    for each in tenant.secrets
+                )
             )
             secrets = (*former, KeyHash(hash_key(key)))
             tenants[name] = msgspec.structs.replace(tenant, secrets=secrets, disabled=False)

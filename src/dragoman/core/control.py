@@ -5,9 +5,11 @@ They are separate protocols because hardly any engine implements all three. This
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
+
+from .errors import Overloaded
 
 PauseMode = Literal["abort", "wait", "keep"]
 """What happens to running sequences: `abort` ends them with the output so far, `wait` lets them finish first, `keep`
@@ -102,6 +104,43 @@ class Trainable(Protocol):
     async def set_weight_version(self, version: str) -> None:
         """Rename the current weights."""
         ...
+
+
+class WeightHistory(Struct, frozen=True):
+    """What has happened to a model's weights since the server's start, as the next engine has to know it.
+
+    version: of the weights that it has. updates: how many there were, also those of its predecessors.
+    run_time_version: of the last weights that were sent at run time; None while those of the start are to be served.
+    """
+
+    version: str = INITIAL_WEIGHT_VERSION
+    updates: int = 0
+    run_time_version: str | None = None
+
+
+@runtime_checkable
+class SucceedingTrainable(Trainable, Protocol):
+    """A Trainable that knows what its predecessor had: an engine whose process has ended, or that was unloaded."""
+
+    @property
+    def history(self) -> WeightHistory: ...
+
+    async def succeed(self, history: WeightHistory) -> None:
+        """Take over from the predecessor, before the first request.
+
+        Weights that were sent at run time are gone with it. Requests are then rejected until new ones are
+        sent, or the present ones are given a name: else a trainer would take old weights for new ones.
+        """
+        ...
+
+
+def build_lost_weights_error(version: str) -> Overloaded:
+    """Build the error of a request that would be answered by other weights than those that were sent last."""
+    return Overloaded(
+        f"The model was loaded again and has lost the weights of version {version!r:.80}. Send them again, or accept "
+        "those of its directory with /update_weight_version.",
+        code="weights_lost",
+    )
 
 
 class RankState(Struct, frozen=True):

@@ -68,6 +68,7 @@ class Capabilities(Struct, frozen=True):
     native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
     not run.
     verifies_reasoning: its reasoning has seals, which it verifies itself when they come back.
+    has_one_choice: of a prompt for several choices, it needs one request for each of them.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -77,6 +78,7 @@ class Capabilities(Struct, frozen=True):
     native_reasoning: bool = False
     max_alternatives: int | None = None
     verifies_reasoning: bool = False
+    has_one_choice: bool = False
 
 
 class Health(Struct, frozen=True):
@@ -293,11 +295,13 @@ class Scheduled(Struct, frozen=True, array_like=True, tag=0):
 
     cached_tokens: prompt tokens found in the prefix cache.
     written_tokens: prompt tokens that the prefill writes to it; None if unknown.
+    elapsed: seconds since it left the queue: an engine may report it only after a step.
     """
 
     id: str
     cached_tokens: int
     written_tokens: int | None = None
+    elapsed: float = 0.0
 
 
 class TokenLogprob(Struct, frozen=True, gc=False, array_like=True):

@@ -103,6 +103,7 @@ class Started(Struct, frozen=True, tag=True):
     edited: applied context edits, in order.
     cached_tokens, written_tokens: see `Usage`.
     warnings: what the engine ignores of the request, where that is known only now; they begin with a field's name.
+    elapsed: seconds since the engine started with the prompt, where it reports that late.
     """
 
     prompt_tokens: int
@@ -112,6 +113,7 @@ class Started(Struct, frozen=True, tag=True):
     edited: tuple[AppliedEdit, ...] = ()
     written_tokens: int | None = None
     warnings: tuple[str, ...] = ()
+    elapsed: float = 0.0
 
 
 class PromptTokens(Struct, frozen=True, tag=True):

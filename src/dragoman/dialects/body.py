@@ -175,6 +175,7 @@ _TYPE_NAMES = {
     "object": "an object",
     "null": "null",
 }
+_NO_OBJECT = "The body must be a JSON object."
 _top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -219,6 +220,10 @@ def prefix_param(field: str) -> Generator[None]:
     try:
         yield
     except RequestError as error:
+        if error.message == _NO_OBJECT:
+            raise RequestError(
+                f"Invalid type for '{field}': expected an object.", param=field, code="invalid_type"
+            ) from None
         error.param = field if error.param is None else f"{field}.{error.param}"
         raise
 
@@ -331,7 +336,7 @@ def translated(error: Exception, data: bytes) -> RequestError:
     if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):
         return missing_parameter(f"{param}.{lacking.group(1)}" if param else lacking.group(1))
     if not param:
-        return RequestError("The body must be a JSON object.", code="invalid_json")
+        return RequestError(_NO_OBJECT, code="invalid_json")
     return _translate_type_error(param, what)
 
 

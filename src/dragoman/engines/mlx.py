@@ -29,7 +29,7 @@ from .batching import (
     SamplingState,
     build_rng,
 )
-from .batching.verify import build_trial_prompts, check_paging
+from .batching.verify import build_trial_prompts, check_paging, find_reason
 
 Floats = NDArray[np.float32]
 Array: TypeAlias = Any
@@ -292,8 +292,8 @@ def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: boo
         raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
     try:
         network, config = load_model(directory, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
-        raise EngineError(f"mlx-lm cannot load {directory}: {error}") from error
+    except Exception as error:  # whatever the library's own code may raise
+        raise EngineError(f"mlx-lm cannot load {directory}: {find_reason(error)}") from error
     if dtype != "auto":
         network.set_dtype(mx.__dict__[dtype])
     return network, config

@@ -5,6 +5,7 @@ systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -21,8 +22,8 @@ BACKLOG = 2048
 
 
 def listen_on_file(path: str, mode: int) -> socket.socket:
-    """Listen on a Unix socket at `path`, replacing a stale socket. The umask sets its mode at creation, so that there
-    is no moment at which other users could connect.
+    """Listen on a Unix socket at `path`, replacing one that no server listens on. The umask sets its mode at creation,
+    so that there is no moment at which other users could connect.
 
     Raises:
         SettingsError: it cannot listen there.
@@ -33,6 +34,7 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
         with suppress(FileNotFoundError):
             # Only a socket is removed: a mistyped path must not delete a file.
             if stat.S_ISSOCK(os.stat(path).st_mode):
+                _check_stale(path)
                 os.unlink(path)
         listener.bind(path)
         os.chmod(path, mode)
@@ -44,6 +46,38 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
         os.umask(umask)
     listener.set_inheritable(True)
     return listener
+
+
+def _check_stale(path: str) -> None:
+    """Raise OSError if a server listens on this socket: its clients would reach it no more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        # Connecting would wait for a place in a full queue.
+        client.setblocking(False)
+        code = client.connect_ex(path)
+    if code in (0, errno.EAGAIN):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if code not in (errno.ECONNREFUSED, errno.ENOENT):
+        raise OSError(code, os.strerror(code))
+
+
+class SocketFile:
+    """The file of a Unix socket that listens. Raises SettingsError as `listen_on_file`."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        self.listener = listen_on_file(path, mode)
+        self._path, self._identity = path, _identify(path)
+
+    def remove(self) -> None:
+        """Remove it, unless another server has replaced it since this one has stopped listening."""
+        with suppress(FileNotFoundError):
+            if _identify(self._path) == self._identity:
+                os.unlink(self._path)
+
+
+def _identify(path: str) -> tuple[int, int, int]:
+    # The time too: file systems use the number of a removed file again.
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -291,6 +291,8 @@ def check_model(model: str) -> None:
 
             load(rest)
     elif kind in ("scripted", "llamacpp"):
+        if rest and Path(rest).is_dir():
+            raise ValueError(f"{rest} is a directory; name the file in it")
         if rest and not Path(rest).is_file():
             raise ValueError(f"{rest} does not exist")
     elif kind in _ENGINES_WITH_DIRECTORY:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from ..core.control import SucceedingTrainable
 from ..core.engine import Matcher
 from ..core.errors import EngineError
 from ..engines.remote import EngineClient, EngineDescription, HostedEngine
@@ -106,7 +107,7 @@ def host_model(model: ServedModel) -> HostedEngine:
         num_kv_tokens=engine.num_kv_tokens if isinstance(engine, HasKvCapacity) else None,
         cache=backend.cache,
         control=model.control,
-        trainable=model.trainable,
+        trainable=model.trainable if isinstance(model.trainable, SucceedingTrainable) else None,
         embedder=backend.embedder,
         adapters=None if model.adapters is None else _ModelAdapters(model.adapters),
     )

@@ -40,7 +40,7 @@ from ..store import Store
 from ..tenants.shared import LimitsStore
 from .greeting import build_greeting, is_simulated
 from .hub_models import HubPuller
-from .listener import Notifier, build_tls_context, inherit_sockets, listen_on_file
+from .listener import Notifier, SocketFile, build_tls_context, inherit_sockets
 from .logs import build_telemetry, configure_logging
 from .models import build_models_in_background, format_error, warn_unsupported
 from .port_faults import ServerPort, ServerPortController, ServerPorts
@@ -89,8 +89,10 @@ def run(
         assemble_server(item, secret, ports, build) for item, ports in zip(server_settings, controllers, strict=True)
     ]
     listeners = inherited or [server_port.listen() for server_port in server_ports.ports]
+    socket_file = None
     if settings.uds is not None and not inherited:
-        listeners.append(listen_on_file(settings.uds, int(settings.uds_mode, 8)))
+        socket_file = SocketFile(settings.uds, int(settings.uds_mode, 8))
+        listeners.append(socket_file.listener)
     ports: list[int | None] = [server_port.port for server_port in server_ports.ports] or [
         settings.port if settings.uds is None else None
     ]
@@ -122,8 +124,8 @@ def run(
     try:
         server.run(sockets=listeners)
     finally:
-        if settings.uds is not None and not inherited:
-            Path(settings.uds).unlink(missing_ok=True)
+        if socket_file is not None:
+            socket_file.remove()
     if server.failure is not None:
         raise SettingsError(server.failure)
     return 0

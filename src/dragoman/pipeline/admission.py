@@ -7,8 +7,9 @@ warning: no parameter is ignored silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +39,7 @@ from ..core.request import (
     JsonSchema,
     Prompt,
     Regex,
+    Sampling,
     StringChoices,
 )
 from .request_queue import ONE_QUEUE, QueueShare
@@ -96,6 +98,14 @@ MAX_COUNTED_MESSAGES = 20_000
 _ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 _DEFAULT_LIMITS: tuple[object, ...] = msgspec.structs.astuple(GenerationLimits())
+_OFF: Mapping[str, object] = MappingProxyType(
+    {
+        name: value
+        for name, value in msgspec.structs.asdict(Sampling()).items()
+        if name != "temperature" and value is not None
+    }
+)
+"""Values that turn a parameter off. Many clients always send them, and an engine without the parameter obeys them."""
 _SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
 """Parameters whose fields have other names in requests."""
 
@@ -131,6 +141,7 @@ def check_request(
         requested.update(_find_prompt_parameters(request, terms))
     # Those of the pipeline never reach the engine, so it need not support them.
     ignored_names = requested - capabilities.parameters - _PIPELINE_PARAMETERS
+    ignored_names -= {name for name in ignored_names & _OFF.keys() if getattr(request.sampling, name) == _OFF[name]}
     if not ignored_names:
         return warnings
     ignored = sorted(_SENT_NAMES.get(name, name) for name in ignored_names)

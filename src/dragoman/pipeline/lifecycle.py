@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
+from ..core.control import SucceedingTrainable, WeightHistory
 from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
@@ -155,6 +156,8 @@ class ModelSlot:
         self._events_seen = 0
         self._ttl = None if self.spec is None else self.spec.ttl
         self._is_loading = False
+        self._weight_history: WeightHistory | None = None
+        """Of the model that was unloaded, for its successor."""
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once the model has been loaded."""
 
@@ -359,6 +362,10 @@ class ModelSlot:
     async def start(self) -> None:
         for engine in self._find_engines():
             await engine.start()
+        if self._weight_history is not None and self.model is not None:
+            if isinstance(trainable := self.model.trainable, SucceedingTrainable):
+                await trainable.succeed(self._weight_history)
+            self._weight_history = None
         self.state = ModelState.LOADED
         self.started_at = self.last_used = self._clock()
 
@@ -368,6 +375,8 @@ class ModelSlot:
         await self._wait_until(lambda: not self._reserved)
         self.state = ModelState.DRAINING
         await self._wait_until(lambda: not self._n_users)
+        if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
+            self._weight_history = self.model.trainable.history
         await self.stop()
         self.model, self.state = None, ModelState.UNLOADED
         log.info("%s is unloaded", self.name)

@@ -126,12 +126,12 @@ class RequestMetrics:
     def _observe_event(self, event: Event) -> None:
         stats = self._stats
         match event:
-            case Started(prompt_tokens, cached_tokens, choices):
+            case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
                 stats.prompt_tokens += prompt_tokens
                 stats.prompt_tokens_cached += cached_tokens or 0
                 stats.request_prompt_tokens.observe(prompt_tokens)
                 stats.request_choices.observe(choices)
-                self._start_time = self._clock()
+                self._start_time = self._clock() - elapsed
                 stats.queue.observe(self._start_time - self._arrival_time)
                 self._open_choices = choices
             case ChoiceFinished(_, reason):
@@ -154,9 +154,9 @@ class RequestMetrics:
         stats.latency.observe(now - self._arrival_time)
         stats.request_generation_tokens.observe(self._tokens)
         if self._first_token_time is not None:
-            stats.prefill.observe(self._first_token_time - self._arrival_time)
+            stats.prefill.observe(self._first_token_time - self._start_time)
             stats.decode.observe(self._last_token_time - self._first_token_time)
-            stats.inference.observe(self._last_token_time - self._arrival_time)
+            stats.inference.observe(self._last_token_time - self._start_time)
             # The first token belongs to the prefill, so n tokens have n - 1 intervals (as vLLM counts).
             if self._tokens > 1:
                 stats.per_output_token.observe((self._last_token_time - self._first_token_time) / (self._tokens - 1))
@@ -182,7 +182,7 @@ async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> Asy
             for index, event in enumerate(batch):
                 match event:
                     case Started():
-                        started_at, choices = clock(), event.choices
+                        started_at, choices = clock() - event.elapsed, event.choices
                     case Finished(usage) if choices == 1:
                         first_token = None if first_token_at is None else first_token_at - started_at
                         decode = 0.0 if first_token_at is None else last_token_at - first_token_at

@@ -243,6 +243,7 @@ class TokenRun:
                 len(self._choices),
                 edited=edited,
                 written_tokens=self._written_tokens,
+                elapsed=scheduled.elapsed,
             )
         ]
         if self._pending_outputs is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import Scope
 
 from ..telemetry import Span
@@ -65,6 +66,32 @@ class RequestContext(Protocol):
     def record(self) -> RequestRecord: ...
 
 
+class TrackedQuery(QueryParams):
+    """Query parameters that record the names for which a handler has looked, in `read`."""
+
+    def __init__(self, query_string: bytes, read: set[str]) -> None:
+        super().__init__(query_string)
+        self._read = read
+
+    def __getitem__(self, key: str) -> str:
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def getlist(self, key: str) -> list[str]:
+        self._read.add(key)
+        return super().getlist(key)
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        self._read.update(self.keys())
+        return super().multi_items()
+
+    def select(self, is_wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
+        """The names and values whose names are wanted."""
+        selected = [(name, value) for name, value in super().multi_items() if is_wanted(name)]
+        self._read.update(name for name, _ in selected)
+        return selected
+
+
 class RequestRecord:
     """What is known of a request when its response begins or has ended, for headers and the access log.
 
@@ -72,14 +99,16 @@ class RequestRecord:
     arrival_time: when its JSON body was complete, on the event loop's clock; None without one.
     call: its last call that used a model; None if there was none, or if nothing observes calls.
     span: of the request; None if it is not traced.
+    read_query: names of query parameters that its handler has looked for.
     """
 
-    __slots__ = ("arrival_time", "call", "owner", "span")
+    __slots__ = ("arrival_time", "call", "owner", "read_query", "span")
 
     def __init__(self) -> None:
         self.owner = ""
         self.arrival_time: float | None = None
         self.span: Span | None = None
+        self.read_query: set[str] = set()
         self.call: RequestLogLine | None = None
 
 

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from math import ceil
 
 import msgspec
@@ -20,13 +21,14 @@ from starlette.types import Receive, Scope, Send
 
 from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
 from ..dialects.base import Profile
+from ..dialects.body import abbreviate
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
 from ..http.direct_write import DirectResponse
 from ..http.disconnect import OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
-from .context import RequestHeaders, RequestRecord
+from .context import RequestHeaders, RequestRecord, TrackedQuery
 from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
@@ -49,6 +51,9 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+_QUERY_HINTS = frozenset({"beta", "api-version"})
+"""What the SDKs of Anthropic and Azure add to every URL."""
+_MAX_UNREAD = 16
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -81,8 +86,15 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return self.client[0] if self.client is not None and self.client[0] else None
 
     @property
-    def query(self) -> QueryParams:
-        return QueryParams(self.query_string)
+    def query(self) -> TrackedQuery:
+        return TrackedQuery(self.query_string, self.record.read_query)
+
+    def describe_unread_query(self) -> tuple[str, ...]:
+        """Warnings for parameters of the query that the handler has not looked for."""
+        if not self.query_string:
+            return ()
+        unread = sorted(QueryParams(self.query_string).keys() - self.record.read_query - _QUERY_HINTS)
+        return tuple(f"{abbreviate(name)} is ignored: unknown query parameter" for name in unread[:_MAX_UNREAD])
 
     @property
     def content_length(self) -> int:
@@ -456,8 +468,11 @@ def build_response(
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.
         return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
-    response_headers = http.build_headers(result.content_type, result.warnings)
-    body = add_warnings(result.body, http.render_warnings(result.warnings))
+    warnings = result.warnings
+    if http.query_string and result.status < HTTPStatus.BAD_REQUEST:
+        warnings += http.describe_unread_query()
+    response_headers = http.build_headers(result.content_type, warnings)
+    body = add_warnings(result.body, http.render_warnings(warnings))
     return CompleteResponse(result.status, response_headers, body if with_body else b"", len(body))
 
 

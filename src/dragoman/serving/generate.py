@@ -245,7 +245,10 @@ def build_responder(
     # Only server-sent events have comments, in which a stream can carry its warnings.
     has_room = not stream or content_type == EVENT_STREAM
 
+    unread_query = http.describe_unread_query()
+
     def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
+        warnings += unread_query
         built = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
         return built, http.render_warnings(warnings, is_required=is_required) if has_room else b""
 

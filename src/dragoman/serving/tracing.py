@@ -20,6 +20,8 @@ from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine
 
 PROVIDER = "dragoman"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
+"""Those of RFC 9110 and RFC 5789; the conventions ask for `_OTHER` in place of others."""
 _MAX_TEXT = 256
 """Characters of a client's text in an attribute."""
 
@@ -46,13 +48,16 @@ class Telemetry:
         if request.route in EXCLUDED_PATHS:
             return None
         headers, route = request.headers, None if request.route == "*" else request.route
+        method = request.method if request.method in _METHODS else None
         attributes: dict[str, AttributeValue] = {
-            "http.request.method": request.method,
+            "http.request.method": method or "_OTHER",
             # Names are those of OpenTelemetry's semantic conventions for HTTP and for generative AI.
             "url.path": request.path[:_MAX_TEXT],
             "url.scheme": request.scheme,
-            "server.address": headers.get("host", "")[:_MAX_TEXT],
+            **_describe_host(headers.get("host", "")[:_MAX_TEXT]),
         }
+        if method is None:
+            attributes["http.request.method_original"] = request.method[:_MAX_TEXT]
         if route is not None:
             attributes["http.route"] = route
         if request.client_host is not None:
@@ -60,7 +65,7 @@ class Telemetry:
         if "user-agent" in headers:
             attributes["user_agent.original"] = headers["user-agent"][:_MAX_TEXT]
         parent = parse_trace_context(headers.get("traceparent"), ",".join(headers.getlist("tracestate")))
-        name = request.method if route is None else f"{request.method} {route}"
+        name = " ".join(filter(None, (method or "HTTP", route)))
         return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
 
     def end_request(self, span: Span, status: int, error: str | None) -> None:
@@ -133,6 +138,14 @@ class TracedCall(Struct, frozen=True):
 
     def end(self, line: RequestLogLine) -> None:
         self.telemetry.end_call(self.span, line, self.operation, self.response_id)
+
+
+def _describe_host(host: str) -> dict[str, AttributeValue]:
+    """The address, and the port where the client has sent one."""
+    name, _, port = host.rpartition(":")
+    if not (name and port.isascii() and port.isdecimal() and len(port) <= 5):
+        return {"server.address": host.strip("[]")}
+    return {"server.address": name.strip("[]"), "server.port": int(port)}
 
 
 def _describe_request(request: GenerateRequest) -> dict[str, AttributeValue]:

@@ -131,7 +131,8 @@ class UsageLedger:
 
     async def read(self, start: int, end: int) -> list[tuple[int, HourUsage]]:
         """The hours that begin in this time, in order; those without usage are absent."""
-        await self.flush()
+        # A cancelled flush would neither have stored what it had taken out, nor know whether it had.
+        await asyncio.shield(self.flush())
         hours: dict[int, HourUsage] = {}
         async for record in self._iterate_records():
             hour = int(record.key.id)

@@ -23,6 +23,9 @@ from .values import read_value
 
 log = logging.getLogger(__name__)
 
+_SERVICE_LINK = r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+"""After the name of a service."""
+
 
 def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
     """Load the settings.
@@ -93,7 +96,10 @@ class _Source(Struct, frozen=True):
 
 
 def _read_variables(environment: Mapping[str, str]) -> dict[str, object]:
-    names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
+    links = _find_service_links(environment)
+    names = {
+        name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX) and name not in links
+    }
     for variable, name in names.items():
         # An error, not a warning: with a misspelled limit or key the server would run unprotected.
         if (name not in FIELDS_BY_NAME and name not in FORMER_NAMES) or variable != variable.upper():
@@ -101,6 +107,24 @@ def _read_variables(environment: Mapping[str, str]) -> dict[str, object]:
                 f"environment {variable}: unknown setting.{suggest_name(name, lambda field: field.variable)}"
             )
     return _rename({name: environment[variable] for variable, name in names.items()}, variable_of)
+
+
+def _find_service_links(environment: Mapping[str, str]) -> set[str]:
+    """The variables that Kubernetes sets in every pod for services whose names begin with `dragoman`.
+
+    https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+    """
+    links: set[str] = set()
+    for name in environment:
+        service = name.removesuffix("_SERVICE_HOST")
+        # Every service has both, which tells them from a misspelled setting.
+        if service != name and f"{service}_SERVICE_PORT" in environment:
+            matches = re.compile(re.escape(service) + _SERVICE_LINK).fullmatch
+            links |= {each for each in environment if matches(each)}
+            # `dragoman` itself: the setting has the same name.
+            if "://" not in environment.get(f"{service}_PORT", ""):
+                links.discard(f"{service}_PORT")
+    return links
 
 
 def _read_keys(path: Path) -> dict[str, object]:

@@ -160,12 +160,13 @@ def edit_key_file(
 
     Raises KeyFileError, OSError.
     """
+    # Of a symbolic link the target is replaced: a server that reads the target would never learn of a revocation.
+    path = Path(os.path.realpath(path))
     with _lock(path):
         try:
-            tenants = dict(load_key_file(path))
-            mode = path.stat().st_mode & 0o777
+            tenants, former = dict(load_key_file(path)), path.stat()
         except FileNotFoundError:
-            tenants, mode = {}, 0o600
+            tenants, former = {}, None
         edit(tenants)
         data = _render(tenants, now())
         # What was written must be readable: a wrong entry must not lock everybody out at the next reload.
@@ -178,12 +179,24 @@ def edit_key_file(
                 # Renaming alone may survive a power failure without the content, and an empty file would lock everybody
                 # out.
                 os.fsync(file.fileno())
-            os.chmod(temporary, mode)
+            if former is not None:
+                _copy_access(former, temporary)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+
+
+def _copy_access(former: os.stat_result, path: str) -> None:
+    """Give a new file (of mode 0600) the owner and the mode of the former one.
+
+    The server often runs as another user than whoever edits the file, and could not read one of theirs.
+    """
+    own = os.stat(path)
+    if (own.st_uid, own.st_gid) != (former.st_uid, former.st_gid):
+        os.chown(path, former.st_uid, former.st_gid)
+    os.chmod(path, former.st_mode & 0o777)
 
 
 def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:

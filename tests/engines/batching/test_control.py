@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from dragoman.core.control import WeightsInMemory, WeightsOnDisk
+from dragoman.core.control import WeightHistory, WeightsInMemory, WeightsOnDisk
 from dragoman.core.embeddings import EmbedRequest
 from dragoman.core.engine import Ended, Failed, TokenRequest, WeightVersionSet
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, build_rng
-from dragoman.engines.tiny import TinyEngine
+from dragoman.engines.tiny import TinyEngine, find_bundled_model
 from dragoman.engines.tiny.model import Llama, read_model
 
 from ..harness import GREEDY, ROOM, Client, Told, alone, started
@@ -248,3 +248,45 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
         await engine.control.update_weights(on_disk(other))
         await client.ends(told)
     assert told.prompt[0].logprobs in (old, new)
+
+
+async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Client, small: Llama, other: Path) -> None:
+    steering, weights = client.engine.control, WeightsOnDisk(str(other))
+    await steering.update_weights(weights)
+    await steering.update_weights(weights, "step-7")
+    history = steering.history
+    assert history == WeightHistory("step-7", 2, "step-7")
+    successor = TinyEngine(read_model(find_bundled_model()), EngineConfig(1024, num_kv_tokens=4096), build_rng)
+    async with started(successor) as heir:
+        steering = successor.control
+        await steering.succeed(history)
+        assert steering.weight_version == "default"
+        # A process that follows this one knows it too.
+        assert steering.history == WeightHistory("default", 2, "step-7")
+        for disturb in (steering.resume, steering.sleep, steering.wake_up):
+            await disturb()
+            with pytest.raises(Overloaded, match="lost the weights of version 'step-7'") as rejected:
+                heir.send(ASK)
+            assert rejected.value.code == "weights_lost"
+        await steering.pause("keep")
+        # The third update since the start of the server: no name names two sets of weights.
+        weights = WeightsOnDisk(str(find_bundled_model()))
+        assert await steering.update_weights(weights) == "default+3"
+        told = heir.send(ASK)
+        await steering.resume()
+        await heir.ends(told)
+        assert versions(told) == ["default+3"]
+
+
+async def test_weights_of_the_start_that_are_named_again_are_served(small: Llama) -> None:
+    for history, version in (
+        (WeightHistory("step-0"), "step-0"),
+        (WeightHistory("default", 2, "step-2"), "step-3"),
+    ):
+        engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng)
+        async with started(engine) as client:
+            await engine.control.succeed(history)
+            if engine.rejection is not None:
+                await engine.control.set_weight_version("step-3")
+            assert versions(await client.ask(ASK)) == [version]
+            assert engine.control.history == WeightHistory(version, history.updates)

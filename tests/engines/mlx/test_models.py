@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -151,3 +153,20 @@ def test_a_new_process_finds_what_an_old_one_kept_in_files(dtype: Any, tmp_path:
         told.append(told_by(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
     assert [one.cached for one in told] == [[0], [48]]
     assert told[1].tokens == told[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"num_hidden_layers": 9}, r"Missing 45 parameters: model\.layers\.4\.input_layernorm\.weight, \.\.\.$"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, r"cannot load [^\n]*$"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_loaded_is_rejected_in_one_sentence(
+    tmp_path: Path, fields: dict[str, object], reason: str
+) -> None:
+    directory = copytree(tiny.find_bundled_model(), tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(EngineError, match=reason):
+        load_network(directory, trust_remote_code=False)

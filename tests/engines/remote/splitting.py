@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ class Split:
     adapters: HostedAdapters | None = None
     server: EngineServer = field(init=False)
 
-    async def start(self) -> None:
-        self.server = EngineServer(self._host(), self.listener)
+    async def start(self, **options: Any) -> None:
+        self.server = EngineServer(self._host(), self.listener, **options)
         await self.server.start()
 
     def _host(self) -> HostedEngine:

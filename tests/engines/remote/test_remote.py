@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from dragoman.core.control import WeightsInMemory
+from dragoman.core.control import WeightHistory, WeightsInMemory
 from dragoman.core.embeddings import EmbedRequest
 from dragoman.core.engine import (
     Ended,
@@ -30,7 +30,7 @@ from dragoman.core.frames import FrameBuffer, read_frame
 from dragoman.core.images import PromptImage
 from dragoman.core.request import GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
 from dragoman.engines.base import BaseTokenEngine
-from dragoman.engines.remote import EngineClient, EngineServer, HostedEngine
+from dragoman.engines.remote import EngineChanges, EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (
     AddRequest,
     AttachFrontEnd,
@@ -431,6 +431,40 @@ async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Spli
         assert "first" not in second
         await until(lambda: "first" not in first)
         assert list(registry.entries) == ["other"]
+
+
+async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(running: Split) -> None:
+    weights = next(find_bundled_model().glob("*.safetensors")).read_bytes()
+    told: list[EngineChanges] = []
+    running.adapters = Registry()
+    await running.server.stop()
+    await running.start(on_change=told.append)
+    async with running.front_ends(1) as (model,):
+        client, adapters = get_client(model), model.adapters
+        assert adapters is not None
+        await adapters.load(Adapter("other", "b"))
+        await adapters.load(Adapter("gone", "c"))
+        await adapters.unload("first")
+        await client.control.update_weights(WeightsInMemory((weights,)), "step-1")
+        # Nothing of it is new.
+        await client.control.resume()
+        assert told[-1] == EngineChanges(WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c")))
+        assert len(told) == 4
+    await running.server.stop()
+    running.adapters = registry = Registry()
+    running.local.close_workers()
+    running.local = build_local()
+    await running.start(inherited=msgspec.structs.replace(told[-1], adapters=(("other", "b"), ("gone", "missing"))))
+    assert registry.entries == {"other": "b"}
+    async with running.front_ends(1) as (model,):
+        client = get_client(model)
+        assert list(model.adapters or ()) == [Adapter("other", "b")]
+        assert client.control.weight_version == "default"
+        (rejected,) = await send(client, "early").wait()
+        assert isinstance(rejected, Rejected)
+        assert "has lost the weights of version 'step-1'" in str(rejected.error)
+        await client.control.update_weights(WeightsInMemory((weights,)), "step-2")
+        assert isinstance((await send(client, "later", max_tokens=2).wait())[-1], Ended)
 
 
 async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(running: Split) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +257,7 @@ def test_a_model_whose_own_cache_changes_its_answers_is_refused() -> None:
     ("kind", "reason"),
     [
         ("rwkv", "state beside keys and values"),
-        ("t5", "Unrecognized configuration class"),
+        ("t5", "it is no causal language model"),
         ("bloom", "differs"),
     ],
 )
@@ -308,3 +311,46 @@ def test_seeds_decide() -> None:
 
     assert said(1) == said(1)
     assert said(1) != said(2)
+
+
+def change_config(directory: Path, **fields: object) -> None:
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def cut_weights(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (
+            partial(change_config, num_hidden_layers=5),
+            r"lacks 9 tensors of LlamaForCausalLM, such as model\.layers\.4\.",
+        ),
+        (
+            partial(change_config, architectures=["BertLMHeadModel"], model_type="bert"),
+            "lacks .* tensors of BertLMHead",
+        ),
+        (partial(change_config, vocab_size=100), r"has shape \(96, 32\), and config\.json says \(100, 32\); download"),
+        (partial(change_config, hidden_size=30), "hidden size .30. is not a multiple of the number of attention heads"),
+        (partial(change_config, model_type="t5"), "it is no causal language model.* choose another model"),
+        (cut_weights, "cannot load .*: Error while deserializing header"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_rejected(
+    tmp_path: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    """The library computes with random numbers in the place of tensors that it does not find."""
+    damage(saved(tmp_path, "llama"))
+    with pytest.raises(EngineError, match=reason) as rejected:
+        load_network(tmp_path, ON_A_CPU)
+    assert "\n" not in str(rejected.value)
+
+
+def test_tensors_that_a_network_does_not_use_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change_config(saved(tmp_path, "llama"), num_hidden_layers=3)
+    load_network(tmp_path, ON_A_CPU)
+    assert "LlamaForCausalLM does not use 9 of the tensors, such as model.layers.3." in caplog.text

@@ -259,7 +259,6 @@ def test_the_choice_of_tools(choice: ToolChoice, parallel: bool, encoded: object
     ("request_", "param"),
     [
         (GenerateRequest("m", "Once"), "prompt"),
-        (ask(choices=2), "n"),
         (ask(tools=(CustomTool("run"),)), "tools"),
         (ask(limits=GenerationLimits(stop=("a",), include_stop=True)), "include_stop_str_in_output"),
         (ask(special_tokens_in_text=True), "skip_special_tokens"),

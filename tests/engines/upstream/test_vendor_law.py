@@ -261,7 +261,7 @@ async def test_an_error_within_the_answer_is_one_of_the_clients_dialect(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_the_api_lacks_is_rejected_by_name_or_reported(lent: HfTokenizer, kind: str) -> None:
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
-        for name, value in {"n": 2, "logprobs": True, "prompt_logprobs": 1, "return_token_ids": True}.items():
+        for name, value in {"logprobs": True, "prompt_logprobs": 1, "return_token_ids": True}.items():
             path, body = chat(max_tokens=LIMIT, **{name: value})
             answer = await client.post(path, json=body)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
@@ -279,3 +279,83 @@ async def test_prompts_are_counted_by_the_vendor(lent: HfTokenizer, kind: str) -
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
         count = (await client.post(f"{path}/count_tokens", json=counted)).json()["input_tokens"]
         assert count == (await client.post(path, json=body)).json()["usage"]["input_tokens"] > 0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_several_choices_are_several_requests_and_one_answer(
+    lent: HfTokenizer, kind: str, streamed: bool
+) -> None:
+    path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
+    one = {**body, "n": 1, "stream": False}
+    entries = [ScriptEntry((Think("Hm."), Say(word), CALL)) for word in ("One two", "Three", "Four", "Five")]
+    behind, actor = scripted(lent, *entries)
+    async with relay(behind, kind=kind) as client:
+        answer = await client.post(path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {}))
+        single = (await client.post(path, json=one)).json()
+    assert answer.status_code == 200
+    assert len(actor.requests) == 4
+    assert all(request.choices == 1 for request in actor.requests)
+    if streamed:
+        chat_grammar.check_stream(answer.content, include_usage=True)
+        whole = json.loads(OpenAiSdk().chat(answer.content).to_json(warnings=False))
+    else:
+        whole = answer.json()
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {"One two", "Three", "Four"}
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["tool_calls"] * 3
+    # Each of them is billed.
+    assert whole["usage"]["prompt_tokens"] == 3 * single["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: str) -> None:
+    behind, _ = scripted(lent, ScriptEntry((Say("One"),)), ScriptEntry((Fail(429, "No."),)), ScriptEntry((Say("Two"),)))
+    path, body = chat(max_tokens=LIMIT, n=2)
+    async with relay(behind, kind=kind) as client:
+        assert (await client.post(path, json=body)).status_code == 429
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "compatible"])
+async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, kind: str) -> None:
+    off = {"top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_p": 1}
+    path, body = chat(max_tokens=LIMIT, logit_bias={}, bad_words=[], **off)
+    strict = msgspec.structs.replace(VLLM, strict=True)
+    async with relay(repeating(lent, Say("Hi")), strict, kind=kind) as client:
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert "x-dragoman-warnings" not in answer.headers
+        assert (await client.post(path, json={**body, "min_p": 0.5})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "param"),
+    [
+        ("responses", chat(max_tokens=LIMIT, messages=[{"role": "user", "content": ""}]), "messages"),
+        ("responses", chat(max_tokens=2**40), "max_tokens"),
+        ("openai", chat(max_tokens=2**40), "max_tokens"),
+        ("responses", responses(max_output_tokens=2**40), "max_output_tokens"),
+    ],
+)
+async def test_fields_have_the_names_that_the_client_knows(
+    lent: HfTokenizer, kind: str, asked: tuple[str, dict[str, Any]], param: str
+) -> None:
+    path, body = asked
+    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+        answer = await client.post(path, json=body)
+    if answer.status_code == 200:
+        assert answer.headers["x-dragoman-warnings"].startswith(f"{param} is reduced")
+    else:
+        assert answer.json()["error"]["param"] == param, answer.text
+        assert f"'{param}'" in answer.json()["error"]["message"]
+
+
+async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(lent: HfTokenizer) -> None:
+    path, body = chat(max_tokens=LIMIT)
+    said = [*body["messages"], {"role": "assistant", "content": "The"}]
+    async with relay(repeating(lent, Say("Hi")), kind="anthropic") as client:
+        answer = await client.post(path, json={**body, "messages": said})
+        assert "the upstream continues the last message" in answer.headers["x-dragoman-warnings"]
+        wanted = {"continue_final_message": True, "add_generation_prompt": False}
+        answer = await client.post(path, json={**body, "messages": said, **wanted})
+        assert "x-dragoman-warnings" not in answer.headers

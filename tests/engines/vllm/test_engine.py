@@ -26,7 +26,7 @@ from dragoman.core.engine import (
     TokenRequest,
     WeightVersionSet,
 )
-from dragoman.core.errors import ContextTooLong, EngineError, RequestError, Unsupported
+from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
 from dragoman.engines import tiny
@@ -300,6 +300,28 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, pac
     assert (back.tokens, back.cached) == (old, [0]), "and no block of other weights is found"
     await trainable.set_weight_version("renamed")
     assert trainable.weight_version == "renamed"
+
+
+async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(tmp_path: Path) -> None:
+    async with started(settings()) as models:
+        asker = Asker(models)
+        trainable, place = asker.model.trainable, models.slots[0]
+        assert trainable is not None
+        ask = TokenRequest(id="v", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
+        await trainable.set_weight_version("step-0")
+        await place.stop()
+        await place.start()
+        assert WeightVersionSet("v", "step-0") in await asker.ask(ask)
+        file = WeightsOnDisk(str(tiny.find_bundled_model()))
+        for version in ("step-1", "step-2"):
+            await trainable.update_weights(file, version)
+            await place.stop()
+            await place.start()
+            assert trainable.weight_version == "default"
+            with pytest.raises(Overloaded, match=f"lost the weights of version '{version}'"):
+                asker.send(ask)
+        assert await trainable.update_weights(file) == "default+3"
+        assert WeightVersionSet("v", "default+3") in await asker.ask(ask)
 
 
 async def test_weights_that_do_not_fit_change_nothing(asker: Asker, tmp_path: Path) -> None:

@@ -235,6 +235,62 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_is_replaced(tmp_pat
         assert running.stop() == 0
 
 
+def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_those_that_were_sent(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(find_bundled_model(), tmp_path / "trained")
+    body, update = ask(max_tokens=3, return_weight_versions=True), {"update_info": {"path": "trained"}}
+    with sharing(tmp_path, "--store", "none", "--weights-dir", str(tmp_path)) as running:
+        for step in (1, 2):
+            answer = running.post("/update_weights", {**update, "weight_version": f"step-{step}"})
+            assert answer[0] == 200, answer
+            running.kill_engine()
+            running.wait_until(lambda step=step: running.read_metric("dragoman_engine_restarts_total") == step)
+            running.wait_until(running.is_ready)
+            for number in range(2):
+                status, answer = running.ask_worker(number, "POST", "/v1/chat/completions", body)
+                assert status == 503, answer
+                assert f"has lost the weights of version 'step-{step}'" in answer.decode()
+                assert json.loads(running.ask_worker(number, "GET", "/weight_info")[1])["weight_version"] == "default"
+        assert "the weights of version step-2 are lost" in running.log
+        assert json.loads(running.post("/update_weights", update)[1])["weight_version"] == "default+3"
+        status, answer = running.post("/v1/chat/completions", body)
+        assert status == 200, answer
+        assert b"default+3" in answer
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning:transformers", "ignore:.*:UserWarning:peft")
+def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs peft")
+    library: Any = pytest.importorskip("transformers", reason="needs transformers")
+    from tests.engines.transformers.test_lora import written
+
+    model = find_bundled_model()
+    for seed, name in enumerate(("kept", "moved")):
+        written(library.AutoModelForCausalLM.from_pretrained(model), tmp_path / name, seed)
+    body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 1}
+    start = ("--store", "none", "--lora-dir", str(tmp_path), "--lora-modules", f"first={tmp_path / 'kept'}")
+    with sharing(tmp_path, *start, model=f"transformers:{model}") as running:
+        for name in ("kept", "moved"):
+            fields = {"lora_name": name, "lora_path": str(tmp_path / name)}
+            status, answer = running.ask_worker(0, "POST", "/v1/load_lora_adapter", fields)
+            assert status == 200, answer
+        assert running.ask_worker(1, "POST", "/v1/unload_lora_adapter", {"lora_name": "first"})[0] == 200
+        before = json.loads(running.post("/v1/completions", {**body, "model": "kept"})[1])["choices"]
+        (tmp_path / "moved").rename(tmp_path / "elsewhere")
+        running.kill_engine()
+        running.wait_until(lambda: running.read_metric("dragoman_engine_restarts_total") == 1)
+        running.wait_until(running.is_ready)
+        for number in range(2):
+            for name, expected in (("kept", 200), ("moved", 404), ("first", 404)):
+                status, answer = running.ask_worker(number, "POST", "/v1/completions", {**body, "model": name})
+                assert status == expected, (name, answer)
+                if name == "kept":
+                    assert json.loads(answer)["choices"] == before
+        assert "the adapter moved cannot be loaded again" in running.log
+
+
 def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path) -> None:
     """An engine that cannot start again, since its weights are gone."""
     directory = tmp_path / "model"

@@ -38,6 +38,7 @@ MESSAGES_NAMES = FieldNames(
     ("continue_final_message", "messages"),
     ("reasoning_effort", "output_config.effort"),
     ("stop", "stop_sequences"),
+    ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
     (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
 )
 _INDEX = re.compile(r"\[(\d+)\]")

@@ -8,7 +8,7 @@ from msgspec import Raw
 from ...core.errors import RequestError
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import CORE_NAMES, FieldNames, GenerationCall, Header, ReaderOptions
+from ..base import FieldNames, GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
@@ -20,6 +20,14 @@ from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"
+
+# What a client sent of two names of a field, for errors and warnings that are raised after parsing.
+_CURRENT_NAMES = (("max_tokens", "max_completion_tokens"),)
+_LEGACY_NAMES = (
+    (r"tools(\[\d+\])\.function", r"functions\1"),
+    ("tools", "functions"),
+    ("tool_choice", "function_call"),
+)
 
 _BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
 
@@ -56,7 +64,9 @@ def read_chat_call(
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
 
-    names = CORE_NAMES if body.max_completion_tokens is None else FieldNames(("max_tokens", "max_completion_tokens"))
+    names = FieldNames(
+        *(() if body.max_completion_tokens is None else _CURRENT_NAMES), *(_LEGACY_NAMES if body.functions else ())
+    )
     call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
     if not body.store:
         return ChatCall(call, None)

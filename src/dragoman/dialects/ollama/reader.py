@@ -52,7 +52,7 @@ from .wire import (
     OllamaWireMessage,
     read_keep_alive,
 )
-from .writer import OLLAMA_NAMES, OllamaRenderOptions, OllamaTimings, OllamaWriter
+from .writer import OLLAMA_GENERATE_NAMES, OLLAMA_NAMES, OllamaRenderOptions, OllamaTimings, OllamaWriter
 
 ROLES = ("system", "user", "assistant", "tool")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -295,7 +295,7 @@ class _CallReader:
             writer,
             warnings,
             self._unknown,
-            field_names=OLLAMA_NAMES,
+            field_names=OLLAMA_NAMES if is_chat else OLLAMA_GENERATE_NAMES,
         )
         return OllamaCall(call, has_prompt, read_keep_alive(body.keep_alive), self._num_ctx, suffix)
 

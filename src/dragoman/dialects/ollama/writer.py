@@ -47,8 +47,12 @@ OLLAMA_NAMES = FieldNames(
     ("repetition_penalty", "options.repeat_penalty"),
     ("(reasoning_effort|enable_thinking|thinking_token_budget)", "think"),
     ("(temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|seed|stop)", r"options.\1"),
+    # Of the parts of a message only images can be unsupported.
+    (r"(messages\[\d+\])\.content", r"\1.images"),
 )
 """This dialect's names of core fields, for errors and warnings that are raised after parsing."""
+OLLAMA_GENERATE_NAMES = FieldNames((r"messages\[\d+\]\.content", "images"), ("messages", "prompt"), *OLLAMA_NAMES.names)
+"""Those of /api/generate, whose body has no messages."""
 
 
 def render_ollama_error(error: DragomanError) -> bytes:

@@ -6,24 +6,35 @@ All of it happens between two steps, on the worker thread. Independent of HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
-from ...core.control import INITIAL_WEIGHT_VERSION, PauseMode, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.control import (
+    INITIAL_WEIGHT_VERSION,
+    PauseMode,
+    WeightHistory,
+    Weights,
+    WeightsInMemory,
+    WeightsOnDisk,
+    build_lost_weights_error,
+)
 from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ..arrays.weights import Tensors
 from .model import Model
-from .worker import Stepper
+from .stepper import Stepper
+
+log = logging.getLogger(__name__)
 
 
 class Rejection(Struct, frozen=True):
     """Why new requests are rejected at present."""
 
     message: str
-    code: str
+    code: str | None
 
     def build_error(self) -> Overloaded:
         return Overloaded(self.message, code=self.code)
@@ -48,7 +59,7 @@ class ControlledEngine(Protocol):
 
 
 class BatchingControl:
-    """As `core.control.Control` and `core.control.Trainable`."""
+    """As `core.control.EngineControl` and `core.control.SucceedingTrainable`."""
 
     def __init__(self, engine: ControlledEngine, model: Model) -> None:
         self._engine, self._model = engine, model
@@ -61,6 +72,8 @@ class BatchingControl:
         self.has_new_weights = False
         """Whether the weights differ from those loaded at startup."""
         self._num_updates = 0
+        self._lost_version: str | None = None
+        """The version of weights that the predecessor had, and that nobody has replaced since."""
         self._update_lock = asyncio.Lock()
 
     @property
@@ -74,6 +87,23 @@ class BatchingControl:
     @property
     def weight_version(self) -> str:
         return self._version
+
+    @property
+    def history(self) -> WeightHistory:
+        version = self._version if self.has_new_weights else self._lost_version
+        return WeightHistory(self._version, self._num_updates, version)
+
+    async def succeed(self, history: WeightHistory) -> None:
+        # Names are counted on, so that none names two sets of weights.
+        self._num_updates, self._lost_version = history.updates, history.run_time_version
+        if history.run_time_version is None:
+            await self.set_weight_version(history.version)
+            return
+        log.error(
+            "the weights of version %s are lost; requests are rejected until weights are sent",
+            history.run_time_version,
+        )
+        self._engine.rejection = self._find_rejection()
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Pause steps. In modes abort and wait new requests are rejected (Overloaded), as in vLLM; in keep they
@@ -125,6 +155,7 @@ class BatchingControl:
 
             await self._engine.run_between_steps(swap)
             self._version, self._lacks_weights, self.has_new_weights = new_version, False, True
+            self._accept_weights()
             # Steps were still paused if the old weights had been discarded.
             self._resume_steps()
             return new_version
@@ -136,6 +167,13 @@ class BatchingControl:
         async with self._update_lock:
             await self._engine.run_between_steps(set_version)
             self._version = version
+            self._accept_weights()
+
+    def _accept_weights(self) -> None:
+        """Serve the present weights: they were sent or named after those of the predecessor were lost."""
+        self._lost_version = None
+        if self._engine.rejection is not PAUSED:
+            self._engine.rejection = self._find_rejection()
 
     async def _pause_steps(self, mode: PauseMode) -> bool:
         """Pause steps; they are paused when this returns. Returns False if the pause was ended meanwhile."""
@@ -160,6 +198,9 @@ class BatchingControl:
     def _find_rejection(self) -> Rejection | None:
         """Find the reason to reject new requests. During sleep they queue, except after the weights were discarded:
         new weights may never arrive."""
+        if self._lost_version is not None:
+            error = build_lost_weights_error(self._lost_version)
+            return Rejection(error.message, error.code)
         return NO_WEIGHTS if self._lacks_weights and not self._sleep_level else None
 
     def _prepare_weights(self, weights: Weights) -> Callable[[], None]:

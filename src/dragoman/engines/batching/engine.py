@@ -38,7 +38,8 @@ from .offload import BlockFiles
 from .sampler import RngFactory
 from .scheduler import SchedulerConfig
 from .sequence import AdapterRegistry, LoadedAdapter, Sequence
-from .worker import AbortSequence, AddSequence, Pause, SequenceOutput, Stepper, StepTask, Worker
+from .stepper import SequenceOutput, Stepper
+from .worker import AbortSequence, AddSequence, Pause, StepTask, Worker
 
 _FEATURES = frozenset(
     {

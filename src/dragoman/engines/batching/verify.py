@@ -141,3 +141,15 @@ class _Trial:
 def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
     ends = [cut for cut in cuts if 0 < cut < sequence.num_tokens]
     return [Chunk(sequence, begin, end) for begin, end in pairwise((0, *ends, sequence.num_tokens))]
+
+
+def find_reason(error: Exception) -> str:
+    """The first sentence of an exception that a library raised while it loaded a model."""
+    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if first.startswith("Unrecognized configuration class"):
+        return "it is no causal language model, and transformers generates text with those only; choose another model"
+    if first.endswith(":") and rest:
+        # A list of names has one in each line.
+        first = f"{first} {rest[0].removesuffix(',')}" + (", ..." if rest[0].endswith(",") else "")
+    # Its text is a key alone.
+    return f"{type(error).__name__}: {first}" if isinstance(error, KeyError) else first

@@ -5,7 +5,7 @@ socket is in a directory of the user. Independent of the engine, of HTTP and of 
 """
 
 from .client import EngineClient
-from .messages import EngineDescription
+from .messages import EngineChanges, EngineDescription
 from .server import EngineServer, HostedAdapters, HostedEngine
 
-__all__ = ["EngineClient", "EngineDescription", "EngineServer", "HostedAdapters", "HostedEngine"]
+__all__ = ["EngineChanges", "EngineClient", "EngineDescription", "EngineServer", "HostedAdapters", "HostedEngine"]

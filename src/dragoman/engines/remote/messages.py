@@ -11,7 +11,7 @@ from numbers import Integral, Real
 import msgspec
 from msgspec import Struct
 
-from ...core.control import PauseMode, WeightsInMemory, WeightsOnDisk
+from ...core.control import PauseMode, WeightHistory, WeightsInMemory, WeightsOnDisk
 from ...core.embeddings import EmbeddingInfo, EmbedRequest
 from ...core.engine import (
     Capabilities,
@@ -215,6 +215,13 @@ class EngineState(Struct, frozen=True, array_like=True, tag=1):
     is_paused: bool
     sleep_level: int
     weight_version: str
+    adapters: tuple[tuple[str, str], ...]
+
+
+class EngineChanges(Struct, frozen=True):
+    """What an engine process was told at run time, for the next one. adapters: names and paths of the loaded ones."""
+
+    weights: WeightHistory
     adapters: tuple[tuple[str, str], ...]
 
 

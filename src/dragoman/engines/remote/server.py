@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, cast
 
 import msgspec
 
-from ...core.control import EngineControl, Trainable
+from ...core.control import EngineControl, SucceedingTrainable, WeightHistory
 from ...core.engine import (
     ClosableMatcher,
     Embedder,
@@ -41,6 +41,7 @@ from .messages import (
     CallResult,
     EmbeddingCall,
     EngineCall,
+    EngineChanges,
     EngineDescription,
     EngineMessage,
     EngineState,
@@ -103,7 +104,7 @@ class HostedEngine:
     num_kv_tokens: int | None = None
     cache: PrefixCache | None = None
     control: EngineControl | None = None
-    trainable: Trainable | None = None
+    trainable: SucceedingTrainable | None = None
     embedder: Embedder | None = None
     adapters: HostedAdapters | None = None
 
@@ -126,6 +127,8 @@ class EngineServer:
     """Serves an engine on a listening Unix socket.
 
     listener: stays open when the server stops, so that front ends wait there for the next engine process.
+    inherited: what an engine process that has ended had; None for the first one.
+    on_change: called with what the next process has to know, before the front end whose call changed it is answered.
     """
 
     def __init__(
@@ -133,8 +136,12 @@ class EngineServer:
         hosted: HostedEngine,
         listener: socket.socket,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        *,
+        inherited: EngineChanges | None = None,
+        on_change: Callable[[EngineChanges], None] = lambda _: None,
     ) -> None:
         self._hosted, self._listener, self._sleep = hosted, listener, sleep
+        self._inherited, self._on_change = inherited, on_change
         self._connections: set[_FrontEndConnection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._state = self._read_state(0)
@@ -148,6 +155,9 @@ class EngineServer:
         await self._hosted.engine.start()
         if self._hosted.embedder is not None:
             await self._hosted.embedder.start()
+        if self._inherited is not None:
+            await self._succeed(self._inherited)
+        self._changes = self._read_changes()
         self._listener.setblocking(False)
         self._tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_state())]
 
@@ -163,6 +173,26 @@ class EngineServer:
         for connection in tuple(self._connections):
             connection.close()
 
+    async def _succeed(self, inherited: EngineChanges) -> None:
+        """Have what the engine of a process that has ended had, as far as that is possible."""
+        hosted = self._hosted
+        if hosted.trainable is not None:
+            await hosted.trainable.succeed(inherited.weights)
+        if hosted.adapters is None:
+            return
+        loaded, wanted = dict(hosted.adapters.list_entries()), dict(inherited.adapters)
+        for name in loaded.keys() - wanted.keys():
+            await hosted.adapters.unload(name)
+        for name, path in wanted.items():
+            if loaded.get(name) == path:
+                continue
+            try:
+                await hosted.adapters.load(name, path)
+            except Exception as error:
+                # Requests for it find no model of this name, whereas another adapter of this name would answer.
+                log.error("the adapter %s cannot be loaded again from %s: %s", name, path, error)
+                await hosted.adapters.unload(name)
+
     @property
     def state(self) -> EngineState:
         """The current state, with a new version if it has changed."""
@@ -172,7 +202,10 @@ class EngineServer:
         return self._state
 
     def broadcast_state(self) -> None:
-        """Tell all front ends the state, if it has changed."""
+        """Tell all front ends the state, if it has changed, and first whoever starts the next process."""
+        if (changes := self._read_changes()) != self._changes:
+            self._changes = changes
+            self._on_change(changes)
         before = self._state
         if self.state is not before:
             for connection in self._connections:
@@ -198,6 +231,13 @@ class EngineServer:
             hosted.control is not None and hosted.control.is_paused,
             0 if hosted.control is None else hosted.control.sleep_level,
             "" if hosted.trainable is None else hosted.trainable.weight_version,
+            () if hosted.adapters is None else tuple(hosted.adapters.list_entries()),
+        )
+
+    def _read_changes(self) -> EngineChanges:
+        hosted = self._hosted
+        return EngineChanges(
+            WeightHistory() if hosted.trainable is None else hosted.trainable.history,
             () if hosted.adapters is None else tuple(hosted.adapters.list_entries()),
         )
 

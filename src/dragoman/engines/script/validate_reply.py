@@ -175,7 +175,7 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
             _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
-            f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
+            f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls allows only one.",
             param="parallel_tool_calls",
         )
 

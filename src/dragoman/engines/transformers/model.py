@@ -5,7 +5,8 @@ Only safetensors are read, nothing is downloaded, and a model's own code runs on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ...core.errors import EngineError, Unsupported
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SampledRows, SamplingState
+from ..batching.verify import find_reason
 from .backend import Network, Tensor, library, torch
 from .device_sampler import DeviceSampledRows
 from .long_rope import LongRope
@@ -27,6 +29,8 @@ from .recurrent import RecurrentLayers, StatePool
 from .vision import is_vision_model
 from .vision_runner import TransformersVisionRunner
 from .weight_reload import find_weight_slots, release_cached_memory, stage_weights
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 
@@ -287,21 +291,41 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
             "config": config,
             "dtype": options.dtype,
             "use_safetensors": True,
+            "output_loading_info": True,
+            # They are reported by name below.
+            "ignore_mismatched_sizes": True,
             **quantization_args,
             **local,
         }
         try:
-            network = auto_class.from_pretrained(directory, attn_implementation="sdpa", **arguments)
+            network, loading_info = auto_class.from_pretrained(directory, attn_implementation="sdpa", **arguments)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
             # It lacks features of some models, such as sinks; paged attention has its own code for them.
-            network = auto_class.from_pretrained(directory, attn_implementation="eager", **arguments)
-    except (OSError, ValueError, ImportError, RuntimeError, TypeError, AttributeError, LookupError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise EngineError(f"transformers cannot load {directory}: {reason}") from error
+            network, loading_info = auto_class.from_pretrained(directory, attn_implementation="eager", **arguments)
+    except EngineError:
+        raise
+    except Exception as error:  # whatever the library's own code may raise
+        raise EngineError(f"transformers cannot load {directory}: {find_reason(error)}") from error
+    _check_tensors(directory, network, loading_info)
     # A quantized network cannot be moved; it was loaded onto its device.
     return network.eval() if quantization_args else network.to(device).eval()
+
+
+def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collection[Any]]) -> None:
+    """Raise EngineError for a checkpoint that does not have all tensors of the network: the library fills the rest with
+    random numbers. info: what the library says of the tensors that it has loaded."""
+    kind = type(network).__name__
+    next_step = "download the model again, or use the config.json that belongs to it"
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        raise EngineError(
+            f"{directory}: {name} has shape {tuple(found)}, and config.json says {tuple(expected)}; {next_step}"
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise EngineError(f"{directory} lacks {len(missing)} tensors of {kind}, such as {missing[0]}; {next_step}")
+    if unused := sorted(info["unexpected_keys"]):
+        log.warning("%s: %s does not use %d of the tensors, such as %s", directory, kind, len(unused), unused[0])
 
 
 def _choose_device(requested: str) -> str:

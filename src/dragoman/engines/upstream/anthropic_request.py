@@ -89,7 +89,8 @@ def _encode_prompt(
     request: GenerateRequest, conversation: Conversation, model: str, warnings: list[str]
 ) -> dict[str, Any]:
     """Encode the fields that define the prompt."""
-    system, messages = _encode_messages(conversation.messages, warnings)
+    continues = conversation.template.continue_final_message
+    system, messages = _encode_messages(conversation.messages, warnings, continues=continues)
     if conversation.tools or any(message["role"] == "assistant" for message in messages):
         # A longer conversation will be sent again: caching is automatic, as it is with other engines.
         _mark_for_cache(system)
@@ -167,9 +168,12 @@ def _continues_unsealed_turn(messages: Sequence[Message]) -> bool:
 
 
 def _encode_messages(
-    messages: Sequence[Message], warnings: list[str]
+    messages: Sequence[Message], warnings: list[str], *, continues: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role are one turn."""
+    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role are one turn.
+
+    continues: the client wants the last message to be continued.
+    """
     system: list[dict[str, Any]] = []
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -185,6 +189,8 @@ def _encode_messages(
         elif blocks:
             turns.append({"role": role, "content": blocks})
     warn_of_names(messages, warnings)
+    if turns and turns[-1]["role"] == "assistant" and not continues:
+        warnings.append("messages: the upstream continues the last message, since that is the assistant's")
     if any(isinstance(part, Reasoning) and _encode_reasoning(part) is None for m in messages for part in m.parts):
         warnings.append("messages: reasoning without a signature of the upstream's vendor was left out")
     return system, turns

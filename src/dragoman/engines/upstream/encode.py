@@ -85,8 +85,6 @@ def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversa
     prompt = request.prompt
     if not isinstance(prompt, Conversation):
         raise Unsupported("The upstream does not support texts to complete, only conversations.", param="prompt")
-    if request.choices > 1:
-        raise Unsupported("The upstream returns one answer for each request.", param="n")
     if request.return_prompt:
         raise Unsupported("The upstream does not return the tokens of this prompt.", param="return_token_ids")
     if request.limits.include_stop:

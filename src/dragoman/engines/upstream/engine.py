@@ -46,7 +46,15 @@ from .encoding import (
     encode_embed_request,
     encode_score_requests,
 )
-from .errors import MAX_ERROR_BODY, ConnectionClosed, build_lost_error, build_transport_error, parse_error
+from .errors import (
+    MAX_ERROR_BODY,
+    ConnectionClosed,
+    build_lost_error,
+    build_transport_error,
+    parse_error,
+    rename_field,
+    rename_in_error,
+)
 from .event_stream import EventStream, StreamReader
 from .pool import Upstream, UpstreamPool, build_prefix
 from .responses_events import ResponseEventReader
@@ -111,6 +119,7 @@ class UpstreamEngine:
             config.native_tools,
             config.native_reasoning,
             verifies_reasoning=kind.wire is not Wire.CHAT,
+            has_one_choice=kind.wire is not Wire.CHAT,
         )
 
     @property
@@ -248,7 +257,8 @@ class UpstreamEngine:
         reader.warnings = upstream_request.warnings
         async with self._open_response(upstream_request, prefix) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
-                reader.warnings += tuple(warnings.split("; "))
+                names = self._config.kind.field_names
+                reader.warnings += tuple(rename_field(warning, names) for warning in warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
                 for event in await _run_if_large(len(body), reader.read_whole, body):
@@ -263,7 +273,7 @@ class UpstreamEngine:
                     for event in stream.feed(piece):
                         yield event
                     if stream.failure is not None:
-                        raise stream.failure
+                        raise rename_in_error(stream.failure, self._config.kind.field_names)
             # Only the end of the body can follow [DONE]: the connection can be used again.
             response.close(drain=True)
         for event in reader.close():
@@ -367,7 +377,8 @@ class UpstreamEngine:
         status = response.status
         level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
         log.log(level, "%s returned HTTP %d", upstream.url, status)
-        raise parse_error(status, body, response.headers.get("retry-after"))
+        error = parse_error(status, body, response.headers.get("retry-after"))
+        raise rename_in_error(error, self._config.kind.field_names)
 
     def _record_failure(self, index: int, error: HttpClientError) -> None:
         """Record a transport failure. A timeout or disconnect may concern one connection only: the next health check

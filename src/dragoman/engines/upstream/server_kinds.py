@@ -42,6 +42,7 @@ class ServerKind(Struct, frozen=True):
     has_admin_routes: vLLM's routes that pause, put to sleep, reset the prefix cache, and load adapters.
     reports_warnings: lists in a response what it ignores of the request, if it is asked to.
     parameter_names: its names for parameters that differ.
+    field_names: our names for those of its fields that differ, in its errors and warnings.
     max_logprobs: maximum of top_logprobs.
     """
 
@@ -63,6 +64,7 @@ class ServerKind(Struct, frozen=True):
     has_admin_routes: bool = False
     reports_warnings: bool = False
     parameter_names: Mapping[str, str] = MappingProxyType({})
+    field_names: Mapping[str, str] = MappingProxyType({})
     max_logprobs: int = 20
 
 
@@ -119,6 +121,7 @@ _ALL = (
         _OPENAI,
         owners=("openai", "openai-internal", "system"),
         max_tokens_field="max_completion_tokens",
+        field_names=MappingProxyType({"max_completion_tokens": "max_tokens"}),
         reasoning_fields=(),
         has_developer_role=True,
         has_openai_tools=True,
@@ -165,6 +168,7 @@ _ALL = (
         owners=("llamacpp",),
         unlimited_max_tokens=b"-1",
         parameter_names=MappingProxyType({"repetition_penalty": "repeat_penalty"}),
+        field_names=MappingProxyType({"repeat_penalty": "repetition_penalty"}),
         has_one_task=True,
     ),
     # Any server with Anthropic's Messages.
@@ -173,6 +177,14 @@ _ALL = (
         frozenset({Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES, Feature.REASONING_BUDGET}),
         frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "reasoning_effort", "enable_thinking"}),
         wire=Wire.MESSAGES,
+        field_names=MappingProxyType(
+            {
+                "stop_sequences": "stop",
+                "thinking.budget_tokens": "thinking_token_budget",
+                "output_config.effort": "reasoning_effort",
+                "output_config.format": "response_format",
+            }
+        ),
     ),
     # Any server with OpenAI's Responses. The pipeline applies stop strings, which this API lacks.
     ServerKind(
@@ -180,6 +192,14 @@ _ALL = (
         frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
         frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
         wire=Wire.RESPONSES,
+        field_names=MappingProxyType(
+            {
+                "input": "messages",
+                "max_output_tokens": "max_tokens",
+                "reasoning.effort": "reasoning_effort",
+                "text.format": "response_format",
+            }
+        ),
         has_openai_tools=True,
     ),
     # Text Embeddings Inference of Hugging Face: no text generation.

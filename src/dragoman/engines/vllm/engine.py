@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...core.control import build_lost_weights_error
 from ...core.engine import (
     Capabilities,
     Ended,
@@ -84,7 +85,7 @@ class VllmEngine:
         """Start vLLM and load the weights, which may take minutes. Raises EngineError."""
         await self._process.start()
         self.control.reset()
-        self.trainable.reset()
+        await self.trainable.reset()
 
     async def stop(self) -> None:
         requests, self._active = self._active, {}
@@ -106,6 +107,8 @@ class VllmEngine:
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add; vLLM's own validation errors name the field."""
         llm = self._process.get_engine()
+        if self.trainable.lost_version is not None:
+            raise build_lost_weights_error(self.trainable.lost_version)
         if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
         check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...core.control import INITIAL_WEIGHT_VERSION, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.control import INITIAL_WEIGHT_VERSION, WeightHistory, Weights, WeightsInMemory, WeightsOnDisk
 from ...core.errors import EngineError, RequestError
 from ..arrays.weights import TensorLayout, Tensors
 from .control import VllmControl
 from .process import VllmProcess
+
+log = logging.getLogger(__name__)
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Dtypes that vLLM converts to the model's own while it loads. Quantised weights have to be as at the start."""
 
 
 class VllmTrainable:
-    """As `core.control.Trainable`.
+    """As `core.control.SucceedingTrainable`.
 
     directory: the checkpoint that vLLM starts with; an update has the same tensors.
     """
@@ -26,14 +29,36 @@ class VllmTrainable:
         self._process, self._control, self._directory = process, control, directory
         self._version = INITIAL_WEIGHT_VERSION
         self._num_updates = 0
+        self._has_new_weights = False
+        self.lost_version: str | None = None
+        """The version of weights that were lost at a restart, and that nobody has replaced since. Until then requests
+        are rejected."""
 
     @property
     def weight_version(self) -> str:
         return self._version
 
-    def reset(self) -> None:
+    @property
+    def history(self) -> WeightHistory:
+        version = self._version if self._has_new_weights else self.lost_version
+        return WeightHistory(self._version, self._num_updates, version)
+
+    async def reset(self) -> None:
         """Reset the state after a start of the engine, which loads the checkpoint."""
-        self._version, self._num_updates = INITIAL_WEIGHT_VERSION, 0
+        await self.succeed(self.history)
+
+    async def succeed(self, history: WeightHistory) -> None:
+        # Updates are counted on, so that no generated name names two sets of weights.
+        self._num_updates, self.lost_version, self._has_new_weights = history.updates, history.run_time_version, False
+        self._version = INITIAL_WEIGHT_VERSION
+        if self.lost_version is not None:
+            log.error(
+                "the weights of version %s are lost; requests are rejected until weights are sent", self.lost_version
+            )
+        elif history.version != INITIAL_WEIGHT_VERSION:
+            # These are still the weights that were given this name.
+            await self._process.get_engine().update_weight_version(history.version)
+            self._version = history.version
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._control.update_lock:
@@ -61,7 +86,7 @@ class VllmTrainable:
             # As it is unknown which tensors were replaced, nothing must be sampled with them.
             self._process.fail("vLLM failed while it replaced the weights")
             raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
-        self._version = version
+        self._version, self._has_new_weights, self.lost_version = version, True, None
         # A pause that an operator has asked for outlasts the update.
         if not was_paused:
             await llm.resume_generation()
@@ -69,7 +94,7 @@ class VllmTrainable:
     async def set_weight_version(self, version: str) -> None:
         async with self._control.update_lock:
             await self._process.get_engine().update_weight_version(version)
-            self._version = version
+            self._version, self.lost_version = version, None
 
 
 def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:

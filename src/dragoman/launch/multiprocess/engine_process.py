@@ -17,13 +17,13 @@ import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from ...core.errors import DragomanError
-from ...engines.remote import EngineServer
+from ...engines.remote import EngineChanges, EngineServer
 from ...serving.clock import SystemClock
 from ...serving.metrics_exchange import MetricFamily, read_families
 from ...settings import Settings
 from ..models import format_error
 from ..remote_engine import HostedModel, load_hosted_model
-from .messages import EngineReady, StartFailed, Stop
+from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .worker import STARTUP_FAILURE, SupervisorLink
 
 ENGINE_FAILURE = 1
@@ -32,11 +32,16 @@ ENGINE_FAILURE = 1
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What the engine process serves. listener: its socket. watchdog_interval: seconds between two signs of life."""
+    """What the engine process serves.
+
+    listener: its socket. watchdog_interval: seconds between two signs of life. inherited: what a process that it
+    replaces was told at run time.
+    """
 
     settings: Settings
     listener: socket.socket
     watchdog_interval: float | None
+    inherited: EngineChanges | None
 
 
 def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
@@ -60,7 +65,12 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
         return STARTUP_FAILURE
     # As in a server of one process: collections of garbage skip the objects of the model and its libraries.
     gc.freeze()
-    server = EngineServer(hosted, plan.listener)
+    server = EngineServer(
+        hosted,
+        plan.listener,
+        inherited=plan.inherited,
+        on_change=lambda changes: link.report(EngineChanged(changes)),
+    )
     loop_factory = uvicorn.Config(_serve_nothing).get_loop_factory()
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_run(server, link, model))

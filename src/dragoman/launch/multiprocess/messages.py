@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.frames import FrameBuffer, build_frame
+from ...engines.remote import EngineChanges
 from ...serving.metrics_exchange import MetricFamily
 from ..remote_engine import HostedModel
 
@@ -30,6 +31,12 @@ class EngineReady(WorkerReport, frozen=True, tag=True):
     """The engine process accepts front ends."""
 
     model: HostedModel
+
+
+class EngineChanged(WorkerReport, frozen=True, tag=True):
+    """What the next engine process has to know has changed."""
+
+    changes: EngineChanges
 
 
 class StartFailed(WorkerReport, frozen=True, tag=True):
@@ -86,7 +93,7 @@ class MergedMetrics(WorkerCommand, frozen=True, tag=True):
     families: tuple[MetricFamily, ...]
 
 
-AnyReport = Ready | EngineReady | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
+AnyReport = Ready | EngineReady | EngineChanged | StartFailed | Alive | Reloaded | MergeRequest | MetricsReport
 AnyCommand = Stop | Reload | CollectMetrics | MergedMetrics
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -25,8 +25,9 @@ from typing import NoReturn
 
 import msgspec
 
+from ...engines.remote import EngineChanges
 from ...settings import FIELDS, Settings, SettingsError
-from ..listener import Notifier, build_tls_context, listen, listen_on_file
+from ..listener import Notifier, SocketFile, build_tls_context, listen
 from ..logs import ENGINE, describe_process, name_worker
 from ..models import parse_model
 from ..remote_engine import HOSTED, HostedModel
@@ -36,6 +37,7 @@ from .messages import (
     Alive,
     AnyReport,
     CollectMetrics,
+    EngineChanged,
     EngineReady,
     MergedMetrics,
     MergeRequest,
@@ -88,10 +90,12 @@ def run_workers(
     settings, inherited, secret = prepare_process(settings)
     # Each worker loads the certificate itself; here only a mistake is found.
     build_tls_context(settings)
+    socket_file = None
     if inherited:
         listeners = inherited
     elif settings.uds is not None:
-        listeners = [listen_on_file(settings.uds, int(settings.uds_mode, 8))]
+        socket_file = SocketFile(settings.uds, int(settings.uds_mode, 8))
+        listeners = [socket_file.listener]
     else:
         listeners = [listen(settings)]
         settings = msgspec.structs.replace(settings, port=listeners[0].getsockname()[1])
@@ -103,8 +107,8 @@ def run_workers(
             notifier = Notifier(os.environ)
             Supervisor(configured, settings, secret, listeners, print_line, notifier, read, engine_socket).run()
     finally:
-        if settings.uds is not None and not inherited:
-            Path(settings.uds).unlink(missing_ok=True)
+        if socket_file is not None:
+            socket_file.remove()
     return 0
 
 
@@ -258,6 +262,7 @@ class Supervisor:
         self._configured, self._settings, self._secret = configured, settings, secret
         self._engine_socket = engine_socket
         self._hosted_model: HostedModel | None = None
+        self._engine_changes: EngineChanges | None = None
         self._count = count_workers(settings)
         self._listeners, self._print_line, self._notifier = listeners, print_line, notifier
         self._read_settings = read_settings
@@ -409,7 +414,8 @@ class Supervisor:
                 # Without supervisor and workers the port must be free.
                 for listener in self._listeners:
                     listener.close()
-                return serve_engine(EnginePlan(self._settings, self._engine_socket, interval), end)
+                engine_plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
+                return serve_engine(engine_plan, end)
             assert self._hosted_model is not None
             engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
             # Only the supervisor and the engine hold it: after both are gone, no front end may connect and wait.
@@ -474,6 +480,8 @@ class Supervisor:
                 self._handle_ready(worker, greeting)
             case EngineReady(model):
                 self._handle_engine_ready(worker, model)
+            case EngineChanged(changes):
+                self._engine_changes = changes
             case StartFailed(reason):
                 worker.failure = reason
             case Reloaded(adopted):

@@ -60,7 +60,7 @@ async def _store_chat(
 
 async def list_all(http: HttpRequest) -> JsonResponse | Responder:
     paging, store = read_page_query(http.query, descending=False), http.service.store
-    metadata = {name[9:-1]: value for name, value in http.query.items() if _is_metadata(name)}
+    metadata = {name[9:-1]: value for name, value in http.query.select(_is_metadata)}
     chats = (
         [] if store is None else await _find_chats(store, http.caller.owner, paging, http.query.get("model"), metadata)
     )

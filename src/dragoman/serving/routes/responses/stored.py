@@ -105,11 +105,11 @@ def _parse_starting_after(http: HttpRequest) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise invalid_value("starting_after", f"expected an integer >= 0, got {abbreviate(text)}")
+        raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
     return int(text)
 
 
 def _check_include(http: HttpRequest) -> tuple[str, ...]:
     """The stored object is returned as is: `include` cannot add data afterwards."""
-    names = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
+    names = [value for _, value in http.query.select(lambda name: name.partition("[")[0] == "include")]
     return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)
