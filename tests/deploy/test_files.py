@@ -92,7 +92,7 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
     read = yaml.safe_load(settings["data"]["dragoman.yaml"])
     assert {name.replace("-", "_") for name in read} <= {field.name for field in FIELDS}
     before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert 0 < before
+    assert before > 0
     assert before + read["shutdown-timeout"] + read["shutdown-grace"] < pod["terminationGracePeriodSeconds"]
     assert {variable["name"] for variable in container.get("env", ())} <= VARIABLES
 

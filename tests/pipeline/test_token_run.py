@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from dragoman.core.engine import Capabilities, Health, OutputCallback, Rejected, TokenRequest
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    Health,
+    OutputCallback,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+)
 from dragoman.core.errors import RequestError
+from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta
 from dragoman.core.request import GenerateRequest, GenerationLimits
 from dragoman.launch import build_models
 from dragoman.pipeline.models import ServedModel, TokenBackend
@@ -54,3 +66,54 @@ async def test_what_an_engine_refuses_late_is_refused_as_if_it_had_told_at_once(
         await anext(run.batches)
     assert refused.value.param == "temperature"
     assert len(engine.aborted) == 2
+
+
+class Stepped(Late):
+    """Takes every request, whose output is the test's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deliver: list[OutputCallback] = []
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        self.deliver.append(deliver)
+
+
+class Collected:
+    """A receiver that takes whatever comes."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+
+    def receive(self, batch: list[Event]) -> None:
+        self.batches.append(batch)
+
+
+async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) -> None:
+    """Its consumer is resumed once: to end."""
+    assert isinstance(tiny.backend, TokenBackend)
+    engine, collected = Stepped(), Collected()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    limits = GenerationLimits(max_tokens=1)
+    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    assert run.direct is not None
+    run.direct.attach(collected)
+    first = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    token = tiny.backend.tokenizer.encode("word", special=False)[0]
+    steps: list[list[TokenOutput]] = [
+        [Scheduled("a", 0)],
+        [Sampled("a", token)],
+        [Sampled("a", token), Ended("a", FinishReason.LENGTH)],
+    ]
+    for step in steps:
+        assert not first.done()
+        for output in step:
+            engine.deliver[0](output)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert [type(event) for event in await first] == [Finished]
+    kinds = [[type(event) for event in batch] for batch in collected.batches]
+    assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished]]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from dragoman.core.engine import Tokenizer
 from dragoman.core.errors import RequestError
 from dragoman.prompts.tokenizer import (
-    MIN_CACHED_CHARS,
+    ENTRY_CHARS,
+    MIN_SCANNED_CHARS,
     EncodingCache,
     HfTokenizer,
     TokenizerError,
@@ -283,16 +284,23 @@ def test_no_tokenizer_is_told(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-FILLER = "The weather in Oslo is fine. " * (MIN_CACHED_CHARS // 20)
-"""Makes a prompt long enough to be cached."""
+FILLER = "The weather in Oslo is fine. " * (MIN_SCANNED_CHARS // 20)
+"""Makes a prompt long enough to be cached with any tokenizer."""
 
 
 @every_kind
-@given(beginning=hostile_texts, ends=st.lists(hostile_texts, min_size=1, max_size=3), has_mark=st.booleans())
-def test_cached_pieces_have_the_ids_of_the_whole(kind: str, beginning: str, ends: list[str], has_mark: bool) -> None:
+@given(
+    beginning=hostile_texts,
+    ends=st.lists(hostile_texts, min_size=1, max_size=3),
+    filler=st.sampled_from(("", FILLER)),
+    has_mark=st.booleans(),
+)
+def test_cached_pieces_have_the_ids_of_the_whole(
+    kind: str, beginning: str, ends: list[str], filler: str, has_mark: bool
+) -> None:
     tokenizer, mark = KINDS[kind], "\ufdd0"
     for end in ends:
-        text = f"{beginning}{FILLER}<think>{FILLER}{mark if has_mark else ''}{end}"
+        text = f"{beginning}{filler}<think>{filler}{mark if has_mark else ''}{end}"
         expected = tokenizer.encode_broken(text, mark)
         for _ in range(2):
             assert tokenizer.encode_broken(text, mark, cache_owner="a") == expected
@@ -329,7 +337,7 @@ def counted(cache: EncodingCache, owner: str, text: str, *, is_first: bool = Fal
 
 
 def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
-    cache = EncodingCache(100)
+    cache = EncodingCache(10 * ENTRY_CHARS)
     assert counted(cache, "a", "text") == ([4, 0], 1)
     assert counted(cache, "a", "text") == ([4, 0], 0)
     assert counted(cache, "b", "text") == ([4, 0], 1)
@@ -337,13 +345,14 @@ def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
 
 
 def test_the_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:
-    cache = EncodingCache(100)
+    size = 3 * (30 + ENTRY_CHARS) + 10
+    cache = EncodingCache(size)
     for name in "abc":
         counted(cache, "", name * 30)
     assert counted(cache, "", "a" * 30)[1] == 0
     counted(cache, "", "d" * 30)
     assert [counted(cache, "", name * 30)[1] for name in "acd"] == [0, 0, 0]
     assert counted(cache, "", "b" * 30)[1] == 1
-    assert cache.n_chars <= 100
-    assert [counted(cache, "", "e" * 101)[1] for _ in range(2)] == [1, 1], "what is larger than the cache is not kept"
-    assert cache.n_chars <= 100
+    assert cache.n_chars <= size
+    assert [counted(cache, "", "e" * size)[1] for _ in range(2)] == [1, 1], "what is larger than the cache is not kept"
+    assert cache.n_chars <= size

@@ -68,13 +68,13 @@ class OutputQueue(Generic[T]):
         """Call `receiver` in place of waking the consumer. It takes the items, or wakes the consumer after all."""
         self._rounds, self._receiver = rounds, receiver
 
-    def take_awaited(self, kind: type[T]) -> list[T]:
-        """All items since the last call, if the consumer waits for them and the last is of this kind; else none.
+    def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
+        """All items since the last call, if the consumer waits for them and the last is of these kinds; else none.
 
         A consumer that waits has handled all earlier items.
         """
         items, waiter = self._items, self._waiter
-        if waiter is None or waiter.done() or not items or type(items[-1]) is not kind:
+        if waiter is None or waiter.done() or not items or type(items[-1]) not in kinds:
             return []
         self._items = []
         return items

@@ -5,8 +5,8 @@ Large prompts are encoded in a thread, so that the event loop stays responsive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated
 
 import anyio.to_thread
 import msgspec
@@ -21,8 +21,6 @@ from ..core.request import Conversation, GenerateRequest
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .admission import CallTerms, iterate_parts
 from .models import TokenBackend
-
-T = TypeVar("T")
 
 REUSED_IDS = "prompt_token_ids"
 """vLLM's field of `kv_transfer_params`."""
@@ -135,7 +133,11 @@ def _join_prompts(backend: TokenBackend, preceding_ids: tuple[int, ...], ids: tu
 async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
     """The ids of a raw prompt. Its author is the client, who may write control tokens in it."""
     encode_ids = backend.tokenizer.encode
-    return await _run_off_loop(len(text), lambda: encode_ids(text, special=True, add_special_tokens=add_special_tokens))
+
+    def work() -> list[int]:
+        return encode_ids(text, special=True, add_special_tokens=add_special_tokens)
+
+    return work() if len(text) <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
 
 
 async def render_conversation(
@@ -164,7 +166,8 @@ async def render_conversation(
         return rendered, read_images
 
     # Decoding images blocks, so it runs in a thread.
-    return await _run_off_loop(MAX_INLINE_CHARS + 1 if images else _estimate_size(conversation), work)
+    is_small = not images and _estimate_size(conversation) <= MAX_INLINE_CHARS
+    return work() if is_small else await anyio.to_thread.run_sync(work)
 
 
 async def _render_untrusted(
@@ -212,10 +215,6 @@ def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversatio
     enabled = reasoning.effort != "none" if reasoning.enabled is None else reasoning.enabled
     switched_reasoning = msgspec.structs.replace(reasoning, enabled=enabled, effort=None)
     return msgspec.structs.replace(conversation, reasoning=switched_reasoning)
-
-
-async def _run_off_loop(n_chars: int, work: Callable[[], T]) -> T:
-    return work() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
 
 
 def _model_renderer(backend: TokenBackend) -> Renderer:

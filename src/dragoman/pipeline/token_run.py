@@ -2,8 +2,8 @@
 
 The same steps have two drivers. The consumer of `stream_batches` is resumed for a batch; or, while it waits there and
 has attached a receiver that is ready, the receiver gets the batch in the iteration after the engine's step. The second
-costs neither a future nor a resumed coroutine. Only tokens take it: whatever starts, ends or fails a response wakes the
-consumer, and so does a receiver that is not ready.
+costs neither a future nor a resumed coroutine. A failure wakes the consumer instead, and so does whatever comes while
+the receiver is not ready: that of a stream is not until the headers have been sent. The end wakes the consumer as well.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from .prepare import TokenJob
 from .request_queue import QueuedRequest
 
 log = logging.getLogger(__name__)
+
+_DIRECT_OUTPUTS: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, Ended})
+"""What a receiver may be given, where it is the last of a delivery."""
 
 
 class BatchReceiver(Protocol):
@@ -144,7 +147,7 @@ class TokenRun:
 
     def _deliver_directly(self) -> None:
         queue, receiver = self._queue, self._receiver
-        outputs = queue.take_awaited(Sampled) if receiver is not None and receiver.is_ready else None
+        outputs = queue.take_awaited(_DIRECT_OUTPUTS) if receiver is not None and receiver.is_ready else None
         if not outputs or receiver is None:
             queue.wake()
             return

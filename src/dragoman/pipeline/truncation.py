@@ -135,6 +135,9 @@ async def build_fitting_prompt(
 
     The result may still not fit, if dropping everything droppable is not enough. Raises what `encode_prompt` raises.
     """
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation) or not (prompt.edits or prompt.drop_oldest):
+        return await encode_prompt(backend, request, terms)
     request, encoded = await build_edited_prompt(backend, request, terms)
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or not prompt.drop_oldest:

@@ -289,17 +289,19 @@ MAX_UNSHARED_CHARS = 16_384
 """Longer texts, in characters, are encoded without the GIL: other threads would notice the wait."""
 
 
-MIN_CACHED_CHARS = 2048
-"""Shorter prompts are encoded in one call of the library, which costs less than to find their pieces."""
+MIN_SCANNED_CHARS = 2048
+"""Where only the library finds the control tokens, it encodes shorter prompts as a whole: that costs less."""
 MAX_CACHED_CHARS = 4 * 1024 * 1024
+ENTRY_CHARS = 256
+"""What the entry of a piece takes beside its text, in characters: pieces as short as a role are cached too."""
 
 
 class EncodingCache:
-    """Ids of pieces of prompts: most long prompts begin like an earlier one. Thread-safe; drops the least used ones.
+    """Ids of pieces of prompts: most prompts begin like an earlier one. Thread-safe; drops the least used ones.
 
     An owner finds only its own pieces, so that the time of a request reveals nothing about the prompts of others.
 
-    max_chars: of all pieces.
+    max_chars: of all pieces, each with `ENTRY_CHARS`.
     """
 
     def __init__(self, max_chars: int = MAX_CACHED_CHARS) -> None:
@@ -319,13 +321,13 @@ class EncodingCache:
         # Outside the lock: two threads may encode the same text, which costs less than one waiting for the other.
         ids = list(encode())
         with self._lock:
-            if key not in self._entries and len(text) <= self._max_chars:
+            if key not in self._entries and len(text) + ENTRY_CHARS <= self._max_chars:
                 # Four bytes a token; a list of Python's integers would be several times as large.
                 self._entries[key] = array("i", ids)
-                self.n_chars += len(text)
+                self.n_chars += len(text) + ENTRY_CHARS
                 while self.n_chars > self._max_chars:
                     (_, _, oldest_text), _ = self._entries.popitem(last=False)
-                    self.n_chars -= len(oldest_text)
+                    self.n_chars -= len(oldest_text) + ENTRY_CHARS
         return ids
 
 
@@ -424,12 +426,12 @@ class HfTokenizer:
         normalises to its name.
 
         sampled_prefixes: texts between control tokens that get their sampled ids.
-        cache_owner: whose cached ids a long prompt may use; None for no cache.
+        cache_owner: whose cached ids the prompt may use; None for no cache.
         """
-        is_short = cache_owner is None or len(text) < MIN_CACHED_CHARS
-        if is_short and sampled_prefixes is None and break_char not in text and not self._can_spell_controls:
+        finds_cheaply = self._control_pattern is not None or len(text) >= MIN_SCANNED_CHARS
+        owner = cache_owner if finds_cheaply else None
+        if owner is None and sampled_prefixes is None and break_char not in text and not self._can_spell_controls:
             return self.encode(text, special=True)
-        owner = None if is_short else cache_owner
         ids: list[int] = []
         encoded_until = 0
         for start, end, id in self._find_control_spans(text):
@@ -484,7 +486,7 @@ class HfTokenizer:
         if sampled_ids is not None:
             return sampled_ids
         tokenizer = self._plain_tokenizer if is_first else self._inner_tokenizer
-        if cache_owner is None or not text:
+        if cache_owner is None:
             return _encode(tokenizer, text, False).ids
         return self._encoding_cache.find_or_encode(
             cache_owner, text, is_first, lambda: _encode(tokenizer, text, False).ids

@@ -211,12 +211,7 @@ async def _prepare_call(context: RequestContext, call: GenerationCall, header: H
     # Before media are fetched: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
-    # Fetching media takes time, in which the model must not be unloaded.
-    with model.keep_loaded():
-        with_media = [
-            await context.service.generation.media.resolve_request(build_owner_files(context), model, request)
-            for request in resolved
-        ]
+    with_media = await context.service.generation.media.resolve_requests(build_owner_files(context), model, resolved)
     requests = [_apply_header_directives(request, context.headers) for request in with_media]
     if context.service.telemetry is None:
         traceparent = context.headers.get("traceparent")

@@ -56,6 +56,19 @@ class MediaResolver:
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
 
+    async def resolve_requests(
+        self, owner_files: OwnerFiles, model: ServedModel, requests: list[GenerateRequest]
+    ) -> list[GenerateRequest]:
+        """The requests with their media inline; the model is not unloaded while they are fetched.
+
+        Raises as `resolve_request`.
+        """
+        # Nearly always: what has no media waits for nothing.
+        if not any(isinstance(each.prompt, Conversation) and _list_media(each.prompt.messages) for each in requests):
+            return requests
+        with model.keep_loaded():
+            return [await self.resolve_request(owner_files, model, request) for request in requests]
+
     async def resolve_request(
         self, owner_files: OwnerFiles, model: ServedModel, request: GenerateRequest
     ) -> GenerateRequest:

@@ -298,8 +298,11 @@ class GenerationResponder(Responder):
 
     @property
     def is_ready(self) -> bool:
-        """As `BatchReceiver.is_ready`: the headers have been sent, and the client reads fast enough."""
-        return self._direct is not None and self._direct.can_write
+        """As `BatchReceiver.is_ready`: the response has begun, and the client reads fast enough.
+
+        Headers that were sent because the engine is slow are no beginning: its warnings come with its start.
+        """
+        return self._direct is not None and self._add_warnings is None and self._direct.can_write
 
     def receive(self, batch: list[Event]) -> None:
         """As `BatchReceiver.receive`: the hot path of a server of our own, in which no coroutine is resumed."""
