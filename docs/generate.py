@@ -29,7 +29,7 @@ from dragoman.dialects.all_parameters import ALL_PARAMETERS
 from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
-from dragoman.engines.llamacpp.capabilities import build_capabilities as llamacpp
+from dragoman.engines.llamacpp.engine import build_capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
 from dragoman.engines.vllm.config import VllmFeatures
 from dragoman.launch import build_models
@@ -40,9 +40,9 @@ from dragoman.parsers.model_families import (
     HARMONY_FINGERPRINTS,
     HARMONY_REASONING_NAMES,
     HARMONY_TOOL_NAMES,
+    REASONING_FAMILIES,
     Fingerprints,
 )
-from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock

@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "a string's format is dropped in silence where arguments are written one by one (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         '        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),',
         "        (),",
         (SCHEMAS,),
@@ -465,7 +465,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot's beginning is used for another owner's prompt",
-        "engines/llamacpp/slots.py",
+        "engines/llamacpp/engine.py",
         "if not self._caching or slot_salt != salt:",
         "if not self._caching:",
         (LLAMACPP,),
@@ -479,7 +479,7 @@ MUTANTS = (
     ),
     Mutant(
         "a slot's beginning is used for a prompt with other images",
-        "engines/llamacpp/slots.py",
+        "engines/llamacpp/engine.py",
         "    if not images:\n        return tokens\n",
         "    return tokens\n",
         (LLAMACPP,),
@@ -1324,14 +1324,14 @@ MUTANTS = (
     ),
     Mutant(
         "keywords beside the alternatives of an argument are dropped in silence (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         "            else:\n                self.unenforced[key] = None\n        return merged",
         "        return merged",
         (SCHEMAS,),
     ),
     Mutant(
         "values of an enum that other keywords forbid are forced (ours)",
-        "parsers/enforced_arguments.py",
+        "parsers/tool_parameters.py",
         "if all(check(value, limit) for check, limit in checks)]",
         "]",
         ("tests/constraints/test_families.py",),
@@ -1345,7 +1345,7 @@ MUTANTS = (
     ),
     Mutant(
         "Python's True in the arguments is no JSON",
-        "parsers/pythonic_value.py",
+        "parsers/pythonic.py",
         '{"True": "true", "False": "false", "None": "null"}',
         '{"True": "True", "False": "False", "None": "None"}',
         (PARSERS,),
@@ -1823,7 +1823,7 @@ MUTANTS = (
     ),
     Mutant(
         "the generation prompt is taken for what precedes it",
-        "prompts/capabilities.py",
+        "prompts/template.py",
         "last.elif_ or last.else_ or len(reads) != 1",
         "last.elif_ or len(reads) != 1",
         ("tests/prompts/test_render.py",),

@@ -15,7 +15,7 @@ from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
-from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.parsers.model_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
 from .running import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format

@@ -14,8 +14,7 @@ from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
-from dragoman.parsers.model_families import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES
-from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.parsers.model_families import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
 
 from .goldens import TOOLS, Case, Said, golden, names
 from .running import context, fold, parse, tool_format

@@ -25,8 +25,8 @@ from dragoman.core.message import (
     ToolCall,
     ToolResult,
 )
-from dragoman.prompts.capabilities import TemplateFeatures
-from dragoman.prompts.messages import MessageOptions, build_message_values, build_tool_values
+from dragoman.prompts.render import MessageOptions, build_message_values, build_tool_values
+from dragoman.prompts.template import TemplateFeatures
 
 NOTHING = TemplateFeatures(
     accepts_strings=True,

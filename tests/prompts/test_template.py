@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, ToolCall
-from dragoman.prompts.messages import MessageOptions, build_message_values
+from dragoman.prompts.render import MessageOptions, build_message_values
 from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
 from tests.prompts.reference import NOW, rendered
 from tests.prompts.templates import SOURCES, template

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import dragoman.engines.tiny
-from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
-from dragoman.prompts.vocabulary import build_byte_alphabet
+from dragoman.prompts.tokenizer import HfTokenizer, build_byte_alphabet, load_tokenizer
 
 EMBEDDED = Path(dragoman.engines.tiny.__file__).parent / "data"
 Data = dict[str, Any]

@@ -9,7 +9,6 @@ from xml.etree import ElementTree as ET
 
 from .registry import Json
 from .runner import CheckOutcome, CheckReport, Verdict
-from .session import Exchange
 
 MAX_EVIDENCE = 4000
 """Characters of a request's or a response's body that a report shows."""
@@ -63,19 +62,16 @@ def _describe_verdict(verdict: Verdict, secret: str | None) -> Json:
     }
     if verdict.outcome is CheckOutcome.FAILED:
         described["evidence"] = [
-            _describe_exchange(exchange, secret) for exchange in verdict.exchanges[-MAX_EXCHANGES:]
+            {
+                "request": f"{exchange.method} {exchange.path}",
+                "request_body": _shorten(exchange.request, secret),
+                "status": exchange.status,
+                "headers": [[name, _redact(value, secret)] for name, value in exchange.headers],
+                "body": _shorten(exchange.body, secret),
+            }
+            for exchange in verdict.exchanges[-MAX_EXCHANGES:]
         ]
     return described
-
-
-def _describe_exchange(exchange: Exchange, secret: str | None) -> Json:
-    return {
-        "request": f"{exchange.method} {exchange.path}",
-        "request_body": _shorten(exchange.request, secret),
-        "status": exchange.status,
-        "headers": [[name, _redact(value, secret)] for name, value in exchange.headers],
-        "body": _shorten(exchange.body, secret),
-    }
 
 
 def _shorten(data: bytes, secret: str | None) -> str:

@@ -173,7 +173,18 @@ class ApiClient:
             if chunk.error is not None:
                 raise ApiError(_format_error(chunk.error))
             for choice in chunk.choices:
-                yield from _split_delta(choice.delta or _Delta())
+                delta = choice.delta or _Delta()
+                # Servers use either name, and some send the same text under both.
+                reasoning = delta.reasoning_content or delta.reasoning
+                if reasoning:
+                    yield TextPiece("reasoning", reasoning)
+                # A refusal comes in place of the content.
+                text = delta.content or delta.refusal
+                if text:
+                    yield TextPiece("text", text)
+                for call in delta.tool_calls or ():
+                    function = call.function or _FunctionDelta()
+                    yield ToolCallPiece(call.index, call.id, function.name, function.arguments or "")
                 if choice.finish_reason is not None:
                     yield AnswerEnd(choice.finish_reason)
                     # Usage and `[DONE]` may follow, and are not needed.
@@ -224,17 +235,3 @@ def _read_body(response: httpx2.Response) -> bytes:
 
 def _format_error(error: _ErrorDetail | str) -> str:
     return error if isinstance(error, str) else error.message
-
-
-def _split_delta(delta: _Delta) -> Iterator[Piece]:
-    # Servers use either name, and some send the same text under both.
-    reasoning = delta.reasoning_content or delta.reasoning
-    if reasoning:
-        yield TextPiece("reasoning", reasoning)
-    # A refusal comes in place of the content.
-    text = delta.content or delta.refusal
-    if text:
-        yield TextPiece("text", text)
-    for call in delta.tool_calls or ():
-        function = call.function or _FunctionDelta()
-        yield ToolCallPiece(call.index, call.id, function.name, function.arguments or "")

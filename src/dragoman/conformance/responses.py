@@ -183,7 +183,13 @@ class _OpenItem:
             return
         require(event.get(part.kind.index_field) == part.index, f"{event['type']} of another part")
         if name == f"{part.kind.text_event}.delta" and part.done_text is None:
-            _check_delta(part, event)
+            piece = require_string(event.get("delta"), "delta")
+            logprobs: list[object] = []
+            if part.kind is OUTPUT_TEXT:
+                logprobs = require_array(event.get("logprobs"), "logprobs")
+            require(piece or logprobs, "an empty delta")
+            part.pieces.append(piece)
+            part.logprobs.extend(logprobs)
         elif name == f"{part.kind.text_event}.done" and part.done_text is None:
             part.done_text = require_string(event.get(part.kind.text_field), part.kind.text_field)
             require(part.done_text == "".join(part.pieces), f"{event['type']} is not the join of its deltas")
@@ -239,16 +245,6 @@ class _OpenItem:
             require(texts == streamed, f"the item's {name} is not what was streamed")
 
 
-def _check_delta(part: _OpenPart, event: Json) -> None:
-    piece = require_string(event.get("delta"), "delta")
-    logprobs: list[object] = []
-    if part.kind is OUTPUT_TEXT:
-        logprobs = require_array(event.get("logprobs"), "logprobs")
-    require(piece or logprobs, "an empty delta")
-    part.pieces.append(piece)
-    part.logprobs.extend(logprobs)
-
-
 def _check_part(event: Json, kind: _PartKind, text: str, logprobs: list[object]) -> None:
     part = require_object(event.get("part"), "part")
     require(part.get("type") == kind.type, f"a part of type {part.get('type')!r}")
@@ -281,7 +277,12 @@ class _ResponsesStreamState:
         self._count += 1
         name = kind.removeprefix("response.")
         if kind == "error":
-            _check_error_event(event)
+            # Flat as in OpenAI's API and nested as in Open Responses, with equal values.
+            nested = require_object(event.get("error"), "error")
+            check_error(nested)
+            for key in ("code", "message", "param"):
+                require_key(event, key, "the error")
+                require(event[key] == nested[key], f"the flat {key} is not the nested one")
             self._has_failed = True
         elif name in ("created", "queued", "in_progress", *TERMINAL_STATUSES):
             self._feed_lifecycle(name, require_object(event.get("response"), "response"))
@@ -501,12 +502,3 @@ def _check_usage(value: object) -> None:
         require_count(output_details.get("reasoning_tokens"), "reasoning_tokens") <= output_tokens,
         "more reasoning_tokens than output_tokens",
     )
-
-
-def _check_error_event(event: Json) -> None:
-    """Check an error event: flat as in OpenAI's API and nested as in Open Responses, with equal values."""
-    nested = require_object(event.get("error"), "error")
-    check_error(nested)
-    for key in ("code", "message", "param"):
-        require_key(event, key, "the error")
-        require(event[key] == nested[key], f"the flat {key} is not the nested one")

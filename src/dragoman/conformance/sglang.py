@@ -80,7 +80,13 @@ def _check_answer(answer: Json) -> None:
     if "output_token_logprobs" in meta:
         _check_logprobs(meta, ids)
     if meta.get("weight_versions"):
-        _check_weights(meta, len(ids))
+        spans = require_objects(meta["weight_versions"], "weight_versions")
+        require(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
+        location = 0
+        for span in spans:
+            require(require_count(span.get("start"), "start") == location, "a gap between weight_versions")
+            location = require_count(span.get("end"), "end")
+        require(location == len(ids), "weight_versions end before the answer, or after it")
 
 
 def _check_logprobs(meta: Json, ids: list[int]) -> None:
@@ -98,13 +104,3 @@ def _check_logprobs(meta: Json, ids: list[int]) -> None:
             require(
                 len(require_array(meta[top_field], top_field)) == len(meta[name]), f"{top_field} are of other tokens"
             )
-
-
-def _check_weights(meta: Json, count: int) -> None:
-    spans = require_objects(meta["weight_versions"], "weight_versions")
-    require(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
-    location = 0
-    for span in spans:
-        require(require_count(span.get("start"), "start") == location, "a gap between weight_versions")
-        location = require_count(span.get("end"), "end")
-    require(location == count, "weight_versions end before the answer, or after it")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from ..core.errors import RequestError
 from ..core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
 from ..core.syntax import (
     Alternation,
@@ -27,8 +28,92 @@ from ..core.syntax import (
     RepeatedPieces,
     SyntaxPiece,
 )
-from . import user_grammars
-from .schema import CHEAP_VALUES, Json, Schema, combines_schemas, estimate, iterate_parts, parse_schema
+from .schema import CHEAP_VALUES, MAX_INTERSECTED, Json, Schema, combines_schemas, estimate, iterate_parts, parse_schema
+
+# Converts constraints that clients write (regexes, choices, grammars) to llguidance's syntax, and bounds them.
+# Pure.
+
+MAX_REGEX_BYTES = 4 * 1024
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_RULES = 2_000
+
+_LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
+"""Comments, strings, regular expressions, inline schemas and intersections of Lark, lexed so that none hides
+another.
+"""
+
+
+def build_regex(pattern: str, param: str) -> str:
+    """A terminal. Raises RequestError where the pattern is too long."""
+    import llguidance  # noqa: PLC0415 (loaded when it is needed)
+
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
+        raise RequestError(f"The regular expression is longer than {MAX_REGEX_BYTES // 1024} KiB.", param=param)
+    return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
+
+
+def build_choices(options: Sequence[str], param: str) -> str:
+    """An expression. Raises RequestError where the choices are too large."""
+    if not options:
+        raise RequestError("The list of choices is empty.", param=param)
+    if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+    # Lark's strings have JSON's escapes. A choice that occurs twice would only be an ambiguity for the parser.
+    return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"
+
+
+def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
+    """A whole grammar in llguidance's Lark dialect. Raises RequestError where it is too large."""
+    text = grammar.definition
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+    match grammar.syntax:
+        case "lark":
+            _check_lark(text, param)
+            return text
+        case "gbnf":
+            return _convert_gbnf(text, param)
+        case syntax:
+            raise RequestError(f"Unknown grammar syntax {syntax!r}; lark and gbnf are known.", param=param)
+
+
+def _check_lark(text: str, param: str) -> None:
+    """Check what llguidance does not bound: intersections, and schemas in the grammar."""
+    intersections = 0
+    match = _LARK_LEXEME.search(text)
+    while match is not None:
+        end = match.end()
+        if match[0] == "&":
+            intersections += 1
+        elif match[0] == "%json":
+            end = _check_inline_schema(text, end, param)
+        match = _LARK_LEXEME.search(text, end)
+    if intersections > MAX_INTERSECTED:
+        raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED} terminals.", param=param)
+
+
+def _check_inline_schema(text: str, start: int, param: str) -> int:
+    """Check the schema that starts at `start`; returns where it ends."""
+    try:
+        schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
+    except (ValueError, RecursionError) as error:
+        raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
+    parse_schema(json.dumps(schema), param)
+    return len(text) - len(text[start:].lstrip()) + length
+
+
+def _convert_gbnf(text: str, param: str) -> str:
+    from llguidance import gbnf_to_lark  # noqa: PLC0415
+
+    if text.count("::=") > MAX_RULES:
+        raise RequestError(f"The grammar has more than {MAX_RULES} rules.", param=param)
+    try:
+        return gbnf_to_lark.gbnf_to_lark(text)
+    except RecursionError as error:
+        raise RequestError("The grammar is nested too deeply.", param=param) from error
+    except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
+        raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error
+
 
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
 _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
@@ -209,7 +294,7 @@ class _GrammarWriter:
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
     ) -> ConstraintGrammar:
         if isinstance(body, ContextFreeGrammar) and calls is None and reasoning is None:
-            text = user_grammars.build_context_free(body, body_param)
+            text = build_context_free(body, body_param)
             return ConstraintGrammar(text, ((body_param, text),), costly=("a grammar",))
         start = self._prepend_reasoning(reasoning, self._write_answer_body(body, body_param, calls, reasoning))
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
@@ -327,7 +412,7 @@ class _GrammarWriter:
         head, token, rest = self._split_at_token(text.end)
         if head:
             token, rest = "", text.end[len(head) :]
-        terminal = "/(?s:.*)/" if text.pattern is None else f"/{user_grammars.build_regex(text.pattern, param)[1:-1]}/"
+        terminal = "/(?s:.*)/" if text.pattern is None else f"/{build_regex(text.pattern, param)[1:-1]}/"
         if text.pattern is not None:
             self._costly.add("pattern")
         if text.min_length or text.max_length is not None:
@@ -354,13 +439,13 @@ class _GrammarWriter:
                 return self._write_schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):
                 self._costly.add("a regular expression")
-                regex = self._add_part(user_grammars.build_regex(pattern, param), param)
+                regex = self._add_part(build_regex(pattern, param), param)
                 return self._define_rule("BODY", self._exclude_reasoning(regex, reasoning))
             case StringChoices(options):
-                return self._add_part(user_grammars.build_choices(options, param), param)
+                return self._add_part(build_choices(options, param), param)
             case ContextFreeGrammar():
                 self._costly.add("a grammar")
-                text = user_grammars.build_context_free(body, param)
+                text = build_context_free(body, param)
                 self._parts.append((param, text))
                 self._nested.append({"name": "grammar", "lark_grammar": text})
                 return "@grammar"

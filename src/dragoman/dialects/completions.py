@@ -183,7 +183,10 @@ class CompletionsWriter(ChunkWriter):
                 self._buffer_tokens(event.choice, event.tokens)
                 return b""
             case ChoiceFinished():
-                return self._finish(event)
+                self._buffer_tokens(event.choice, event.tokens, ended=True)
+                transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+                reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
+                return self._render_chunk(event.choice, "", reason, event.stop, transfer)
             case PromptTokens():
                 return self._echo_prompt(event)
             case Started():
@@ -218,12 +221,6 @@ class CompletionsWriter(ChunkWriter):
         if state is None:
             state = self._choices[choice] = _ChoiceState(self._create_offsets())
         return state
-
-    def _finish(self, event: ChoiceFinished) -> bytes:
-        self._buffer_tokens(event.choice, event.tokens, ended=True)
-        transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
-        reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
-        return self._render_chunk(event.choice, "", reason, event.stop, transfer)
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
         """Echo the prompt in the first chunk of each of its choices. Ids without echo are in the next chunk."""

@@ -175,7 +175,19 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         meta=None
         if card.max_model_len is None
         else ModelMeta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
-        dragoman=msgspec.UNSET if card.state is None else _build_own_fields(card, card.state),
+        dragoman=msgspec.UNSET
+        if card.state is None
+        else ModelDetailsObject(
+            card.state,
+            card.aliases,
+            card.capabilities,
+            card.engine,
+            card.quantization,
+            card.size,
+            card.parameters,
+            card.revision,
+            None if card.progress is None else DownloadProgress(*card.progress),
+        ),
     )
     if profile is Profile.OPENAI:
         return model
@@ -187,17 +199,3 @@ def _build_architecture(capabilities: Sequence[str]) -> ModelArchitecture:
     inputs = ("text", "image") if "images" in capabilities else ("text",)
     outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
     return ModelArchitecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))
-
-
-def _build_own_fields(card: ModelCard, state: str) -> ModelDetailsObject:
-    return ModelDetailsObject(
-        state,
-        card.aliases,
-        card.capabilities,
-        card.engine,
-        card.quantization,
-        card.size,
-        card.parameters,
-        card.revision,
-        None if card.progress is None else DownloadProgress(*card.progress),
-    )

@@ -81,7 +81,11 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
     directory = None if commit is None else storage / "snapshots" / commit
     if commit is None or directory is None or not directory.is_dir():
         return None
-    files = _read_tree(reference.repository, commit) or _list_directory(directory)
+    files = _read_tree(reference.repository, commit) or tuple(
+        RepositoryFile(path.relative_to(directory).as_posix(), path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    )
     return Repository(reference.repository, revision, commit, directory, files, is_remote=False)
 
 
@@ -107,14 +111,6 @@ def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
     except CachedRepoTreeNotFoundError:
         return ()
     return tuple(RepositoryFile(entry.path, entry.size) for entry in entries)
-
-
-def _list_directory(directory: Path) -> tuple[RepositoryFile, ...]:
-    return tuple(
-        RepositoryFile(path.relative_to(directory).as_posix(), path.stat().st_size)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    )
 
 
 def open_repository(reference: ModelReference) -> Repository:

@@ -211,8 +211,12 @@ def _compute_kv_bytes(text: _Text) -> int | None:
 
 
 def _read_gguf(path: Path) -> ModelDetails:
-    from ..engines.llamacpp.gguf import count_parameters, find_parts, read_metadata  # noqa: PLC0415 - numpy takes long to import
-    from ..engines.llamacpp.model import compute_bytes_per_token  # noqa: PLC0415 - as above
+    from ..engines.llamacpp.gguf import (  # noqa: PLC0415 - numpy takes long to import
+        compute_bytes_per_token,
+        count_parameters,
+        find_parts,
+        read_metadata,
+    )
 
     size = sum(part.stat().st_size for part in find_parts(path) if part.exists())
     models = find_gguf_models([RepositoryFile(path.name, size)])

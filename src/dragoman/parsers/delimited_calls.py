@@ -238,7 +238,14 @@ class DelimitedCallParser(CallParser):
             return self._handle_marker(self._prefix_matcher.marker, pos)
         if result is PrefixResult.NO_MATCH and self._can_begin_call(text[pos]):
             return self._begin_call(pos, text[pos])
-        return self._end_calls(text, pos)
+        # White space that was read in expectation of a delimiter is text after all, and is read again as such.
+        resume_pos = self._rewind(text, pos) + self._marker_length
+        if self._follows_call:
+            self._drop(self._marker_length)
+        else:
+            self._emit_buffered(TextDelta, self._marker_length)
+        self._switch_to_text()
+        return resume_pos
 
     def _can_begin_call(self, char: str) -> bool:
         """Whether a call without a delimiter begins here; in a list the bracket is required."""
@@ -257,40 +264,25 @@ class DelimitedCallParser(CallParser):
         is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
         section_end = delimiters.section_end or ("]" if delimiters.is_list else "")
         if marker == section_end or (marker == delimiters.call_end and is_standalone):
-            self._end_section()
+            marks = self._buffer.peek(self._marker_length)
+            # Some models write an empty section where they call nothing.
+            is_empty = (
+                bool(self._delimiters.section_end)
+                and marks.endswith(self._delimiters.section_end)
+                and marks.lstrip().startswith(self._delimiters.section_starts)
+            )
+            if self._follows_call or is_empty:
+                self._drop(self._marker_length)
+            else:
+                self._emit_buffered(TextDelta, self._marker_length)
+            self._marker_length = 0
+            if self._follows_call:
+                self._expect_marker(in_section=False)
+            else:
+                self._switch_to_text()
         else:
             self._expect_marker(in_section=True)
         return pos
-
-    def _end_section(self) -> None:
-        """The section has ended. An empty section is no text either."""
-        marks = self._buffer.peek(self._marker_length)
-        # Some models write an empty section where they call nothing.
-        is_empty = (
-            bool(self._delimiters.section_end)
-            and marks.endswith(self._delimiters.section_end)
-            and marks.lstrip().startswith(self._delimiters.section_starts)
-        )
-        if self._follows_call or is_empty:
-            self._drop(self._marker_length)
-        else:
-            self._emit_buffered(TextDelta, self._marker_length)
-        self._marker_length = 0
-        if self._follows_call:
-            self._expect_marker(in_section=False)
-        else:
-            self._switch_to_text()
-
-    def _end_calls(self, text: str, pos: int) -> int:
-        """Neither a delimiter nor a call follows: the rest of the buffer is text."""
-        # White space that was read in expectation of a delimiter is text after all, and is read again as such.
-        resume_pos = self._rewind(text, pos) + self._marker_length
-        if self._follows_call:
-            self._drop(self._marker_length)
-        else:
-            self._emit_buffered(TextDelta, self._marker_length)
-        self._switch_to_text()
-        return resume_pos
 
     def _switch_to_text(self) -> None:
         self._state = DelimitedCallParser._parse_text

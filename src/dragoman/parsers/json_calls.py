@@ -12,8 +12,7 @@ from ..core.message import Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, SyntaxPiece
 from .base import PrefixMatcher, PrefixResult
 from .call_parser import ArgumentsReader, CallReader, JsonCallReader
-from .json_text import ReadStatus
-from .json_values import encode
+from .json_text import ReadStatus, encode
 from .tool_parameters import NameReader, build_arguments_schema, check_name
 
 ARGUMENT_KEYS = ("arguments", "parameters")

@@ -21,11 +21,11 @@ from .model_families import (
     HARMONY_FINGERPRINTS,
     HARMONY_REASONING_NAMES,
     HARMONY_TOOL_NAMES,
+    REASONING_FAMILIES,
     CallFamily,
     Fingerprints,
     ReasoningFamily,
 )
-from .reasoning_families import REASONING_FAMILIES
 from .response_template import ResponseTemplateFormat
 from .think import InlineThinkFormat, ThinkFormat
 

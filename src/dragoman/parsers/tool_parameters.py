@@ -4,14 +4,369 @@ JSON.
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
-from .enforced_arguments import check_size
-from .json_values import Json, decode, encode, find_schema_types, resolve
+from ..core.syntax import Alternation, FreeText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from .json_text import Json, decode, encode, find_schema_types, resolve
+
+# Grammar pieces of single arguments in enforced calls, by type. Knows no model's syntax.
+
+Schema = dict[str, Json]
+
+MAX_ARGUMENTS = 128
+_MAX_ITEMS = 16
+MAX_COPIED_CHARS = 512 * 1024
+"""Maximum characters of definitions, over all arguments that include a copy."""
+_LOWER_BOUNDS = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
+_UPPER_BOUNDS = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
+_ANNOTATIONS = frozenset(
+    [
+        *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("$comment", "$defs", "definitions", "discriminator", "$schema", "$id"),
+    ]
+)
+_ASSERTIONS = frozenset(
+    [
+        *(
+            "type",
+            "format",
+            "pattern",
+            "minLength",
+            "maxLength",
+            "enum",
+            "const",
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "if",
+        ),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "items", "minItems", "maxItems"),
+        *("properties", "required", "additionalProperties", "$ref", "uniqueItems", "contains", "prefixItems"),
+    ]
+)
+
+
+class Alternatives(NamedTuple):
+    """A schema as several of one type each, complete in themselves: a value of one of them matches it.
+
+    unenforced: keywords of the schema that they leave out.
+    """
+
+    schemas: list[Schema]
+    unenforced: tuple[str, ...]
+
+
+def expand_alternatives(schema: Schema) -> Alternatives:
+    """Expand a schema. Raises Unsupported where no value of it can be written."""
+    expansion = _Expansion()
+    schemas = expansion.expand(schema, set())
+    if not schemas:
+        raise Unsupported("No value of an argument's schema can be written in this model's tool call format.")
+    return Alternatives(schemas, tuple(expansion.unenforced))
+
+
+class _Expansion:
+    """unenforced: the keywords that had to be left out, in order."""
+
+    def __init__(self) -> None:
+        self.unenforced: dict[str, None] = {}
+
+    def expand(self, schema: Schema, visited: set[str]) -> list[Schema]:
+        """visited: references already followed; their targets are among the alternatives."""
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            if reference in visited:
+                return []
+            visited.add(reference)
+        keyword, options = _find_options(schema)
+        if options:
+            if keyword == "oneOf" and not _are_disjoint(options):
+                self.unenforced[keyword] = None
+            siblings = {key: value for key, value in schema.items() if key != keyword}
+            # A schema with `anyOf` asserts its other keywords too, so each alternative has to carry them.
+            merged = (self._merge(option, siblings) for option in options)
+            return [part for option in merged if option is not None for part in self.expand(option, visited)]
+        types = schema.get("type")
+        if "const" in schema:
+            return self._filter_values([schema["const"]], schema)
+        if isinstance(values := schema.get("enum"), list):
+            return self._filter_values(values, schema)
+        if isinstance(types, list):
+            return [{**schema, "type": name} for name in types]
+        return [schema]
+
+    def _merge(self, option: Schema, siblings: Schema) -> Schema | None:
+        """The option with the keywords beside it; None if no value has both types. Of equal keywords the option's is
+        kept, and the other one named.
+        """
+        merged = dict(option)
+        for key, value in siblings.items():
+            if key not in merged or merged[key] == value or key in _ANNOTATIONS:
+                merged.setdefault(key, value)
+            elif key == "type":
+                types = _intersect_types(merged[key], value)
+                if not types:
+                    return None
+                merged[key] = types[0] if len(types) == 1 else types
+            elif key == "required" and isinstance(one := merged[key], list) and isinstance(value, list):
+                merged[key] = [*one, *(name for name in value if name not in one)]
+            elif key == "properties" and isinstance(one := merged[key], dict) and isinstance(value, dict):
+                # A property declared on both sides would have to match both schemas; only one of them is enforced.
+                self.unenforced.update(dict.fromkeys([key] if one.keys() & value.keys() else []))
+                merged[key] = {**value, **one}
+            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(merged[key]) and _is_number(value):
+                merged[key] = _tighten(key, merged[key], value)
+            else:
+                self.unenforced[key] = None
+        return merged
+
+    def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
+        """The values that the keywords beside them allow, as far as that can be told."""
+        for key in schema.keys() & _ASSERTIONS - {"enum", "const", *_VALUE_CHECKS}:
+            # A keyword that cannot say anything about the listed values restricts nothing, so it is not reported as
+            # left out.
+            if any(_applies(key, value) for value in values):
+                self.unenforced[key] = None
+        checks = [(check, schema[key]) for key, check in _VALUE_CHECKS.items() if key in schema]
+        if "const" in schema and isinstance(listed := schema.get("enum"), list) and schema["const"] not in listed:
+            return []
+        return [{"const": value} for value in values if all(check(value, limit) for check, limit in checks)]
+
+
+def _are_disjoint(options: Sequence[Schema]) -> bool:
+    """Whether no value can match two of these schemas, as far as that can be told."""
+    values = [option.get("enum", [option["const"]] if "const" in option else None) for option in options]
+    if all(isinstance(value, list) for value in values):
+        listed = [encode(item) for value in values if isinstance(value, list) for item in value]
+        return len(listed) == len(set(listed))
+    types = [name for option in options for name in _as_types(option.get("type", "any"))]
+    # Every integer is a number too, so two options of these types do overlap.
+    types = ["number" if name == "integer" else name for name in types]
+    return "any" not in types and len(types) == len(set(types))
+
+
+def _as_types(value: Json) -> tuple[str, ...]:
+    return find_schema_types({"type": value})
+
+
+def _intersect_types(one: Json, other: Json) -> list[Json]:
+    found: list[Json] = []
+    for first in _as_types(one):
+        for second in _as_types(other):
+            if first == second or {first, second} == {"integer", "number"}:
+                found.append("integer" if "integer" in (first, second) else first)
+    return list(dict.fromkeys(found))  # pyright: ignore[reportArgumentType]
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _tighten(key: str, one: Json, other: Json) -> Json:
+    assert isinstance(one, int | float)
+    assert isinstance(other, int | float)
+    return max(one, other) if key in _LOWER_BOUNDS else min(one, other)
+
+
+def _has_type(value: Json, types: Json) -> bool:
+    name = find_schema_types({"const": value})[0]
+    return any(name == kind or (name == "integer" and kind == "number") for kind in find_schema_types({"type": types}))
+
+
+def _compare(kind: type | tuple[type, ...], compare: Callable[[float, float], bool]) -> Callable[[Json, Json], bool]:
+    """Compares a value of this kind, or its length, with a limit. A value of another kind is allowed."""
+
+    def check(value: Json, limit: Json) -> bool:
+        if not isinstance(value, kind) or isinstance(value, bool) or not isinstance(limit, int | float):
+            return True
+        return compare(len(value) if isinstance(value, str) else value, limit)  # pyright: ignore[reportArgumentType]
+
+    return check
+
+
+_NUMBERS = (int, float)
+_VALUE_CHECKS: Mapping[str, Callable[[Json, Json], bool]] = MappingProxyType(
+    {
+        "type": _has_type,
+        "minLength": _compare(str, operator.ge),
+        "maxLength": _compare(str, operator.le),
+        "minimum": _compare(_NUMBERS, operator.ge),
+        "maximum": _compare(_NUMBERS, operator.le),
+        "exclusiveMinimum": _compare(_NUMBERS, operator.gt),
+        "exclusiveMaximum": _compare(_NUMBERS, operator.lt),
+    }
+)
+_TEXT_KEYWORDS = frozenset(("format", "pattern"))
+_LIST_KEYWORDS = frozenset(("items", "minItems", "maxItems", "uniqueItems", "contains", "prefixItems"))
+_OBJECT_KEYWORDS = frozenset(("properties", "required", "additionalProperties"))
+
+
+_NO_TEXT_KEYWORDS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *_LIST_KEYWORDS,
+    *_OBJECT_KEYWORDS,
+)
+
+
+def _applies(keyword: str, value: Json) -> bool:
+    """Whether a keyword says anything about a value of this type."""
+    if keyword in _TEXT_KEYWORDS:
+        return isinstance(value, str)
+    if keyword in _LIST_KEYWORDS:
+        return isinstance(value, list)
+    if keyword in _OBJECT_KEYWORDS:
+        return isinstance(value, dict)
+    return keyword != "multipleOf" or _is_number(value)
+
+
+def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
+    """Raise Unsupported where a copy of the definitions per argument would be too large."""
+    if len(schemas) > MAX_ARGUMENTS:
+        raise Unsupported(f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
+    expanded = (alternative for schema in schemas for alternative in expand_alternatives(schema).schemas)
+    copies = sum("const" not in alternative for alternative in expanded)
+    if copies * len(encode(defs)) > MAX_COPIED_CHARS:
+        raise Unsupported("The tool definitions are too large to be enforced in this model's tool call format.")
+
+
+def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
+    """The keyword that lists alternatives, and these, with the definitions of the schema."""
+    # Each alternative becomes a grammar of its own, so it needs the definitions that it refers to.
+    defs: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    for union in ("anyOf", "oneOf"):
+        options = _filter_objects(schema.get(union))
+        if options:
+            return union, [{**defs, **option} for option in options]
+    reference, parts = schema.get("$ref"), _filter_objects(schema.get("allOf"))
+    if isinstance(reference, str) and isinstance(target := resolve(reference, schema), dict):
+        return "$ref", [{**defs, **target}]
+    return "allOf", [{**defs, **parts[0]}] if len(parts) == 1 and "type" not in schema else []
+
+
+def _filter_objects(value: Json) -> list[Schema]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText:
+    """A string that matches this schema; its `format` cannot be enforced."""
+    pattern, min_length, max_length = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
+    return FreeText(
+        end,
+        avoid,
+        _anchor_pattern(pattern) if isinstance(pattern, str) else None,
+        min_length if isinstance(min_length, int) else 0,
+        max_length if isinstance(max_length, int) else None,
+        list_unenforced(schema, "type", "pattern", "minLength", "maxLength", *_NO_TEXT_KEYWORDS),
+    )
+
+
+def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
+    """The keywords that restrict a text and are not among the enforced ones."""
+    return tuple(sorted(schema.keys() & _ASSERTIONS - set(enforced)))
+
+
+def _anchor_pattern(pattern: str) -> str:
+    """Anchor the pattern: a schema's pattern may match part of the string, this one matches all of it."""
+    top_level = _find_top_level_chars(pattern)
+    # With alternatives at the top level `^` and `$` bind to one of them only, so none may be removed.
+    if "|" in top_level.values():
+        return f"(?s:.*)(?:{pattern})(?s:.*)"
+    begins, ends = top_level.get(0) == "^", top_level.get(len(pattern) - 1) == "$"
+    inner = pattern[begins : len(pattern) - ends]
+    if begins and ends:
+        return inner
+    return f"{'' if begins else '(?s:.*)'}(?:{inner}){'' if ends else '(?s:.*)'}"
+
+
+def _find_top_level_chars(pattern: str) -> dict[int, str]:
+    """The unescaped characters outside groups and classes, by position."""
+    top_level: dict[int, str] = {}
+    depth, escaped, inside = 0, False, False
+    for index, char in enumerate(pattern):
+        if escaped or char == "\\":
+            escaped = not escaped
+        # Inside a class, brackets and bars are plain characters.
+        elif inside or char == "[":
+            inside = char != "]"
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif depth == 0:
+            top_level[index] = char
+    return top_level
+
+
+def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
+    """Return the text if it contains none of these markers. Raises Unsupported."""
+    forbidden = next((marker for marker in markers if marker in text), None)
+    if forbidden is not None:
+        raise Unsupported(
+            f"{text[:100]!r} cannot be represented in this model's tool call format: it contains {forbidden!r}."
+        )
+    return text
+
+
+def build_one_of(options: Sequence[tuple[SyntaxPiece, ...]]) -> tuple[SyntaxPiece, ...]:
+    return options[0] if len(options) == 1 else (Alternation(tuple(options)),)
+
+
+def join_arguments(
+    arguments: Sequence[tuple[tuple[SyntaxPiece, ...], bool]], comma: SyntaxPiece
+) -> tuple[SyntaxPiece, ...]:
+    """Join arguments with commas, required ones (True) before optional ones."""
+    required_arguments = [pieces for pieces, required in arguments if required]
+    optional_arguments = [pieces for pieces, required in arguments if not required]
+    joined: list[SyntaxPiece] = []
+    for pieces in required_arguments:
+        joined.extend((comma, *pieces) if joined else pieces)
+    if required_arguments:
+        return *joined, *(OptionalPieces((comma, *pieces)) for pieces in optional_arguments)
+    # Without a required argument any optional one may come first, and only the first has no comma before it.
+    first = tuple(
+        (*pieces, *(OptionalPieces((comma, *following)) for following in optional_arguments[index + 1 :]))
+        for index, pieces in enumerate(optional_arguments)
+    )
+    return (OptionalPieces((Alternation(first),)),) if first else ()
+
+
+def check_keywords(schema: Schema, *enforced: str) -> None:
+    """Raise Unsupported where a schema has keywords other than these and annotations."""
+    others = schema.keys() - {"type", *enforced} - _ANNOTATIONS
+    if others:
+        raise Unsupported(f"{min(others)!r} can only be enforced in JSON.")
+
+
+def read_bounds(schema: Schema) -> tuple[int, int | None]:
+    """The least and the largest number of items. Raises Unsupported where they are too many to be written out."""
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    if not isinstance(least, int) or not (most is None or isinstance(most, int)):
+        raise Unsupported("The bounds of a list must be integers.")
+    if (least if most is None else most) > _MAX_ITEMS or (most is not None and least > most):
+        raise Unsupported(f"More than {_MAX_ITEMS} items can only be enforced in JSON.")
+    return least, most
+
+
+def join_items(
+    item: tuple[SyntaxPiece, ...], comma: SyntaxPiece, least: int, most: int | None
+) -> tuple[SyntaxPiece, ...]:
+    """The items of a list, from `least` to `most`; None for any number."""
+    rest: tuple[SyntaxPiece, ...] = (RepeatedPieces((comma, *item)),) if most is None else ()
+    for number in range(least if most is None else most, 1, -1):
+        following = (comma, *item, *rest)
+        rest = following if number <= least else (OptionalPieces(following),)
+    items = (*item, *rest)
+    if most == 0:
+        return ()
+    return items if least else (OptionalPieces(items),)
+
 
 FUNCTION_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,]*")
 ARGUMENT_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")

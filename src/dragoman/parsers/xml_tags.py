@@ -12,25 +12,21 @@ from msgspec import Struct
 
 from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
-from .arguments import ArgumentWriter, build_argument_writer
 from .base import PrefixMatcher, PrefixResult
-from .call_parser import CallReader
-from .enforced_arguments import (
-    Schema,
-    build_free_text,
-    build_one_of,
-    check_free_of_markers,
-    expand_alternatives,
-    list_unenforced,
-)
-from .json_text import ReadStatus, ValueReader
-from .json_values import coerce, decode, encode, find_schema_types, guess, match_number
+from .call_parser import ArgumentWriter, CallReader, build_argument_writer
+from .json_text import ReadStatus, ValueReader, coerce, decode, encode, find_schema_types, guess, match_number
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import (
     NameReader,
     Parameter,
+    Schema,
     ToolParameters,
+    build_free_text,
+    build_one_of,
+    check_free_of_markers,
     check_name,
+    expand_alternatives,
+    list_unenforced,
     read_enforceable_parameters,
     read_parameters,
 )
@@ -340,7 +336,14 @@ class XmlTagReader:
         self._scanner = MarkerScanner(self._compiled.value_patterns)
         self._may_skip_newline = bool(self._syntax.value_padding)
         self._chunks.clear()
-        self._begin_typed_value()
+        if self._types == ("string",):
+            self._state = XmlTagReader._parse_string
+            self._append_text(self._writer.begin_string())
+        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
+        elif self._types and not set(self._types) - {"object", "array"}:
+            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
+        else:
+            self._state = XmlTagReader._parse_value
         if self._syntax.has_cdata:
             self._cdata_read, self._after_cdata_start = 0, self._state
             self._state = XmlTagReader._parse_cdata_start
@@ -357,16 +360,6 @@ class XmlTagReader:
             while at < self._cdata_read:  # No state ends within this text, which holds no tag.
                 at, _ = self._state(self, _CDATA_START[: self._cdata_read], at)
         return pos, ReadStatus.MORE
-
-    def _begin_typed_value(self) -> None:
-        if self._types == ("string",):
-            self._state = XmlTagReader._parse_string
-            self._append_text(self._writer.begin_string())
-        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
-        elif self._types and not set(self._types) - {"object", "array"}:
-            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
-        else:
-            self._state = XmlTagReader._parse_value
 
     def _parse_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if self._may_skip_newline:

@@ -122,7 +122,12 @@ def check_request(
         Unsupported: the client relies on a parameter that the engine does not support.
     """
     prompt = request.prompt
-    part_types = _collect_part_types(prompt.messages) if isinstance(prompt, Conversation) else _NO_PARTS
+    # Nearly every conversation has texts only: then no part needs to be looked at again.
+    part_types = (
+        frozenset([type(part) for message in prompt.messages for part in message.parts])
+        if isinstance(prompt, Conversation)
+        else _NO_PARTS
+    )
     for feature, param in _find_required_features(request, part_types):
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
@@ -143,11 +148,6 @@ def check_request(
     if terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return warnings + [f"{name} is ignored: this model's engine does not support it" for name in ignored]
-
-
-def _collect_part_types(messages: tuple[Message, ...]) -> frozenset[type[Part]]:
-    """The types of all parts. Nearly every conversation has texts only: then no part needs to be looked at again."""
-    return frozenset([type(part) for message in messages for part in message.parts])
 
 
 def drop_foreign_reasoning(

@@ -154,13 +154,10 @@ class ChoicePipeline:
             if type(emitted) is TextDelta:
                 self.n_tokens += len(emitted.tokens)
             else:
-                self._count_event(emitted)
+                tokens = len(get_answer_tokens(emitted))
+                self.n_tokens += tokens
+                if isinstance(emitted, ReasoningDelta):
+                    self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
+                elif isinstance(emitted, ChoiceFinished):
+                    self.has_finished = True
         return events
-
-    def _count_event(self, event: Event) -> None:
-        tokens = len(get_answer_tokens(event))
-        self.n_tokens += tokens
-        if isinstance(event, ReasoningDelta):
-            self.n_reasoning_tokens += sum(not token.markup for token in event.tokens)
-        elif isinstance(event, ChoiceFinished):
-            self.has_finished = True

@@ -37,16 +37,13 @@ class Vocabulary:
     def find_entry(self, id: int) -> VocabularyEntry:
         entry = self._entries.get(id)
         if entry is None:
-            entry = self._entries[id] = self._build_entry(id)
+            data = self._tokenizer.token_bytes(id)
+            text = data.decode("utf-8", "replace")
+            # Compared, not searched for U+FFFD: a token may be that very character.
+            is_valid_utf8 = text.encode() == data
+            token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
+            entry = self._entries[id] = VocabularyEntry(token, data, text if is_valid_utf8 else None)
         return entry
-
-    def _build_entry(self, id: int) -> VocabularyEntry:
-        data = self._tokenizer.token_bytes(id)
-        text = data.decode("utf-8", "replace")
-        # Compared, not searched for U+FFFD: a token may be that very character.
-        is_valid_utf8 = text.encode() == data
-        token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
-        return VocabularyEntry(token, data, text if is_valid_utf8 else None)
 
     def find_delta(self, id: int) -> TextDelta | None:
         """The cached event of choice 0 for this id; None where it depends on its neighbours or has no text.

@@ -67,14 +67,14 @@ def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExcepti
     """
     if isinstance(error, Exception):
         return error
-    if task is None or asyncio.current_task() is not task or (_is_cancel(error) and task.cancelling()):
+    if (
+        task is None
+        or asyncio.current_task() is not task
+        or (isinstance(error, asyncio.CancelledError) and task.cancelling())
+    ):
         return error
     log.error("an engine raised %s", type(error).__name__, exc_info=error)
     return EngineError("The engine failed while it was answering; the server's log says why.", code="internal_error")
-
-
-def _is_cancel(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)
 
 
 class EngineCall:

@@ -180,18 +180,15 @@ class EventRun:
                 self._completion_tokens = usage.completion
                 return [Finished(self._complete_usage(usage))]
             case _:
-                return self._handle_choice_event(event.choice, event)
-
-    def _handle_choice_event(self, choice: int, event: Event) -> list[Event]:
-        pipeline = self._choices[choice]
-        # The engine does not know that a stop string has ended the choice.
-        if pipeline.has_finished:
-            return []
-        events = pipeline.feed(event)
-        if pipeline.has_matched_stop:
-            self._was_stopped = True
-            events += pipeline.feed(ChoiceFinished(choice, FinishReason.STOP))
-        return events
+                pipeline = self._choices[event.choice]
+                # The engine does not know that a stop string has ended the choice.
+                if pipeline.has_finished:
+                    return []
+                events = pipeline.feed(event)
+                if pipeline.has_matched_stop:
+                    self._was_stopped = True
+                    events += pipeline.feed(ChoiceFinished(event.choice, FinishReason.STOP))
+                return events
 
     def _complete_usage(self, usage: Usage) -> Usage:
         """The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning."""

@@ -411,7 +411,13 @@ class ModelSlot:
 
     async def _fail_and_stop(self) -> None:
         # Before the stop, which can take seconds: requests are rejected from now on.
-        self._mark_failed()
+        now = self._clock()
+        if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
+            self._n_failures = 0
+        self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
+        # The backoff reaches its maximum long before; the bound only keeps the power a number that a float can hold.
+        self._n_failures = min(self._n_failures + 1, 32)
+        self.state = ModelState.FAILED
         try:
             # A failed engine may hang in its own shutdown, and with it the health checks of this model.
             async with asyncio.timeout(FAILED_STOP_TIMEOUT):
@@ -431,15 +437,6 @@ class ModelSlot:
             await self._fail_and_stop()
         else:
             log.info("%s: the engine was restarted", self.name)
-
-    def _mark_failed(self) -> None:
-        now = self._clock()
-        if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
-            self._n_failures = 0
-        self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
-        # The backoff reaches its maximum long before; the bound only keeps the power a number that a float can hold.
-        self._n_failures = min(self._n_failures + 1, 32)
-        self.state = ModelState.FAILED
 
     def _find_engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
         return () if self.model is None else self.model.engines

@@ -12,7 +12,6 @@ from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
-from ..core.images import PromptImage
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
 from ..parsers import registry
@@ -268,6 +267,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
         build_matcher = self._choose_matcher(grammar, max_tokens)
+        vision = self.backend.vision
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
@@ -289,7 +289,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,
-            images=self._place_images(encoded),
+            images=() if vision is None or not encoded.images else vision.locate(encoded.ids, encoded.images),
             arrival_time=self.terms.arrival_time,
         )
         if candidates == 1:
@@ -309,10 +309,6 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         closes = self.request.limits.close_at_limit
         closes = self.terms.close_at_limit if closes is None else closes
         return closes and "close_at_limit" in self.model.capabilities.parameters
-
-    def _place_images(self, encoded: EncodedPrompt) -> tuple[PromptImage, ...]:
-        vision = self.backend.vision
-        return () if vision is None or not encoded.images else vision.locate(encoded.ids, encoded.images)
 
     def _select_extras(self) -> tuple[tuple[str, str], ...]:
         """The extras that the engine supports; `check_request` has warned about the others."""

@@ -150,7 +150,10 @@ async def build_fitting_prompt(
 
     async def without(count: int) -> EncodedPrompt:
         dropped = {index for turn in turns[:count] for index in turn}
-        shorter_prompt = await encode_prompt(backend, _drop_messages(request, prompt, dropped), terms)
+        messages = tuple(message for index, message in enumerate(prompt.messages) if index not in dropped)
+        shorter_prompt = await encode_prompt(
+            backend, msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, messages=messages)), terms
+        )
         return msgspec.structs.replace(shorter_prompt, n_dropped=len(dropped), applied_edits=encoded.applied_edits)
 
     # By bisection: each try renders and tokenizes the conversation, so a linear search would be quadratic.
@@ -166,11 +169,6 @@ async def build_fitting_prompt(
 
 def build_dropped_warning(dropped: int, limit: int) -> str:
     return f"truncation: the {dropped} oldest messages were omitted to fit the context of {limit} tokens"
-
-
-def _drop_messages(request: GenerateRequest, prompt: Conversation, dropped: set[int]) -> GenerateRequest:
-    messages = tuple(message for index, message in enumerate(prompt.messages) if index not in dropped)
-    return msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, messages=messages))
 
 
 def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .vocabulary import TokenizerError
+from .tokenizer import TokenizerError
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 """Token types, as in llama.cpp's llama_token_type."""

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..workers.pool import LimitExceeded, WorkerLimits, WorkerPool
-from .capabilities import TemplateFeatures
 from .render import Rendered, Renderer, Rendering, Steps
+from .template import TemplateFeatures
 from .template_worker import TemplateCall, TemplateReply, TemplateSource
 
 _CACHE_SIZE = 32

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..workers.child import serve
-from .capabilities import TemplateFeatures
-from .template import ChatTemplate
+from .template import ChatTemplate, TemplateFeatures
 
 _CACHE_SIZE = 32
 

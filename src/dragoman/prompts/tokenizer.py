@@ -17,12 +17,232 @@ from typing import Any
 
 import msgspec
 import tokenizers
+from msgspec import Struct
 from tokenizers import models
 
 from ..core.errors import RequestError
-from . import vocabulary
 from .control_tokens import ControlTokens
-from .vocabulary import AddedToken, TokenizerError
+from .json_values import InvalidJson, decode_object
+
+# Reads and rewrites the vocabulary in a `tokenizer.json`. Pure: JSON text in, JSON text out.
+#
+# Control tokens are the added tokens that no text may become. An added token of blanks only, or of one character and
+# not marked special, is none: vocabularies add runs of spaces and single characters as plain text, and without them
+# text would be tokenised unlike in training.
+
+TokenizerPart = dict[str, Any]
+"""An object of a tokenizer.json, whose shape is the `tokenizers` library's."""
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SEQUENCES = ("normalizers", "pretokenizers", "decoders")
+_WHITESPACE = re.compile(r"[\s\u2581]*")
+
+
+class TokenizerError(ValueError):
+    """The file does not describe a tokenizer that can generate text."""
+
+
+class AddedToken(Struct, frozen=True):
+    """An entry of `added_tokens`."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+    @property
+    def is_control(self) -> bool:
+        # Runs of blanks are added tokens in many vocabularies (Phi, Gemma), and ordinary text.
+        if _WHITESPACE.fullmatch(self.content):
+            return False
+        return self.special or len(self.content) > 1
+
+
+def parse_tokenizer(raw: bytes | str) -> TokenizerPart:
+    try:
+        data = decode_object(raw)
+    except InvalidJson as error:
+        raise TokenizerError(f"tokenizer.json is not JSON: {error}") from error
+    if not isinstance(data.get("model"), dict):
+        raise TokenizerError("tokenizer.json has no model")
+    return data
+
+
+def read_added_tokens(data: TokenizerPart) -> tuple[AddedToken, ...]:
+    try:
+        return tuple(msgspec.convert(data.get("added_tokens") or [], list[AddedToken]))
+    except msgspec.ValidationError as error:
+        raise TokenizerError(f"tokenizer.json: added_tokens: {error}") from error
+
+
+def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) -> TokenizerPart:
+    """Add the tokens that only `tokenizer_config.json` has; remove truncation and padding.
+
+    Control tokens are matched in the original text, never in its normalised form: a normaliser must not turn foreign
+    characters into a control token.
+    """
+    present_tokens = read_added_tokens(data)
+    ids = {token.id for token in present_tokens}
+    merged = [*present_tokens, *(token for token in extra_tokens if token.id not in ids)]
+    if data.get("normalizer"):
+        merged = [msgspec.structs.replace(t, normalized=t.normalized and not t.is_control) for t in merged]
+    # The library numbers added tokens by their order.
+    merged.sort(key=lambda token: token.id)
+    return data | {"added_tokens": [msgspec.to_builtins(t) for t in merged], "truncation": None, "padding": None}
+
+
+def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: str) -> TokenizerPart:
+    """Rename the control tokens to names that no text contains, as the nonce is secret.
+
+    They cannot be removed, since the library numbers added tokens by their order.
+    """
+    hidden_names = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
+    entries: list[TokenizerPart] = data.get("added_tokens") or []
+    renamed_entries = [entry | {"content": hidden_names.get(entry["content"], entry["content"])} for entry in entries]
+    return data | {"added_tokens": renamed_entries, "model": _hide_names(data["model"], hidden_names)}
+
+
+def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
+    """Whether the vocabulary's model itself, not only the added tokens, can form a control token from text."""
+    model = data["model"]
+    names = {token.content for token in controls}
+    if find_model_type(model) == "Unigram":
+        pieces: list[tuple[str, float]] = model.get("vocab") or []
+        return any(name in names for name, _ in pieces)
+    merges: list[str | list[str]] = model.get("merges") or []
+    merged_names = ("".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge) for merge in merges)
+    # With ignore_merges (Llama 3) a word that is in the vocabulary is one token without any merge.
+    whole_words: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
+    return not names.isdisjoint(whole_words) or any(name in names for name in merged_names)
+
+
+def disable_prepending(data: TokenizerPart) -> TokenizerPart | None:
+    """The tokenizer for text that is not at the start of the input; None where there is no difference."""
+    pre_tokenizer = _disable_first_prepend(data.get("pre_tokenizer"))
+    return None if pre_tokenizer is None else data | {"pre_tokenizer": pre_tokenizer}
+
+
+def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
+    """A function from an ordinary token's name to its bytes.
+
+    Raises:
+        TokenizerError: the vocabulary does not define them (WordPiece, `</w>` suffixes, ...).
+    """
+    model = data["model"]
+    kind = find_model_type(model)
+    if kind not in ("BPE", "Unigram"):
+        raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
+    for field in ("continuing_subword_prefix", "end_of_word_suffix"):
+        # Such tokens stand for other bytes inside a word than at its end, so they cannot be decoded one by one.
+        if model.get(field):
+            raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
+    decoders = {part["type"] for part in iterate_components(data.get("decoder"))}
+    splitters = {part["type"] for part in iterate_components(data.get("pre_tokenizer"))}
+    if "ByteLevel" in decoders or (not decoders and "ByteLevel" in splitters):
+        return _decode_byte_level
+    if "ByteFallback" in decoders or "Metaspace" in decoders or model.get("byte_fallback"):
+        space_char = _find_space_char(data)
+        byte_fallback = bool(model.get("byte_fallback"))
+
+        def read(name: str) -> bytes:
+            byte = _BYTE.fullmatch(name) if byte_fallback else None
+            return bytes([int(byte[1], 16)]) if byte else name.replace(space_char, " ").encode()
+
+        return read
+    raise TokenizerError(f"the bytes of its tokens are unknown: decoder {sorted(decoders) or None}")
+
+
+def build_name_reader(data: TokenizerPart) -> Callable[[str], bytes]:
+    """A function from any token's name to its approximate bytes, without WordPiece's continuation prefix.
+
+    Only for display: joined they may differ from the text, so no response may be generated from them.
+    """
+    inner_prefix = str(data["model"].get("continuing_subword_prefix") or "")
+    return lambda name: name.removeprefix(inner_prefix).encode()
+
+
+def find_model_type(model: TokenizerPart) -> str:
+    if "type" in model:
+        return str(model["type"])
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "BPE" if "merges" in model else "WordLevel"
+
+
+def iterate_components(part: TokenizerPart | None) -> Iterator[TokenizerPart]:
+    """Yield a normaliser, pre-tokeniser or decoder and all components of its sequence."""
+    if part is None:
+        return
+    yield part
+    for sequence in _SEQUENCES:
+        parts: list[TokenizerPart] = part.get(sequence) or []
+        for item in parts:
+            yield from iterate_components(item)
+
+
+def build_byte_alphabet() -> dict[str, int]:
+    """GPT-2's: printable bytes stand for themselves, the others for U+0100 and up, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    other_bytes = (byte for byte in range(256) if byte not in printable)
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(0x100 + n): byte for n, byte in enumerate(other_bytes)}
+
+
+def _decode_byte_level(name: str, table: dict[str, int] = build_byte_alphabet()) -> bytes:  # noqa: B008 (never written to)
+    try:
+        return bytes([table[char] for char in name])
+    except KeyError:  # As in the library's decoder, a name outside the alphabet is text.
+        return name.encode()
+
+
+def _find_space_char(data: TokenizerPart) -> str:
+    """The character that stands for a space."""
+    for part in iterate_components(data.get("decoder")):
+        if part["type"] == "Metaspace":
+            return str(part.get("replacement", "\u2581"))
+        if part["type"] == "Replace" and part.get("content") == " ":
+            return str(part.get("pattern", {}).get("String", "\u2581"))
+    return "\u2581"
+
+
+def _hide_names(model: TokenizerPart, hidden_names: Mapping[str, str]) -> TokenizerPart:
+    """Rename tokens in the model too: both alphabets encode the blank differently, so it cannot form the hidden
+    names.
+    """
+    vocab = model.get("vocab")
+    if find_model_type(model) == "Unigram":
+        scored: list[tuple[str, float]] = vocab or []
+        return model | {"vocab": [(hidden_names.get(name, name), score) for name, score in scored]}
+    words: dict[str, int] = vocab or {}
+    changes: TokenizerPart = {"vocab": {hidden_names.get(word, word): id for word, id in words.items()}}
+    if model.get("unk_token") in hidden_names:
+        changes["unk_token"] = hidden_names[model["unk_token"]]
+    merges: list[str | list[str]] = model.get("merges") or []
+    pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+    if any({*pair, "".join(pair)} & hidden_names.keys() for pair in pairs):
+        changes["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
+    return model | changes
+
+
+def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
+    """The pre-tokeniser with `prepend_scheme` "first" replaced by "never"; None if there is none."""
+    if part is None:
+        return None
+    if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+        return part | {"prepend_scheme": "never", "add_prefix_space": False}
+    nested: list[TokenizerPart] = part.get("pretokenizers") or []
+    changed_items = [_disable_first_prepend(item) for item in nested]
+    if all(item is None for item in changed_items):
+        return None
+    return part | {
+        "pretokenizers": [
+            changed_item or nested_item for changed_item, nested_item in zip(changed_items, nested, strict=True)
+        ]
+    }
+
 
 Ids = tuple[int, ...]
 
@@ -131,18 +351,16 @@ class HfTokenizer:
 
         Raises TokenizerError.
         """
-        tokenizer_data = vocabulary.merge_added_tokens(vocabulary.parse_tokenizer(data), extra_tokens)
-        read_bytes = (
-            vocabulary.build_byte_reader(tokenizer_data) if generates else vocabulary.build_name_reader(tokenizer_data)
-        )
+        tokenizer_data = merge_added_tokens(parse_tokenizer(data), extra_tokens)
+        read_bytes = build_byte_reader(tokenizer_data) if generates else build_name_reader(tokenizer_data)
         self._full_tokenizer = _build_tokenizer(tokenizer_data)
         # The library's ids may differ from the file's.
-        added = vocabulary.read_added_tokens(tokenizer_data)
+        added = read_added_tokens(tokenizer_data)
         ids = ((token, self._full_tokenizer.token_to_id(token.content)) for token in added)
         added_tokens = tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
         control_tokens = tuple(token for token in added_tokens if token.is_control)
-        plain_data = vocabulary.hide_controls(tokenizer_data, control_tokens, token_hex(8))
-        inner_data = vocabulary.disable_prepending(plain_data)
+        plain_data = hide_controls(tokenizer_data, control_tokens, token_hex(8))
+        inner_data = disable_prepending(plain_data)
         self._plain_tokenizer = _build_tokenizer(plain_data)
         self._inner_tokenizer = self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
         self._scanner, self._scanned_ids = _build_scanner(control_tokens)
@@ -151,7 +369,7 @@ class HfTokenizer:
         self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
         self._special_ids = frozenset(token.id for token in added_tokens if token.special)
         self._byte_table = _build_byte_table(self._full_tokenizer, added_tokens, read_bytes)
-        self._can_spell_controls = vocabulary.can_spell_controls(tokenizer_data, control_tokens)
+        self._can_spell_controls = can_spell_controls(tokenizer_data, control_tokens)
         self._max_token_bytes = max(map(len, self._byte_table), default=1)
         self._control_ids = frozenset(token.id for token in control_tokens)
         self.control_tokens = ControlTokens(token.content for token in control_tokens)
@@ -299,7 +517,7 @@ def _read_config_tokens(raw: bytes) -> tuple[AddedToken, ...]:
         raise TokenizerError(f"tokenizer_config.json: {error}") from error
 
 
-def _build_tokenizer(data: vocabulary.TokenizerPart) -> tokenizers.Tokenizer:
+def _build_tokenizer(data: TokenizerPart) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
     except Exception as error:  # the library raises bare Exception

@@ -13,8 +13,17 @@ import anyio
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import RequestError
-from .cassette import RecordedExchange, decode_data, hash_request
-from .http import cancel_on_disconnect, read_body, read_raw_path, run_lifespan, send_error, send_request_error
+from .cassette import (
+    RecordedExchange,
+    cancel_on_disconnect,
+    decode_data,
+    hash_request,
+    read_body,
+    read_raw_path,
+    run_lifespan,
+    send_error,
+    send_request_error,
+)
 
 MatchMode = Literal["question", "path"]
 """Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""

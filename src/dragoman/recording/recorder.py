@@ -23,13 +23,18 @@ from .cassette import (
     CassetteHeader,
     RecordedChunk,
     RecordedExchange,
+    cancel_on_disconnect,
     encode_data,
     encode_line,
     filter_request_headers,
     filter_response_headers,
+    read_body,
+    read_raw_path,
     redact_query,
+    run_lifespan,
+    send_error,
+    send_request_error,
 )
-from .http import cancel_on_disconnect, read_body, read_raw_path, run_lifespan, send_error, send_request_error
 
 HOP_BY_HOP_HEADERS = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",

@@ -138,7 +138,13 @@ class JobRunner:
                 # No more than can run at once, so that other processes get their share.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
-                await _wait_for_event(self._new_jobs, POLL_INTERVAL)
+                try:
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        await self._new_jobs.wait()
+                except TimeoutError:
+                    pass
+                # Jobs are looked for after this, so none that was announced before is missed.
+                self._new_jobs.clear()
         finally:
             for task in running:
                 task.cancel()
@@ -233,13 +239,3 @@ async def _raise_when_stopped(job: Job) -> None:
     while await job.can_continue():  # noqa: ASYNC110
         await asyncio.sleep(POLL_INTERVAL)
     raise JobStopped
-
-
-async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
-    # The caller looks for jobs after this, so none that was announced before is missed.
-    event.clear()

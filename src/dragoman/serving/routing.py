@@ -80,7 +80,19 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
     known_paths = [route.path for route in routes if route.path.startswith("/v1/") and "{" not in route.path]
 
     async def raise_not_found(http: HttpRequest) -> JsonResponse:
-        suggestion = _suggest_route(http.path.rstrip("/"), known_paths)
+        # A wrong base URL lacks `/v1`, repeats it, or contains a whole route.
+        path = http.path.rstrip("/")
+        tails = {route.removeprefix("/v1"): route for route in known_paths}
+        suggestion = next(
+            (
+                route
+                for tail, route in tails.items()
+                if path == tail
+                or path.endswith(route)
+                or (path.endswith(tail) and path.removesuffix(tail) in known_paths)
+            ),
+            None,
+        )
         hint = (
             "See the documentation for the available routes." if suggestion is None else f"Did you mean {suggestion}?"
         )
@@ -95,17 +107,4 @@ async def raise_not_started(_: HttpRequest) -> JsonResponse:
         "This application has not been started: its lifespan does not run. A mounted application needs "
         "`lifespan=app.lifespan` in the application that it is mounted in.",
         code="not_started",
-    )
-
-
-def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
-    """Suggest a route for a wrong base URL: one that lacks `/v1`, repeats it, or contains a whole route."""
-    tails = {route.removeprefix("/v1"): route for route in known_paths}
-    return next(
-        (
-            route
-            for tail, route in tails.items()
-            if path == tail or path.endswith(route) or (path.endswith(tail) and path.removesuffix(tail) in known_paths)
-        ),
-        None,
     )

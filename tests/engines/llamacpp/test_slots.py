@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.core.images import PromptImage
-from dragoman.engines.llamacpp.slots import SlotPool, build_cache_keys
+from dragoman.engines.llamacpp.engine import SlotPool, build_cache_keys
 
 
 def test_the_longest_beginning_wins() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.engines.llamacpp.untouched_memory import return_untouched_memory
+from dragoman.engines.llamacpp.child import return_untouched_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 

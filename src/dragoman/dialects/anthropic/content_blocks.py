@@ -231,20 +231,18 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
         case "text":
             yield Text(_require(source.data, f"{param}.data"))
         case "base64":
-            yield _read_inline_document(source, block.title, param)
+            types = ("application/pdf", "text/plain")
+            media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
+            inline = read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
+            yield (
+                File(inline, block.title)
+                if inline.media_type == "application/pdf"
+                else Text(_decode_text(inline, f"{param}.data"))
+            )
         case "content":
             yield from _read_inner(_require(source.content, f"{param}.content"), ("text", "image"), f"{param}.content")
         case _:
             yield File(_read_reference(source, kind, param), block.title)
-
-
-def _read_inline_document(source: BlockSource, title: str | None, param: str) -> VisiblePart:
-    types = ("application/pdf", "text/plain")
-    media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
-    inline = read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
-    return (
-        File(inline, title) if inline.media_type == "application/pdf" else Text(_decode_text(inline, f"{param}.data"))
-    )
 
 
 def _decode_text(inline: InlineMedia, param: str) -> str:

@@ -221,11 +221,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
                 if budget is None and kind == "enabled":
                     raise missing_parameter("thinking.budget_tokens")
     switch = read_thinking_switch(body.chat_template_kwargs)
-    return ReasoningOptions(enabled if switch is None else switch, _read_effort(body), budget)
-
-
-def _read_effort(body: MessagesPromptFields) -> str | None:
-    """The last effort in the conversation: system messages can change it between turns."""
+    # The last effort in the conversation: system messages can change it between turns.
     configs = [(body.output_config, "output_config")]
     configs += [(message.output_config, f"messages[{i}].output_config") for i, message in enumerate(body.messages)]
     efforts = [
@@ -233,7 +229,7 @@ def _read_effort(body: MessagesPromptFields) -> str | None:
         for config, path in configs
         if config is not None and config.effort
     ]
-    return efforts[-1] if efforts else None
+    return ReasoningOptions(enabled if switch is None else switch, efforts[-1] if efforts else None, budget)
 
 
 def _omits_thinking(body: MessagesPromptFields) -> bool:

@@ -5,8 +5,7 @@ constraints and logprobs are shared by all of them.
 """
 
 from .blocks import BLOCK_SIZE
-from .engine import BatchingEngine, EngineConfig, build_capabilities, build_rng, check_request
-from .limits import EngineLimits
+from .engine import BatchingEngine, EngineConfig, EngineLimits, build_capabilities, build_rng, check_request
 from .model import Model, Runner, SampledRows, StepStates, VisionRunner, place_images
 from .offload import BlockFiles, compute_fingerprint
 from .sampler import GREEDY_BELOW, NumpySampledRows, SamplingState

@@ -90,7 +90,8 @@ class BlockFiles:
             contents = self._read(block_hash)
             if contents is None:
                 for stale_hash in hashes[len(loaded) :]:
-                    self._unregister(stale_hash)
+                    with self._lock:
+                        self._total -= self._sizes.pop(stale_hash, 0)
                 break
             loaded.append(contents)
         return loaded
@@ -110,7 +111,11 @@ class BlockFiles:
             block_hash, block = self._pending.popitem(last=False)
             # Evicted meanwhile, the block may hold other tokens.
             if find(block_hash) == block:
-                self._submit_write(block_hash, save(block))
+                contents = save(block)
+                if self._writer:
+                    with self._lock:
+                        self._in_flight += len(contents)
+                    self._writer.submit(self._write_file, block_hash, contents, self._generation)
                 max_blocks -= 1
         return bool(self._pending) and self._in_flight < _MAX_IN_FLIGHT
 
@@ -123,12 +128,6 @@ class BlockFiles:
             self._generation += 1
         if self._writer:
             self._writer.submit(self._delete, hashes)
-
-    def _submit_write(self, block_hash: bytes, contents: bytes) -> None:
-        if self._writer:
-            with self._lock:
-                self._in_flight += len(contents)
-            self._writer.submit(self._write_file, block_hash, contents, self._generation)
 
     def _write_file(self, block_hash: bytes, contents: bytes, generation: int) -> None:
         path = self._build_path(block_hash)
@@ -175,10 +174,6 @@ class BlockFiles:
             if block_hash in self._sizes:
                 self._sizes.move_to_end(block_hash)
         return contents
-
-    def _unregister(self, block_hash: bytes) -> None:
-        with self._lock:
-            self._total -= self._sizes.pop(block_hash, 0)
 
     def _delete(self, hashes: Iterable[bytes]) -> None:
         for block_hash in hashes:

@@ -118,7 +118,10 @@ class SamplingState:
         if self._disallowed_mask is not None:
             row[self._disallowed_mask] = -np.inf
         if mask is not None:
-            row[~_unpack_mask(mask, len(row))] = -np.inf
+            vocab = len(row)
+            # Padded here: unpackbits with a count leaves uninitialized memory if the mask is empty.
+            packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
+            row[~np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)] = -np.inf
         row[self._find_forbidden_ids(len(row))] = -np.inf
         if len(self.bias_ids):
             # `row[ids] += biases` would add only one of several biases of the same id.
@@ -159,12 +162,6 @@ def _build_disallowed_mask(request: TokenRequest, vocab: int) -> NDArray[np.bool
     disallowed = np.ones(vocab, np.bool_)
     disallowed[list(request.sampling.allowed_token_ids)] = False
     return disallowed
-
-
-def _unpack_mask(mask: bytes, vocab: int) -> NDArray[np.bool_]:
-    # Padded here: unpackbits with a count leaves uninitialized memory if the mask is empty.
-    packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
-    return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)
 
 
 NO_TOKEN = -1

@@ -1,8 +1,7 @@
 """Models in GGUF files, computed by llama.cpp in a separate process. Needs the extra `llamacpp`."""
 
-from .gguf import GgufMetadata, find_parts, read_metadata
+from .gguf import GgufMetadata, find_end_tokens, find_parts, read_metadata, read_pooling_type
 from .load import LlamaCppOptions, Projector, load, load_pooling_engine, measure_kv_cache
-from .model import find_end_tokens, read_pooling_type
 from .pooling import LlamaCppEmbedder, LlamaCppScorer
 from .vision import ImageToken
 

@@ -3,17 +3,202 @@ Pure."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
+
 from msgspec import Struct
 
-from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenOutput, TokenRequest
+from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
 from ...core.errors import EngineError
 from ...core.events import FinishReason
 from ..batching import GREEDY_BELOW, ReasoningBudgetState
-from .grammar import build_native_grammar
-from .prompt_logprobs import PromptScorer, build_logprob
+from .client import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
 from .token_filter import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter
-from .token_text import TokenText
-from .wire import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
+from .token_text import TokenText, ends_mid_character
+
+# Logprobs of a prompt: llama.cpp reports logprobs of generated tokens only, so it generates the prompt's own. Pure.
+#
+# A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp reports are the model's own,
+# before any grammar. One completion computes many tokens. It reports no logprob for a token that ends within a
+# character, and may not follow a grammar to its end: then a completion of one token lists the whole vocabulary.
+
+_TOKENS_PER_COMPLETION = 256
+
+
+class PromptCompletion(Struct, frozen=True):
+    """A completion that computes logprobs of a prompt.
+
+    prompt: the tokens before. count: tokens to generate. n_probs: alternatives to list.
+    grammar: forces the tokens; empty if the bias does.
+    """
+
+    prompt: tuple[int, ...]
+    count: int
+    n_probs: int
+    grammar: str = ""
+    bias: tuple[Bias, ...] = ()
+
+
+class PromptScorer:
+    """Collects the logprobs of a prompt, in order. Until it `is_finished`, another completion is needed.
+
+    alternatives: to list for each token. eog: ids at which llama.cpp ends a completion.
+    """
+
+    def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
+        self._prompt, self._alternatives, self._token_text, self._eog = prompt, alternatives, token_text, eog
+        self._logprobs: list[TokenLogprob | None] = [None]
+        self._missing: list[int] = []
+        """Positions without a logprob, before the end of `_logprobs`."""
+        self._completion: PromptCompletion | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self._logprobs) == len(self._prompt) and not self._missing
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob | None, ...]:
+        """The logprobs, once all are known. The first is None."""
+        return tuple(self._logprobs)
+
+    def build_completion(self) -> PromptCompletion:
+        """Build the next completion."""
+        begin = self._missing[0] if self._missing else len(self._logprobs)
+        prompt = self._prompt[:begin]
+        if self._missing:
+            # A token with a whole text, so that llama.cpp reports the logprobs beside it.
+            bias = ((self._token_text.find_letter(), FORCING_BIAS),)
+            self._completion = PromptCompletion(prompt, 1, len(self._token_text), bias=bias)
+        else:
+            end = min(begin + _TOKENS_PER_COMPLETION, len(self._prompt))
+            ends = (position + 1 for position in range(begin, end) if self._prompt[position] in self._eog)
+            tokens = self._prompt[begin : next(ends, end)]
+            grammar = "%llguidance {}\nstart: " + " ".join(f"<[{id}]>" for id in tokens) + "\n"
+            self._completion = PromptCompletion(prompt, len(tokens), max(self._alternatives, 1), grammar)
+        return self._completion
+
+    def feed(self, chunk: CompletionChunk) -> None:
+        """Process the response. Raises EngineError if it does not have what was requested."""
+        completion, self._completion = self._completion, None
+        if completion is None or not chunk.tokens:
+            raise EngineError("llama.cpp computed no logprobs for the prompt.")
+        if completion.grammar:
+            self._add_generated(completion, chunk)
+        else:
+            self._add_missing(chunk)
+
+    def _add_generated(self, completion: PromptCompletion, chunk: CompletionChunk) -> None:
+        begin, text = len(completion.prompt), b""
+        scores = iter(chunk.completion_probabilities)
+        for position, token in enumerate(chunk.tokens[: completion.count], begin):
+            if token != self._prompt[position]:
+                # It did not follow the grammar.
+                break
+            text += self._token_text.get_bytes(token)
+            scored = None if ends_mid_character(text) else next(scores, None)
+            if scored is None or scored.id != token:
+                self._missing.append(position)
+                self._logprobs.append(None)
+            else:
+                self._logprobs.append(build_logprob(scored, token, self._alternatives))
+        # Not even the first token followed the grammar: without this, the same completion would be requested without
+        # end.
+        if len(self._logprobs) == begin:
+            self._missing.append(begin)
+            self._logprobs.append(None)
+
+    def _add_missing(self, chunk: CompletionChunk) -> None:
+        position = self._missing.pop(0)
+        if not chunk.completion_probabilities:
+            raise EngineError("llama.cpp computed no logprobs for the prompt.")
+        self._logprobs[position] = build_logprob(
+            chunk.completion_probabilities[0], self._prompt[position], self._alternatives
+        )
+
+
+def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLogprob:
+    """Build the logprob of a token from those that llama.cpp lists. Raises EngineError if it is not among them."""
+    top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
+    rank = next((position for position, (id, _) in enumerate(top, start=1) if id == token), None)
+    if scored.id == token:
+        return TokenLogprob(scored.logprob, rank, top[:alternatives])
+    if rank is None:
+        raise EngineError(f"llama.cpp did not compute the logprob of token {token}.")
+    return TokenLogprob(top[rank - 1][1], rank, top[:alternatives])
+
+
+# Grammars for llama.cpp: every end token of the vocabulary may follow a complete answer.
+#
+# llguidance within llama.cpp knows a single end token, which llama.cpp guesses from names where the file declares no
+# end of turn. A model that ends its turns with another one could never end. So the grammar itself allows all of them.
+
+_HEADER = "%llguidance"
+_LEXEME = re.compile(
+    r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|<[^<>\s]*>|[{}]|(?<![\w%@-])start(?![\w-])'
+)
+"""Comments, strings, regular expressions, special tokens, braces and the name `start`, so that none hides another."""
+_TRIAL_GRAMMAR = 'start: "x"?'
+_FORCING_BIAS = 200.0
+
+
+def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
+    """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts only a single Lark grammar.
+
+    grammar: in llguidance's syntax. end_tokens: ids, at least one.
+    """
+    if not grammar or grammar.startswith("{"):
+        return ""
+    # The new name of the first rule must not be one that the grammar uses.
+    body = "answer_body"
+    while body in grammar:
+        body += "_"
+    header = "" if grammar.startswith(_HEADER) else f"{_HEADER} {{}}\n"
+    ids = ",".join(map(str, sorted(end_tokens)))
+    return f"{header}{_rename_start(grammar, body)}\nstart: {body} (<[{ids}]>)?\n"
+
+
+def _rename_start(grammar: str, name: str) -> str:
+    """Rename the first rule. Within braces are schemas, and grammars with a first rule of their own."""
+    depth = 0
+
+    def rename(match: re.Match[str]) -> str:
+        nonlocal depth
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        return name if match[0] == "start" and depth == 0 else match[0]
+
+    return _LEXEME.sub(rename, grammar)
+
+
+def find_impossible_end(
+    end_tokens: Mapping[int, str], complete: Callable[[CompletionBody], tuple[int, ...]]
+) -> str | None:
+    """Find an end token, by name, that llama.cpp does not sample at the end of a grammar. None if it samples all.
+
+    complete: returns the tokens of a completion; none if llama.cpp refuses it.
+    """
+    grammar = build_native_grammar(_TRIAL_GRAMMAR, end_tokens)
+    for id, name in end_tokens.items():
+        body = CompletionBody(
+            prompt=(id,),
+            n_predict=1,
+            id_slot=0,
+            stream=False,
+            cache_prompt=False,
+            temperature=0.0,
+            seed=0,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            repeat_penalty=1.0,
+            repeat_last_n=0,
+            return_tokens=True,
+            logit_bias=((id, _FORCING_BIAS),),
+            grammar=grammar,
+        )
+        if complete(body) != (id,):
+            return name
+    return None
+
 
 _MAX_SEED = 2**32 - 1
 """llama.cpp's LLAMA_DEFAULT_SEED (2**32 - 1): a random seed."""

@@ -7,22 +7,141 @@ import logging
 import random
 import time
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
 from functools import partial
 
 import msgspec
 
-from ...core.engine import Capabilities, Ended, Failed, Health, OutputCallback, Rejected, TokenOutput, TokenRequest
+from ...core.engine import (
+    CONSTRAINT_FEATURES,
+    Capabilities,
+    Ended,
+    Failed,
+    Feature,
+    Health,
+    OutputCallback,
+    Rejected,
+    TokenOutput,
+    TokenRequest,
+)
 from ...core.errors import DragomanError, EngineError, QueueFull, RequestError, Unsupported
+from ...core.images import PromptImage
 from ..batching import EngineConfig, check_request
-from .capabilities import build_capabilities
+from .client import CompletionBody, CompletionChunk, LlamaCppConnection
 from .completion_state import CompletionState, ContextExceeded
-from .connection import LlamaCppConnection
-from .slots import SlotPool, build_cache_keys
 from .token_text import TokenText
 from .vision import PromptWriter
-from .wire import CompletionBody, CompletionChunk
+
+# Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix. Pure.
+#
+# A slot caches its last sequence. Only requests with the same salt may reuse it.
+
+
+def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
+    """Build cache keys that are equal only for equal images: image positions get negative keys, unlike any token id."""
+    if not images:
+        return tokens
+    keys = list(tokens)
+    for image in images:
+        keys[image.begin : image.end] = [~int.from_bytes(image.digest)] * (image.end - image.begin)
+    return tuple(keys)
+
+
+class SlotPool:
+    """A pool of slots, initially free and empty."""
+
+    def __init__(self, count: int, *, caching: bool = True) -> None:
+        self._caching = caching
+        self._contents: list[tuple[str, tuple[int, ...]]] = [("", ())] * count
+        self._free = list(range(count))
+        """Least recently used first."""
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def acquire(self, prompt: Sequence[int], salt: str) -> tuple[int, bool]:
+        """Acquire a free slot. Returns it, and whether its contents may be reused."""
+        best = max(self._free, key=lambda slot: self._count_shared(slot, prompt, salt))
+        can_reuse = self._count_shared(best, prompt, salt) > 0
+        slot = best if can_reuse else self._find_unshared()
+        self._free.remove(slot)
+        return slot, can_reuse
+
+    def release(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
+        """Release a slot. tokens: the sequence whose computed prefix it holds."""
+        self._contents[slot] = (salt, tokens)
+        self._free.append(slot)
+
+    def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
+        """As PrefixCache.cached_tokens, over free slots. The last token is always computed."""
+        longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
+        return min(longest, len(prompt) - 1)
+
+    def clear_cache(self) -> None:
+        self._contents = [("", ())] * len(self._contents)
+
+    def _find_unshared(self) -> int:
+        """Find the free slot that was used the longest time ago, beside a slot in use if there is one.
+
+        llama.cpp computes a step in as many passes as there are runs of adjacent slots in use.
+        """
+        free = set(self._free)
+        used = set(range(len(self._contents))) - free
+        return next((slot for slot in self._free if used & {slot - 1, slot + 1}), self._free[0])
+
+    def _count_shared(self, slot: int, prompt: Sequence[int], salt: str) -> int:
+        slot_salt, tokens = self._contents[slot]
+        if not self._caching or slot_salt != salt:
+            return 0
+        return next(
+            (n for n, (a, b) in enumerate(zip(tokens, prompt, strict=False)) if a != b), min(len(tokens), len(prompt))
+        )
+
+
+# Capabilities of llama.cpp, independent of the model. Pure: does not need llama.cpp.
+
+_FEATURES = frozenset(
+    {
+        *CONSTRAINT_FEATURES,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+    }
+)
+_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "include_stop",
+        "ignore_eos",
+        "truncate_prompt",
+        "close_at_limit",
+    }
+)
+
+
+def build_capabilities(vocab: int, *, images: bool = False) -> Capabilities:
+    """Build the capabilities. vocab: number of token ids. images: whether a projector is loaded."""
+    features = _FEATURES | {Feature.IMAGES} if images else _FEATURES
+    return Capabilities(features, _PARAMETERS, max_logprobs=vocab)
+
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +278,19 @@ class LlamaCppEngine:
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         self._num_arrived += 1
-        sequence = _ActiveSequence(self._build_state(request), deliver, self._num_arrived)
+        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
+        sequence = _ActiveSequence(
+            CompletionState(
+                msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
+                self._token_text,
+                self._eog,
+                seed=random.getrandbits(32) if seed is None else seed,
+                context=self.max_model_len,
+                has_native_grammars=self._has_native_grammars,
+            ),
+            deliver,
+            self._num_arrived,
+        )
         self._active[request.id] = sequence
         insort(self._waiting, sequence, key=lambda queued: queued.rank)
         self._admit()
@@ -172,17 +303,6 @@ class LlamaCppEngine:
             self._waiting.remove(sequence)
         else:
             sequence.task.cancel()
-
-    def _build_state(self, request: TokenRequest) -> CompletionState:
-        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
-        return CompletionState(
-            msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
-            self._token_text,
-            self._eog,
-            seed=random.getrandbits(32) if seed is None else seed,
-            context=self.max_model_len,
-            has_native_grammars=self._has_native_grammars,
-        )
 
     def _build_slots(self) -> SlotPool:
         scheduler = self._config.scheduler

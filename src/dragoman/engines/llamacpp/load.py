@@ -17,12 +17,17 @@ from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
 from ..hardware import compute_kv_budget, count_usable_cores
-from .client import complete, tokenize
-from .connection import LlamaCppConnection
+from .client import LlamaCppConnection, complete, tokenize
+from .completion_state import find_impossible_end
 from .engine import MARGIN_TOKENS, LlamaCppEngine
-from .gguf import GgufMetadata
-from .grammar import find_impossible_end
-from .model import compute_bytes_per_token, find_end_tokens, read_dimensions, read_max_positions, read_pooling_type
+from .gguf import (
+    GgufMetadata,
+    compute_bytes_per_token,
+    find_end_tokens,
+    read_dimensions,
+    read_max_positions,
+    read_pooling_type,
+)
 from .pooling import LlamaCppEmbedder, LlamaCppScorer
 from .process import LaunchSettings, LlamaCppProcess
 from .token_text import TokenText

@@ -13,7 +13,7 @@ from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Relevanc
 from ...core.engine import Health, check_ids
 from ...core.errors import EngineError, Overloaded
 from ..arrays.embeddings import build_embeddings
-from .connection import LlamaCppConnection
+from .client import LlamaCppConnection
 
 
 class _PoolingEngine:

@@ -105,7 +105,8 @@ class TokenFilter:
     def _compute_allowed(self, output: list[int]) -> NDArray[np.bool_]:
         allowed = np.ones(self._vocab, np.bool_)
         if self._matcher is not None:
-            allowed &= _unpack_mask(self._matcher.mask(), self._vocab)
+            packed = np.frombuffer(self._matcher.mask().ljust(-(-self._vocab // 8), b"\0"), np.uint8)
+            allowed &= np.unpackbits(packed, count=self._vocab, bitorder="little").view(np.bool_)
         if self._allowed is not None:
             listed = np.zeros(self._vocab, np.bool_)
             listed[list(self._allowed)] = True
@@ -124,8 +125,3 @@ class TokenFilter:
 
 def _ends_with(output: list[int], start: tuple[int, ...]) -> bool:
     return len(output) >= len(start) and tuple(output[len(output) - len(start) :]) == start
-
-
-def _unpack_mask(mask: bytes, vocab: int) -> NDArray[np.bool_]:
-    packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
-    return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)

@@ -15,9 +15,8 @@ from msgspec import Struct
 from ...core.errors import EngineError, RequestError, Unsupported
 from ...core.images import PreparedImage, PromptImage
 from ..batching import place_images
-from .client import LlamaCppClient, count_tokens, tokenize
+from .client import LlamaCppClient, MultimodalPrompt, count_tokens, tokenize
 from .process import LlamaCppProcess
-from .wire import MultimodalPrompt
 
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8")
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"

@@ -131,7 +131,16 @@ class _DisaggregatedReplay(Replay):
         if source >= 0:
             self._step(source, now)
         elif -1 - source < len(self._links):
-            self._complete_transfers(-1 - source, now)
+            link = -1 - source
+            for id in self._links[link].pop_completed(now):
+                transfer, sequence = self._transfers[id], self._fetches.pop(id)
+                transfer.transfer_s = now - transfer.fetch_started_at
+                self._leases[transfer.prefill.replica].release(id)
+                self._wake(transfer.prefill.replica, now)
+                replica = self._progress[sequence].replica
+                self._cores[replica].scheduler.complete_fetch(sequence)
+                self._wake(replica, now)
+            self._schedule_event(-1 - link, self._links[link].next_completion)
         else:
             leases = self._leases[-1 - source - len(self._links)]
             leases.expire(now)
@@ -167,17 +176,6 @@ class _DisaggregatedReplay(Replay):
             self._schedule_event(-1 - link, self._links[link].next_completion)
         else:
             self._cores[replica].scheduler.fail_fetch(fetch.sequence)
-
-    def _complete_transfers(self, link: int, now: float) -> None:
-        for id in self._links[link].pop_completed(now):
-            transfer, sequence = self._transfers[id], self._fetches.pop(id)
-            transfer.transfer_s = now - transfer.fetch_started_at
-            self._leases[transfer.prefill.replica].release(id)
-            self._wake(transfer.prefill.replica, now)
-            replica = self._progress[sequence].replica
-            self._cores[replica].scheduler.complete_fetch(sequence)
-            self._wake(replica, now)
-        self._schedule_event(-1 - link, self._links[link].next_completion)
 
     def _schedule_event(self, source: int, due: float | None) -> None:
         if due is not None:

@@ -91,7 +91,10 @@ class LlamaRunner:
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
         # Once a step: weights are replaced only between two.
         model = self._get_model()
-        self._zero_new_blocks(chunks)
+        # Masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a sequence.
+        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        if new_blocks:
+            self._cache[:, new_blocks] = 0
         order, batch = _build_batch(model, chunks)
         rows = model.forward(batch, self._cache)
         starts = [0] * len(chunks)
@@ -106,14 +109,6 @@ class LlamaRunner:
 
     def restore(self, block: int, contents: bytes) -> None:
         self._cache[:, block] = np.frombuffer(contents, np.float32).reshape(len(self._cache), -1)
-
-    def _zero_new_blocks(self, chunks: Sequence[Chunk]) -> None:
-        """Zero the new blocks of sequences: masked entries have weight 0, but 0 * NaN is NaN, so stale values could
-        affect a sequence.
-        """
-        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
-        if new_blocks:
-            self._cache[:, new_blocks] = 0
 
 
 class LlamaStates:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...core.errors import EngineError
 from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineConfig, EngineLimits, build_rng
-from ..batching.limits import DEFAULT_MAX_NUM_SEQS
+from ..batching.engine import DEFAULT_MAX_NUM_SEQS
 from ..batching.verify import build_trial_prompts, check_paging
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
 from .backend import Network, torch

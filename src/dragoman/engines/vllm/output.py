@@ -51,7 +51,13 @@ class VllmOutputReader:
             outputs.append(Scheduled(id, output.num_cached_tokens or 0, output.num_cache_creation_tokens))
         if not self._has_prompt_logprobs and output.prompt_logprobs:
             self._has_prompt_logprobs = True
-            outputs.append(PromptLogprobs(id, self._read_prompt_logprobs(output.prompt_logprobs)))
+            num_logprobs = self._request.prompt_logprobs or 0
+            pairs = zip(self._request.prompt, output.prompt_logprobs, strict=True)
+            outputs.append(
+                PromptLogprobs(
+                    id, tuple(None if row is None else _build_logprob(row, token, num_logprobs) for token, row in pairs)
+                )
+            )
         if completion.token_ids and version != self._version:
             self._version = version
             outputs.append(WeightVersionSet(id, version))
@@ -66,11 +72,6 @@ class VllmOutputReader:
             return [Sampled(id, token) for token in completion.token_ids]
         pairs = zip(completion.token_ids, completion.logprobs, strict=True)
         return [Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs]
-
-    def _read_prompt_logprobs(self, rows: list[Any]) -> tuple[TokenLogprob | None, ...]:
-        num_logprobs = self._request.prompt_logprobs or 0
-        pairs = zip(self._request.prompt, rows, strict=True)
-        return tuple(None if row is None else _build_logprob(row, token, num_logprobs) for token, row in pairs)
 
     def _read_end(self, output: RequestOutput, completion: Completion) -> TokenOutput:
         reason = _REASONS.get(completion.finish_reason)

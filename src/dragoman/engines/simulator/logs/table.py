@@ -146,7 +146,16 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
         if quantity not in columns:
             return None
         column, column_unit = columns[quantity]
-        return _parse_seconds(row.get(column), UNITS[column_unit or unit], f"request {number}: {column}")
+        value = row.get(column)
+        where = f"request {number}: {column}"
+        if value is None or value == "":
+            return None
+        if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[T ]", value):
+            try:
+                return datetime.fromisoformat(value).timestamp()
+            except ValueError:
+                raise LogError(f"{where}: {value!r} is not a time") from None
+        return _parse_number(value, where) * UNITS[column_unit or unit]
 
     def read_count(quantity: str) -> int:
         column = columns[quantity][0]
@@ -172,17 +181,6 @@ def _add_times(begin: float | None, length: float | None, *, known: float | None
     if known is not None:
         return known
     return None if begin is None or length is None else begin + length
-
-
-def _parse_seconds(value: object, unit: float, where: str) -> float | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[T ]", value):
-        try:
-            return datetime.fromisoformat(value).timestamp()
-        except ValueError:
-            raise LogError(f"{where}: {value!r} is not a time") from None
-    return _parse_number(value, where) * unit
 
 
 def _parse_number(value: object, where: str) -> float:

@@ -54,7 +54,13 @@ async def load_history(
     if responses_call.conversation is not None:
         if store is None:
             raise _build_needs_store_error("conversation")
-        return await _load_conversation(store, owner, responses_call.conversation)
+        key = Key(owner, CONVERSATION_KIND, responses_call.conversation)
+        if await store.get(key) is None:
+            raise build_no_such_conversation_error(responses_call.conversation, "conversation")
+        loaded = await load_entries(store, key, ITEMS_SERIES)
+        return ResponseHistory(
+            tuple(entry.body for entry in loaded), last_position=loaded[-1].position if loaded else None
+        )
     return ResponseHistory()
 
 
@@ -151,14 +157,6 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     if first.upto is None:
         return ()
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))
-
-
-async def _load_conversation(store: Store, owner: str, id: str) -> ResponseHistory:
-    key = Key(owner, CONVERSATION_KIND, id)
-    if await store.get(key) is None:
-        raise build_no_such_conversation_error(id, "conversation")
-    loaded = await load_entries(store, key, ITEMS_SERIES)
-    return ResponseHistory(tuple(entry.body for entry in loaded), last_position=loaded[-1].position if loaded else None)
 
 
 async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> NormalizedItem:
