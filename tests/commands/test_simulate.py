@@ -255,3 +255,26 @@ def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> N
     )
     message = fault(command, "absent.jsonl", *more)
     assert message == "Error: absent.jsonl: no such file or workload. Workloads: poisson, bursts, sessions\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("simulate", "--think-time", "nan"),
+        ("simulate", "--think-time", "-1"),
+        ("simulate", "--system-tokens", "-5"),
+        ("calibrate", "--fit-requests", "-1"),
+        ("calibrate", "--memory-bandwidth", "0"),
+        ("calibrate", "--weight-bytes", "nan"),
+        ("calibrate", "--kv-bytes-per-token", "0"),
+    ],
+)
+def test_an_impossible_number_is_rejected_with_its_option(command: str, option: str, value: str) -> None:
+    assert f"Invalid value for '{option}'" in fault(command, "absent.jsonl", option, value)
+
+
+@pytest.mark.parametrize("text", ["not json\n", '{"arrival_time": 0}\n', "a,b\n1,2\n"])
+def test_an_unreadable_trace_is_named(tmp_path: Path, text: str) -> None:
+    trace = tmp_path / "odd.jsonl"
+    trace.write_text(text)
+    assert fault("simulate", str(trace)).startswith(f"Error: {trace}: ")

@@ -55,7 +55,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     fit_requests: Annotated[
         int | None,
         typer.Option(
-            help="Number of requests to fit on, the first of each log; by default a third.", show_default=False
+            help="Number of requests to fit on, the first of each log; by default a third.", show_default=False, min=1
         ),
     ] = None
     spread: Annotated[
@@ -86,6 +86,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             help="Memory bandwidth of one device, in bytes per second.",
             rich_help_panel=HARDWARE_PANEL,
             show_default=False,
+            min=1,
         ),
     ] = None
     tensor_parallel_size: Annotated[
@@ -121,6 +122,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             help="Bytes of weights that a step reads: 2 per parameter for bf16.",
             rich_help_panel=HARDWARE_PANEL,
             show_default=False,
+            min=1,
         ),
     ] = None
     kv_bytes_per_token: Annotated[
@@ -129,6 +131,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             help="KV cache bytes per token: 2 * layers * KV heads * head size * bytes per value.",
             rich_help_panel=HARDWARE_PANEL,
             show_default=False,
+            min=1,
         ),
     ] = None
 

@@ -59,9 +59,11 @@ class WorkloadOptions:
     turns: Annotated[
         str, typer.Option(metavar="LENGTH", help="Number of turns per conversation.", rich_help_panel=WORKLOAD_PANEL)
     ] = "2-8"
-    think_time: Annotated[float, typer.Option(help="Mean seconds between turns.", rich_help_panel=WORKLOAD_PANEL)] = 5.0
+    think_time: Annotated[
+        float, typer.Option(help="Mean seconds between turns.", rich_help_panel=WORKLOAD_PANEL, min=0)
+    ] = 5.0
     system_tokens: Annotated[
-        int, typer.Option(help="Length of the shared system prompt in tokens.", rich_help_panel=WORKLOAD_PANEL)
+        int, typer.Option(help="Length of the shared system prompt in tokens.", rich_help_panel=WORKLOAD_PANEL, min=0)
     ] = 1000
     groups: Annotated[
         int, typer.Option(help="Number of different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)
@@ -102,10 +104,15 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
 def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
+    from ..engines.simulator.logs.log import LogError  # noqa: PLC0415
+    from ..engines.simulator.workload import WorkloadError  # noqa: PLC0415
     from ..engines.simulator.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
 
     given = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
-    trace = read_trace(read_file(path), given, np.random.default_rng(options.seed))
+    try:
+        trace = read_trace(read_file(path), given, np.random.default_rng(options.seed))
+    except (WorkloadError, LogError) as error:
+        raise ValueError(f"{path}: {error}") from None
     for note in trace.notes:
         typer.echo(f"{path}: {note}", err=True)
     return trace.requests

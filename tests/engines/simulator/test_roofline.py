@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,55 @@ def test_a_prediction_comes_near_a_measured_run(
 
 def _mean(timings: list[Timing], metric: str) -> float:
     return float(np.mean([value for timing in timings if (value := getattr(timing, metric)) is not None]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"hidden_size": 0}, "'hidden_size' must be at least 1"),
+        ({"num_hidden_layers": -32}, "'num_hidden_layers' must be at least 0"),
+        ({"num_hidden_layers": True}, "'num_hidden_layers' is missing or no number"),
+        ({"hidden_size": "4096"}, "'hidden_size' is missing or no number"),
+        ({"vocab_size": None}, "'vocab_size' is missing or no number"),
+        ({"intermediate_size": None}, "'intermediate_size' is missing"),
+        ({"intermediate_size": 1e30}, "'intermediate_size' must be"),
+        ({"num_key_value_heads": 5}, "no multiple of 'num_key_value_heads' (5)"),
+        ({"hidden_size": 16}, "'hidden_size' (16) is less than 'num_attention_heads' (32)"),
+        ({"num_experts": 8}, "'num_experts_per_tok' must be from 1 to the number of experts, 8"),
+        ({"num_experts": 8, "num_experts_per_tok": 16}, "'num_experts_per_tok' must be"),
+        ({"kv_lora_rank": "512"}, "'kv_lora_rank' is missing or no number"),
+        ({"layer_types": 3}, "'layer_types' is no list"),
+        ({"max_position_embeddings": "long"}, "'max_position_embeddings' is"),
+        ({"quantization_config": "awq"}, "'quantization_config' is no object"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": "four"}}, "'bits' is"),
+        ({"quantization_config": {"quant_method": "novel"}}, "'novel' in 'quantization_config'); tell it with --dtype"),
+        ({"text_config": [1]}, "'text_config' is no object"),
+    ],
+)
+def test_an_impossible_field_of_a_config_is_named(fields: dict[str, Any], named: str) -> None:
+    config = {**load_models()["meta-llama/Llama-3.1-8B"], **fields}
+    with pytest.raises(ProfileError, match=re.escape(named)):
+        read_model_shape(config, "odd")
+
+
+def test_an_unknown_format_of_weights_can_be_told() -> None:
+    config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": {"quant_method": "novel"}}
+    assert read_model_shape(config, "novel", "int4").dtype == "int4"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [("h100", "h100-sxm"), ("H100_SXM", "h100-sxm"), ("RTX 4090", "rtx4090"), ("A100", "a100-sxm"), ("l40s", "l40s")],
+)
+def test_a_device_is_found_by_its_usual_spellings(spelling: str, name: str) -> None:
+    assert find_gpu(spelling) == load_gpus()[name]
+
+
+def test_a_near_name_is_suggested(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="no GPU 'h100-sxm5'; did you mean h100-sxm"):
+        find_gpu("h100-sxm5")
+    with pytest.raises(ProfileError, match=r"did you mean meta-llama/Llama-3\.1-8B\?"):
+        load_model_shape("meta-llama/Llama-3.1-8B-Instruct")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ProfileError, match=r"config\.json: Expected `object`"):
+        load_model_shape(str(tmp_path))

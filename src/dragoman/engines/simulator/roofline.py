@@ -11,11 +11,13 @@ Scaling Transformer Inference" (MLSys 2023, arXiv:2211.05102).
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 import yaml
@@ -45,6 +47,9 @@ MEMORY_UTILIZATION = 0.9
 """vLLM's default of --gpu-memory-utilization."""
 ACTIVATION_BYTES = 1.7e9
 """Activations and captured graphs, which vLLM profiles at start. The measured RTX 4090 server had 2588 blocks left."""
+
+_DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
+"""Quantization methods of config.json files with a single format."""
 
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LARGE_MEMORY = 70 * 2**30
@@ -147,9 +152,15 @@ def find_gpu(name: str) -> Gpu:
         except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
             raise ProfileError(f"{name}: {error}") from None
     gpus = load_gpus()
-    if name not in gpus:
-        raise ProfileError(f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its figures")
-    return gpus[name]
+    # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and `rtx4090`.
+    spellings = {re.sub("[-_ ]", "", known): known for known in gpus}
+    spellings |= {known.removesuffix("-sxm"): known for known in gpus}
+    wanted = re.sub("[-_ ]", "", name.lower())
+    if wanted not in spellings:
+        close = difflib.get_close_matches(wanted, spellings, n=1)
+        hint = f"did you mean {spellings[close[0]]}? Known" if close else "known"
+        raise ProfileError(f"there is no GPU {name!r}; {hint} are {', '.join(gpus)}, or a YAML file with its figures")
+    return gpus[spellings[wanted]]
 
 
 def load_models() -> dict[str, Mapping[str, Any]]:
@@ -166,10 +177,17 @@ def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     try:
         config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        wanted = model.rpartition("/")[2].lower()
+        short = {name.rpartition("/")[2].lower(): name for name in known}
+        # Finetunes, such as `-Instruct`, have the sizes of the model that they are named after.
+        close = [name for name in short if wanted.startswith(name)] or difflib.get_close_matches(wanted, short, 1, 0.9)
+        hint = f"; did you mean {short[close[0]]}?" if close else ""
         raise ProfileError(
-            f"{model}: neither a config.json nor a model of the table ({', '.join(known)}): {error}"
+            f"{model}: neither a config.json nor a model of the table ({', '.join(known)}): {error.strerror}{hint}"
         ) from None
+    except msgspec.MsgspecError as error:
+        raise ProfileError(f"{path}: {error}") from None
     name = str(config.get("_name_or_path") or path.resolve().parent.name)
     return read_model_shape(config, name.rpartition("/")[2], dtype)
 
@@ -179,25 +197,62 @@ def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None =
 
     Raises ProfileError for a config without the sizes of a decoder.
     """
-    text: Mapping[str, Any] = config.get("text_config") or config
+    text: Any = config.get("text_config") or config
     try:
-        return _read_sizes(text, name, dtype or _detect_dtype(config, text))
-    except (KeyError, TypeError) as error:
-        raise ProfileError(
-            f"{name}: config.json does not describe a decoder: {error} is missing or no number"
-        ) from None
+        if not isinstance(text, Mapping):
+            raise _ConfigError("'text_config' is no object")
+        return _read_sizes(_Sizes(text), name, dtype or _detect_dtype(config, text))
+    except _ConfigError as error:
+        raise ProfileError(f"{name}: config.json does not describe a decoder: {error}") from None
 
 
-def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
-    hidden, layers, heads = int(text["hidden_size"]), int(text["num_hidden_layers"]), int(text["num_attention_heads"])
-    vocab = int(text["vocab_size"])
-    kv_heads = int(text.get("num_key_value_heads") or heads)
-    head_dim = int(text.get("head_dim") or hidden // heads)
+class _ConfigError(ValueError):
+    """A field of a config.json that is missing or has no possible value."""
+
+
+class _Sizes:
+    """The fields of a config.json, checked as they are read. Raises _ConfigError."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+
+    def __getitem__(self, name: str) -> int:
+        """A whole number of at least 1."""
+        number = self.get(name)
+        if not number:
+            problem = "is missing or no number" if number is None else "must be at least 1"
+            raise _ConfigError(f"{name!r} {problem}")
+        return number
+
+    def get(self, *names: str) -> int | None:
+        """The first of these fields that is more than 0, else 0 if one is; None if all are missing or null."""
+        found = None
+        for name in names:
+            value = self.fields.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+                raise _ConfigError(f"{name!r} is missing or no number")
+            if not 0 <= value < 2**53:
+                raise _ConfigError(f"{name!r} must be at least 0 and below 2**53")
+            found = found or int(value)
+        return found
+
+
+def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
+    hidden, layers, heads = text["hidden_size"], text["num_hidden_layers"], text["num_attention_heads"]
+    vocab = text["vocab_size"]
+    kv_heads = text.get("num_key_value_heads") or heads
+    if kv_heads > heads or heads % kv_heads:
+        raise _ConfigError(f"'num_attention_heads' ({heads}) is no multiple of 'num_key_value_heads' ({kv_heads})")
+    head_dim = text.get("head_dim") or hidden // heads
+    if not head_dim:
+        raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
     lora_rank = text.get("kv_lora_rank")
     if lora_rank:
         # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
-        rope, nope = int(text["qk_rope_head_dim"]), int(text["qk_nope_head_dim"])
-        value_dim, query_rank = int(text["v_head_dim"]), int(text.get("q_lora_rank") or 0)
+        rope, nope = text["qk_rope_head_dim"], text["qk_nope_head_dim"]
+        value_dim, query_rank = text["v_head_dim"], text.get("q_lora_rank") or 0
         query = (
             hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
         )
@@ -211,19 +266,20 @@ def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
         attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
         kv_values = 2 * layers * kv_heads * head_dim
         pair_flops = 4.0 * layers * heads * head_dim
-    experts = int(text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0)
-    intermediate = int(text.get("intermediate_size") or 0)
-    expert_width = int(text.get("moe_intermediate_size") or intermediate)
-    moe_layers = 0
+    experts = text.get("num_experts", "num_local_experts", "n_routed_experts") or 0
+    expert_width = text.get("moe_intermediate_size") or text["intermediate_size"]
+    intermediate = text.get("intermediate_size") or 0
+    moe_layers = used = 0
     if experts:
+        used = text.get("num_experts_per_tok", "top_k_experts") or 0
+        if not 1 <= used <= experts:
+            raise _ConfigError(f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}")
         # DeepSeek's first layers are dense; Qwen's and Llama's models have experts in every so many layers.
-        moe_layers = (layers - int(text.get("first_k_dense_replace") or 0)) // int(
-            text.get("decoder_sparse_step") or text.get("moe_layer_freq") or text.get("interleave_moe_layer_step") or 1
+        moe_layers = max(0, layers - (text.get("first_k_dense_replace") or 0)) // (
+            text.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
         )
     # Qwen writes the width of all shared experts, DeepSeek their number.
-    shared_width = int(text.get("shared_expert_intermediate_size") or 0) or expert_width * int(
-        text.get("n_shared_experts") or 0
-    )
+    shared_width = text.get("shared_expert_intermediate_size") or expert_width * (text.get("n_shared_experts") or 0)
     dense_params = (
         layers * attention
         + (layers - moe_layers) * 3 * hidden * intermediate
@@ -235,14 +291,14 @@ def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
         hidden=hidden,
         dense_params=float(dense_params),
         head_params=float(vocab * hidden),
-        embedding_params=0.0 if text.get("tie_word_embeddings") else float(vocab * hidden),
+        embedding_params=0.0 if text.fields.get("tie_word_embeddings") else float(vocab * hidden),
         kv_values=float(kv_values),
         kv_is_shared=bool(lora_rank),
         kv_heads=1 if lora_rank else kv_heads,
         pair_flops=pair_flops,
         full_attention=_read_full_attention(text, layers),
         experts=experts,
-        experts_per_token=int(text.get("num_experts_per_tok") or text.get("top_k_experts") or 0),
+        experts_per_token=used,
         expert_params=float(3 * hidden * expert_width) if experts else 0.0,
         moe_layers=moe_layers,
         # MXFP4 checkpoints quantize the experts alone.
@@ -252,29 +308,37 @@ def _read_sizes(text: Mapping[str, Any], name: str, dtype: Dtype) -> ModelShape:
     )
 
 
-def _read_full_attention(text: Mapping[str, Any], layers: int) -> float:
+def _read_full_attention(text: _Sizes, layers: int) -> float:
     """The share of layers without a sliding window."""
-    types = text.get("layer_types")
+    types: Any = text.fields.get("layer_types")
     if types:
-        return sum(kind == "full_attention" for kind in types) / len(types)
+        if not isinstance(types, list):
+            raise _ConfigError("'layer_types' is no list")
+        kinds = cast("list[Any]", types)
+        return sum(kind == "full_attention" for kind in kinds) / len(kinds)
     pattern = text.get("sliding_window_pattern")
     if pattern and text.get("sliding_window"):
-        return (layers // int(pattern)) / layers
+        return (layers // pattern) / layers
     return 1.0
 
 
 def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
-    quantization: Mapping[str, Any] = config.get("quantization_config") or text.get("quantization_config") or {}
-    method = str(quantization.get("quant_method") or "")
-    if method in ("fp8", "fbgemm_fp8"):
-        return "fp8"
-    if method == "mxfp4":
-        return "fp4"
+    quantization: Any = config.get("quantization_config") or text.get("quantization_config") or {}
+    if not isinstance(quantization, Mapping):
+        raise _ConfigError("'quantization_config' is no object")
+    fields = cast("Mapping[str, Any]", quantization)
+    method = str(fields.get("quant_method") or "")
+    if method in _DTYPE_BY_METHOD:
+        return _DTYPE_BY_METHOD[method]
     if method in ("awq", "gptq"):
-        return "int4" if int(quantization.get("bits") or quantization.get("w_bit") or 4) == 4 else "int8"
+        return "int4" if (_Sizes(fields).get("bits", "w_bit") or 4) == 4 else "int8"
     if method == "compressed-tensors":
-        text_form = str(quantization.get("format") or "")
+        text_form = str(fields.get("format") or "")
         return "fp8" if "float" in text_form else "int4" if "pack" in text_form else "int8"
+    if fields:
+        raise _ConfigError(
+            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); tell it with --dtype"
+        )
     return "bf16"
 
 
