@@ -79,6 +79,12 @@ def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
         (("plan", *SMALL, "--slo", "p99 ttft < 1s", "--gpus", "l4", "--models", LLAMA), "'l4' is not NAME:PRICE"),
         ((*QUESTION, "--prefill-decode", "1"), "'1' is not P:D"),
         ((*QUESTION, "--routing", "random"), "--routing: "),
+        ((*QUESTION, "--tp", "0,1"), "--tp: '0,1' is not a list of numbers from 1 on"),
+        ((*QUESTION, "--max-num-seqs", "-4"), "--max-num-seqs: '-4' is not a list of numbers from 1 on"),
+        ((*QUESTION, "--gpus", "l4:nan"), "--gpus: 'l4:nan' is not NAME:PRICE"),
+        ((*QUESTION, "--gpus", "l4:-1"), "--gpus: 'l4:-1' is not NAME:PRICE"),
+        ((*QUESTION, "--gpus", "l4:inf"), "--gpus: 'l4:inf' is not NAME:PRICE"),
+        ((*QUESTION, "--tp", "3"), "no configuration is possible, for the reasons above"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], text: str) -> None:

@@ -219,6 +219,10 @@ def _plan(options: PlanOptions) -> None:
     # Each reason once: many combinations fail for the same one.
     for reason in dict.fromkeys(refused):
         print_warning(reason)
+    if not candidates:
+        raise ValueError(
+            "no configuration is possible, for the reasons above; change --gpus, --models, --tp or --dtype"
+        )
     workload = load_workload(options.trace, options)
     processes = min(options.processes or os.cpu_count() or 1, len(candidates))
     with show_progress("configurations", len(candidates)) as on_progress:
@@ -241,16 +245,18 @@ def _plan(options: PlanOptions) -> None:
 def _read_price(text: str) -> tuple[str, float]:
     name, _, price = text.strip().rpartition(":")
     try:
-        return name, float(price)
+        if 0 <= (number := float(price)) < float("inf"):
+            return name, number
     except ValueError:
-        raise ValueError(f"--gpus: {text.strip()!r} is not NAME:PRICE, such as h100-sxm:2.5") from None
+        pass  # As for a price that cannot be.
+    raise ValueError(f"--gpus: {text.strip()!r} is not NAME:PRICE, such as h100-sxm:2.5")
 
 
 def _read_numbers(flag: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ValueError(f"{flag}: {text!r} is not a list of numbers, such as 1,2,4") from None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ValueError(f"{flag}: {text!r} is not a list of numbers from 1 on, such as 1,2,4")
+    return [int(part) for part in parts]
 
 
 def _read_splits(text: str) -> list[tuple[int, int]]:

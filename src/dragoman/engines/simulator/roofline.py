@@ -158,8 +158,10 @@ def find_gpu(name: str) -> Gpu:
     wanted = re.sub("[-_ ]", "", name.lower())
     if wanted not in spellings:
         close = difflib.get_close_matches(wanted, spellings, n=1)
-        hint = f"did you mean {spellings[close[0]]}? Known" if close else "known"
-        raise ProfileError(f"there is no GPU {name!r}; {hint} are {', '.join(gpus)}, or a YAML file with its figures")
+        hint = f"; did you mean {spellings[close[0]]}?" if close else ""
+        raise ProfileError(
+            f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its figures{hint}"
+        )
     return gpus[spellings[wanted]]
 
 
@@ -201,7 +203,8 @@ def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None =
     try:
         if not isinstance(text, Mapping):
             raise _ConfigError("'text_config' is no object")
-        return _read_sizes(_Sizes(text), name, dtype or _detect_dtype(config, text))
+        fields = cast("Mapping[str, Any]", text)
+        return _read_sizes(_Sizes(fields), name, dtype or _detect_dtype(config, fields))
     except _ConfigError as error:
         raise ProfileError(f"{name}: config.json does not describe a decoder: {error}") from None
 
