@@ -1,4 +1,4 @@
-// Builds elements out of text nodes. Nothing here parses markup: the server's Trusted Types policy forbids it.
+// Builds elements out of text nodes. Nothing here parses markup: the Trusted Types policy forbids it.
 
 /** Create an element from "tag.class.class"; `on*` of the props is a listener. */
 export function h(selector, props, ...children) {

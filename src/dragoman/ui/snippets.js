@@ -1,4 +1,4 @@
-// Programs that send a request of the page to this very server.
+// Programs that send a request of the page.
 
 import { DIALECTS } from "./dialects.js";
 import { pretty } from "./dom.js";

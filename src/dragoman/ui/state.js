@@ -1,4 +1,4 @@
-// What the browser remembers: settings, and conversations as trees whose branches are all kept. Never a key.
+// What the browser remembers: settings, and conversations as trees with all branches. Never a key.
 
 import { get } from "./api.js";
 import { checkTools } from "./dialects.js";

@@ -1,4 +1,4 @@
-// The Tokens view: the prompt as the model saw it and its answer, token by token.
+// The Tokens view: prompt and answer, token by token.
 
 import { post } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
@@ -90,7 +90,7 @@ export function createTokens(app) {
 			detail));
 	}
 
-	/** The same question through Chat Completions, which returns ids and log-probabilities. */
+	/** The same question through Chat Completions, which returns log-probabilities. */
 	async function rescore(node, conversation) {
 		const copy = { ...node, dialect: "chat", reply: newReply(), wire: {} };
 		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: true }, copy);
