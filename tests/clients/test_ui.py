@@ -198,6 +198,30 @@ def test_an_answer_is_stopped(page: Page, servers: Servers):
     page.evaluate(f"(async () => {{ while (!({idle})) await new Promise((go) => setTimeout(go, 20)); }})()")
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_that_a_proxy_cuts_off_is_an_error(page: Page, servers: Servers, dialect: str):
+    set_up(page, servers.start("tiny"), dialect=dialect, temperature="0", logprobs=False)
+    page.evaluate(
+        "(() => { const real = fetch; fetch = async (url, options) => {"
+        "const response = await real(url, options); if (options.method !== 'POST') return response;"
+        "const text = await response.text();"
+        "return new Response(text.slice(0, text.length / 2), {headers: response.headers}); }; })()"
+    )
+    assert ask(page, "What is the capital of Japan?").startswith("The capital")
+    assert page.text(".turn .error") == "ErrorThe stream ended before the answer."
+
+
+def test_the_end_of_a_conversation_is_shown_when_its_view_is_opened_again(page: Page, servers: Servers):
+    set_up(page, servers.start("scripted --directives"), logprobs=False)
+    ask(page, f'[[say "{"word " * 2000}"]]')
+    for view in ("Wire", "Chat"):
+        page.click("[role=tab]", view)
+    page.wait(
+        "(({scrollTop, scrollHeight, clientHeight}) => scrollHeight - clientHeight - scrollTop < 2 && scrollTop > 0)"
+        "(document.querySelector('.log'))"
+    )
+
+
 def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     address = servers.start("scripted --directives")
     set_up(page, address, logprobs=False)

@@ -27,6 +27,7 @@ export async function ask(name, conversation, options, { reply, wire, signal, on
 			onchange();
 		});
 		reply.warnings = received.get("x-dragoman-warnings")?.split("; ") || [];
+		if (!reply.finish) reply.error ??= { message: "The stream ended before the answer." };
 	} catch (error) {
 		if (error.name === "AbortError") reply.finish = "stopped";
 		else reply.error = { message: error.message, status: error.status, code: error.code };
@@ -208,7 +209,10 @@ export function createChat(app) {
 	render();
 	return {
 		element: h("div.chat", h("section.main", log, composer, announcer), side.element),
-		show: () => input.focus({ preventScroll: true }),
+		show: () => {
+			input.focus({ preventScroll: true });
+			log.scrollTop = log.scrollHeight;
+		},
 		refresh: () => {
 			attach.hidden = !state.hasCapability("images");
 			side.refresh();

@@ -94,7 +94,7 @@ export const toSpans = (facts) => facts.filter(Boolean).map((fact) => h("span", 
 
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** {value, problem} of JSON that a user typed; an empty text has neither. check: the problem of a value of the wrong form. */
+/** {value, problem} of JSON that a user typed; an empty text has neither. */
 export function parseJson(text, check) {
 	try {
 		const value = text.trim() ? JSON.parse(text) : undefined;

@@ -12,7 +12,7 @@ const LEVELS = [0.99, 0.9, 0.7, 0.4, 0.1, 0];
 const percent = (p) => `${(p * 100).toFixed(p < 0.1 ? 2 : 1)} %`;
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");
 
-/** The prompt of a request, rendered again. Ollama's API has no such route: its conversation goes through another one. */
+/** The prompt of a request, rendered again. Ollama's API has no such route. */
 function explain(node, conversation, options) {
 	const name = node.dialect === "ollama" ? "chat" : node.dialect;
 	const { path, headers } = DIALECTS[name];
