@@ -198,6 +198,30 @@ def test_an_answer_is_stopped(page: Page, servers: Servers):
     page.evaluate(f"(async () => {{ while (!({idle})) await new Promise((go) => setTimeout(go, 20)); }})()")
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_that_a_proxy_cuts_off_is_an_error(page: Page, servers: Servers, dialect: str):
+    set_up(page, servers.start("tiny"), dialect=dialect, temperature="0", logprobs=False)
+    page.evaluate(
+        "(() => { const real = fetch; fetch = async (url, options) => {"
+        "const response = await real(url, options); if (options.method !== 'POST') return response;"
+        "const text = await response.text();"
+        "return new Response(text.slice(0, text.length / 2), {headers: response.headers}); }; })()"
+    )
+    assert ask(page, "What is the capital of Japan?").startswith("The capital")
+    assert page.text(".turn .error") == "ErrorThe stream ended before the answer."
+
+
+def test_the_end_of_a_conversation_is_shown_when_its_view_is_opened_again(page: Page, servers: Servers):
+    set_up(page, servers.start("scripted --directives"), logprobs=False)
+    ask(page, f'[[say "{"word " * 2000}"]]')
+    for view in ("Wire", "Chat"):
+        page.click("[role=tab]", view)
+    page.wait(
+        "(({scrollTop, scrollHeight, clientHeight}) => scrollHeight - clientHeight - scrollTop < 2 && scrollTop > 0)"
+        "(document.querySelector('.log'))"
+    )
+
+
 def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     address = servers.start("scripted --directives")
     set_up(page, address, logprobs=False)
@@ -263,6 +287,19 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     assert f"{cached} from the cache" in page.text(".split h2")
 
 
+def test_the_tokens_of_a_model_that_the_first_request_loads(page: Page, servers: Servers, tmp_path: Path):
+    (tmp_path / "models.yaml").write_text("models:\n  lazy: {model: tiny}\n")
+    set_up(page, servers.start(f"--config {tmp_path / 'models.yaml'}"), temperature="0")
+    assert ask(page, "Hello")
+    page.click("button", "Tokens")
+    page.click("button", "Ask again with log-probabilities")
+    page.wait("document.querySelectorAll('.tokens').length === 2")
+    page.click("[role=tab]", "Chat")
+    assert ask(page, "What is 17 + 26?")
+    page.click(".turn:last-child button", "Tokens")
+    page.wait("document.querySelectorAll('.tokens')[1].querySelector('.p0, .p1, .p2')")
+
+
 @pytest.mark.parametrize("dialect", ["responses", "messages", "ollama"])
 def test_tokens_of_other_dialects(page: Page, servers: Servers, dialect: str):
     """The prompt is explained; ids and log-probabilities come from Chat Completions where the dialect has none."""
@@ -288,7 +325,8 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
         "[...document.querySelectorAll('.columns .events')].map((one) => "
         "[...one.querySelectorAll('b')].map((name) => name.textContent))"
     )
-    assert set(left) == {"chat.completion.chunk", "data"}
+    # A comment is a sign of life on a busy machine, as Anthropic's ping is.
+    assert set(left) - {"comment"} == {"chat.completion.chunk", "data"}
     assert [name for name in right if name not in ("ping", "content_block_delta")] == [
         *("message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop")
     ]
@@ -296,6 +334,17 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
     assert all(time.endswith(("µs", "ms", "s")) for time in times)
     page.click(".columns section:nth-child(2) .events summary")
     page.wait("JSON.parse(document.querySelector('section:nth-child(2) .events details[open] pre').textContent).type")
+
+
+def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers: Servers):
+    set_up(page, servers.start("scripted --directives"), logprobs=False)
+    page.click("[role=tab]", "Wire")
+    page.fill(".card textarea", '[[say "one two three"]] [[error 500 <b>broken</b> pipe]]')
+    page.click("button", "Send to both")
+    page.wait("document.querySelectorAll('.columns .error').length === 2")
+    for part, said in ((".text", "one two three"), (".error div", "<b>broken</b> pipe")):
+        shown = page.evaluate(f"[...document.querySelectorAll('.columns {part}')].map((one) => one.innerText)")
+        assert shown == [said] * 2
 
 
 def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
@@ -434,6 +483,7 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.press("Enter")
     page.wait("!document.querySelector('dialog').open || document.querySelector('#key-input').value === ''")
     page.wait("document.querySelector('dialog').open")
+    page.wait("document.querySelector('dialog [role=alert]').textContent === 'The server rejects this key.'")
     page.fill("#key-input", "user")
     page.press("Enter")
     page.wait("document.querySelectorAll('.side select')[1]?.value === 'tiny'")

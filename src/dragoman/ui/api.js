@@ -1,4 +1,4 @@
-// Requests to the server that this page comes from, and to no other.
+// Requests to the server of this page only.
 
 /** The page is at BASE/ui, also behind a proxy or a mounting application that adds a prefix. */
 export const BASE = new URL(".", location.href).href.slice(0, -1);
@@ -43,7 +43,7 @@ export async function send(path, { body, method = body ? "POST" : "GET", headers
 export const get = async (path, options) => (await send(path, options)).json();
 export const post = (path, body, options) => get(path, { body, ...options });
 
-/** Send a request and pass on every event: {at, name, data, json}; `at` is in seconds, and the name ":" is a comment. */
+/** Send a request and pass on every event: {at, name, data, json}; `at` is in seconds, the name ":" a comment. */
 export async function generate(path, body, headers, signal, onevent) {
 	const started = performance.now();
 	const now = () => (performance.now() - started) / 1000;

@@ -1,4 +1,4 @@
-// The frame of the page: views as tabs, the key, and what the views share.
+// The frame: views as tabs, the key, and what they share.
 
 import { get, onKeyWanted, readKey, saveKey } from "./api.js";
 import { createChat } from "./chat.js";
@@ -55,10 +55,13 @@ const dialog = find("key-dialog");
 const openDialog = () => dialog.open || dialog.showModal();
 const showKey = () => (find("key-button").textContent = readKey() ? "Key set" : "Key");
 find("key-button").addEventListener("click", openDialog);
-onKeyWanted(openDialog);
+onKeyWanted(() => {
+	find("key-problem").textContent = readKey() && "The server rejects this key.";
+	openDialog();
+});
 dialog.querySelector("form").addEventListener("submit", (event) => {
 	saveKey(event.submitter.value === "forget" ? "" : find("key-input").value.trim());
-	find("key-input").value = "";
+	find("key-input").value = find("key-problem").textContent = "";
 	showKey();
 	start();
 });

@@ -12,7 +12,7 @@ export function parseMetrics(text) {
 	return samples;
 }
 
-// Sums are over all models and engines.
+// Sums are over all models.
 export const sum = (samples, name) => total(samples.get(name) || [], "value");
 
 /** [{bound, count}], the counts not cumulative. */

@@ -1,4 +1,4 @@
-// The Chat view: a conversation whose turns can be edited and asked again, with every answer kept as a branch.
+// The Chat view: a conversation, with every answer kept as a branch.
 
 import { generate, readError } from "./api.js";
 import { buildBody, checkTools, DIALECTS, DIALECT_NAMES, newReply, splitDataUrl } from "./dialects.js";
@@ -27,6 +27,7 @@ export async function ask(name, conversation, options, { reply, wire, signal, on
 			onchange();
 		});
 		reply.warnings = received.get("x-dragoman-warnings")?.split("; ") || [];
+		if (!reply.finish) reply.error ??= { message: "The stream ended before the answer." };
 	} catch (error) {
 		if (error.name === "AbortError") reply.finish = "stopped";
 		else reply.error = { message: error.message, status: error.status, code: error.code };
@@ -111,6 +112,8 @@ export function createChat(app) {
 		render();
 		announcer.textContent = reply.error ? `Error: ${reply.error.message}` : `Answer: ${reply.text || "a tool call"}`;
 		app.node = node;
+		// The request has loaded the model.
+		if (!state.hasCapability("generation")) state.loadModels().then(app.refresh, () => {});
 	}
 
 	function setRunning(controller) {
@@ -124,7 +127,7 @@ export function createChat(app) {
 	function render() {
 		const path = state.current.path();
 		log.replaceChildren(...path.map((node) => (node.role === "assistant" ? renderAnswer(node) : renderTurn(node))));
-		if (!path.length) log.append(h("div.group.empty", h("h2", "Ask the model"), h("p", "Through any API of this server, with the tokens and the raw events behind every answer."), h("div.row.centre", SUGGESTIONS.map(suggest))));
+		if (!path.length) log.append(h("div.group.empty", h("h2", "Ask the model"), h("p", "Through any API, with the tokens and raw events behind every answer."), h("div.row.centre", SUGGESTIONS.map(suggest))));
 		log.scrollTop = log.scrollHeight;
 		side.refreshChats();
 	}
@@ -206,7 +209,10 @@ export function createChat(app) {
 	render();
 	return {
 		element: h("div.chat", h("section.main", log, composer, announcer), side.element),
-		show: () => input.focus({ preventScroll: true }),
+		show: () => {
+			input.focus({ preventScroll: true });
+			log.scrollTop = log.scrollHeight;
+		},
 		refresh: () => {
 			attach.hidden = !state.hasCapability("images");
 			side.refresh();

@@ -1,4 +1,4 @@
-// Builds elements out of text nodes. Nothing here parses markup: the server's Trusted Types policy forbids it.
+// Builds elements out of text nodes. Nothing here parses markup: the Trusted Types policy forbids it.
 
 /** Create an element from "tag.class.class"; `on*` of the props is a listener. */
 export function h(selector, props, ...children) {
@@ -94,7 +94,7 @@ export const toSpans = (facts) => facts.filter(Boolean).map((fact) => h("span", 
 
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** {value, problem} of JSON that a user typed; an empty text has neither. check: the problem of a value of the wrong form. */
+/** {value, problem} of JSON that a user typed; an empty text has neither. */
 export function parseJson(text, check) {
 	try {
 		const value = text.trim() ? JSON.parse(text) : undefined;

@@ -1,4 +1,4 @@
-// The Server view: models, load, latencies and the last requests, as they change.
+// The Server view: models, load, latencies, the last requests.
 
 import { get, post, send } from "./api.js";
 import { drawHistogram, drawLines, drawTable, parseMetrics, poll, readHistogram, sum, tile } from "./charts.js";
@@ -83,7 +83,7 @@ export function createServer() {
 	const polling = poll(async () => {
 		const response = await send("/metrics", { quiet: true });
 		drawLoad(parseMetrics(await response.text()));
-		// Models and requests change less often than the load.
+		// Models and requests change less often.
 		if (round++ % 2 === 0) await Promise.all([drawModels(), drawRequests()]);
 	});
 	return { ...polling, element: h("div.view", polling.problem, tiles, charts, problem, models, requests), refresh: () => (round = 0) };

@@ -1,4 +1,4 @@
-// The Simulator view: the replicas of a simulated vLLM, its faults and the speed of its time.
+// The Simulator view: replicas, faults and the speed of time.
 
 import { get, send } from "./api.js";
 import { drawLines, drawTable, poll, tile } from "./charts.js";

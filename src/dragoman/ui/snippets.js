@@ -1,4 +1,4 @@
-// Programs that send a request of the page to this very server.
+// Programs that send a request of the page.
 
 import { DIALECTS } from "./dialects.js";
 import { pretty } from "./dom.js";
@@ -15,7 +15,7 @@ function python(value, indent = "    ") {
 	return { true: "True", false: "False", null: "None" }[text] ?? text;
 }
 
-/** dialect: of the body. hasKey: the program reads the key from the environment; it is never written down. */
+/** hasKey: the program reads the key from the environment; it is never written down. */
 export function snippet(language, base, dialect, body, hasKey) {
 	const { path, headers } = DIALECTS[dialect];
 	const all = Object.entries({ "content-type": "application/json", ...headers });

@@ -1,4 +1,4 @@
-// What the browser remembers: settings, and conversations as trees whose branches are all kept. Never a key.
+// What the browser remembers: settings, and conversations as trees with all branches. Never a key.
 
 import { get } from "./api.js";
 import { checkTools } from "./dialects.js";
@@ -36,7 +36,7 @@ export async function loadModels() {
 
 export const hasCapability = (name) => models.find(({ id }) => id === settings.model)?.dragoman?.capabilities?.includes(name) ?? false;
 
-/** The options of a request. Throws an Error with a text for the user. */
+/** The options of a request. Throws an Error for the user. */
 export function readOptions() {
 	const parse = (label, text, check) => {
 		const { value, problem } = parseJson(text, check);

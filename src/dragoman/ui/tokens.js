@@ -1,4 +1,4 @@
-// The Tokens view: the prompt as the model saw it and its answer, token by token.
+// The Tokens view: prompt and answer, token by token.
 
 import { post } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
@@ -12,7 +12,7 @@ const LEVELS = [0.99, 0.9, 0.7, 0.4, 0.1, 0];
 const percent = (p) => `${(p * 100).toFixed(p < 0.1 ? 2 : 1)} %`;
 const visible = (text) => text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t");
 
-/** The prompt of a request, rendered again. Ollama's API has no such route: its conversation goes through another one. */
+/** The prompt of a request, rendered again. Ollama's API has no such route. */
 function explain(node, conversation, options) {
 	const name = node.dialect === "ollama" ? "chat" : node.dialect;
 	const { path, headers } = DIALECTS[name];
@@ -90,7 +90,7 @@ export function createTokens(app) {
 			detail));
 	}
 
-	/** The same question through Chat Completions, which returns ids and log-probabilities. */
+	/** The same question through Chat Completions, which returns log-probabilities. */
 	async function rescore(node, conversation) {
 		const copy = { ...node, dialect: "chat", reply: newReply(), wire: {} };
 		await ask("chat", conversation, { ...state.readOptions(), model: node.model, logprobs: true, stream: true }, copy);

@@ -1,4 +1,4 @@
-// The Wire view: what goes over the connection, the same question in two dialects, and programs that ask it.
+// The Wire view: raw events, one question in two dialects, and programs that ask it.
 
 import { BASE, readKey } from "./api.js";
 import { ask, describe, renderError } from "./chat.js";
@@ -71,7 +71,7 @@ function createColumn(dialect) {
 		last = entry;
 		picker.value = dialect = entry.wire.dialect;
 		events.replaceChildren();
-		output.replaceChildren(h("code", `POST ${DIALECTS[dialect].path}`), h("details", h("summary", "Request body"), body), entry.reply.error ? renderError(entry.reply.error) : answer, facts, events);
+		output.replaceChildren(h("code", `POST ${DIALECTS[dialect].path}`), h("details", h("summary", "Request body"), body), answer, entry.reply.error ? renderError(entry.reply.error) : "", facts, events);
 		draw();
 		writeCode();
 	}
