@@ -86,8 +86,8 @@ ENGINES: dict[str, Callable[[], AbstractAsyncContextManager[Models]]] = {
 }
 REJECTED = {
     "upstream": {"count"},
-    "upstream: anthropic": {"n", "logprobs", "token ids", "count", "text"},
-    "upstream: responses": {"n", "logprobs", "token ids", "count", "text"},
+    "upstream: anthropic": {"logprobs", "token ids", "count", "text"},
+    "upstream: responses": {"logprobs", "token ids", "count", "text"},
     "plug-in with grammars": {"logprobs"},
     "plug-in": {"logprobs", "tool_choice", "response_format"},
     "documented plug-in": {"logprobs", "tool_choice", "tools auto", "response_format", "token ids", "count"},
