@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from dragoman.engines.llamacpp.child import return_untouched_memory
+from dragoman.engines.llamacpp.process import CHILD_VARIABLES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
+ROOT = Path(__file__).parents[3]
 SIZE = 64 << 20
 MARK_AT = 5 << 20
 
@@ -32,6 +36,21 @@ def resident(address: int) -> int:
 
 
 def test_cleared_pages_are_returned_and_written_ones_stay() -> None:
+    """In a process of its own, as it is called: threads of others write to their mappings at any time."""
+    program = f"from {__name__} import check_pages; check_pages()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, **CHILD_VARIABLES},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def check_pages() -> None:
     with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         anchor = ctypes.c_char.from_buffer(memory)
         address = ctypes.addressof(anchor)

@@ -6,6 +6,7 @@ and prints one line when the model is loaded. Requests arrive at a Unix socket.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -33,25 +34,32 @@ _MIN_MAPPING_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 # Device 00:00, inode 0 and no name mark an anonymous mapping, and `p` a private one.
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0 *$", re.MULTILINE)
-_MAPS = Path("/proc/self/maps")
+_MAPS, _MEMORY = Path("/proc/self/maps"), Path("/proc/self/mem")
 
 
 def return_untouched_memory() -> int:
     """Return the zero pages of large mappings. Returns how many bytes; 0 where the system does not support it.
 
-    No other thread may write to a large mapping meanwhile: call it before the first request.
+    No other thread may write to a large mapping meanwhile: call it before the first request. Nor may Python's own
+    objects be in one: `CHILD_VARIABLES` keep them on the heap.
     """
     if not _MAPS.exists() or not hasattr(mmap, "MADV_DONTNEED"):
         return 0
     advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes, advise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
     returned = 0
-    for begin, end in _find_mappings(_MAPS.read_text()):
-        for address in range(begin, end, _CHUNK_BYTES):
-            size = min(_CHUNK_BYTES, end - address)
-            words: NDArray[np.uint64] = np.frombuffer(ctypes.string_at(address, size), np.uint64)
-            if not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
-                returned += size
+    with contextlib.suppress(OSError), _MEMORY.open("rb", buffering=0) as memory:
+        for begin, end in _find_mappings(_MAPS.read_text()):
+            for address in range(begin, end, _CHUNK_BYTES):
+                size = min(_CHUNK_BYTES, end - address)
+                try:
+                    # From the file, since the end of a mapping is an error here and not the end of the process.
+                    content = os.pread(memory.fileno(), size, address)
+                except OSError:
+                    continue
+                words: NDArray[np.uint64] = np.frombuffer(content, np.uint64)
+                if len(content) == size and not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
+                    returned += size
     return returned
 
 

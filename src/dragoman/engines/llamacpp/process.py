@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from ...core.errors import EngineError
 log = logging.getLogger(__name__)
 
 READY = "dragoman: ready"
+CHILD_VARIABLES = {"PYTHONMALLOC": "malloc"}
+"""Of the process: on the heap, Python's objects are not in the mappings whose untouched pages it returns."""
 
 _MAX_LOG_LINES = 20
 
@@ -92,6 +95,7 @@ class LlamaCppProcess:
             stderr=subprocess.PIPE,
             # A new session, so that Ctrl-C reaches only the server, which then stops this process in order.
             start_new_session=True,
+            env={**os.environ, **CHILD_VARIABLES},
         )
         assert child.stdin is not None
         assert child.stdout is not None
