@@ -15,9 +15,10 @@ from msgspec import Meta, Raw, Struct
 from ..core.engine import TokenRequest
 from ..core.errors import DragomanError, RequestError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
+from ..core.field_names import FieldNames
 from ..core.reply import Reply
 from ..core.request import GenerateRequest, Sampling
-from .base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
+from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from .constraints import read_structured_outputs, require_at_most_one
 from .envelope import (

@@ -14,9 +14,10 @@ from starlette.datastructures import Headers
 
 from ..core.engine import PromptCounter
 from ..core.errors import RequestError, Unsupported
+from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import CURRENT_SPAN, parse_trace_context
-from ..dialects.base import CORE_NAMES, FieldNames, GenerationCall, Header, Profile, ReaderOptions, Writer
+from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
 from ..pipeline.metrics import add_timings

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
-from ..base import FieldNames
+from ...core.field_names import FieldNames
 from ..body import abbreviate
 from ..errors import MAX_MESSAGE
 from ..json_encoding import escape_line_breaks, replace_surrogates

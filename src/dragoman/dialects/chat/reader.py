@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Raw
 
 from ...core.errors import RequestError
+from ...core.field_names import CORE_NAMES, FieldNames
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import FieldNames, GenerationCall, Header, ReaderOptions
+from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
 from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
@@ -28,6 +29,13 @@ _LEGACY_NAMES = (
     ("tools", "functions"),
     ("tool_choice", "function_call"),
 )
+_FIELD_NAMES = {
+    (False, False): CORE_NAMES,
+    (True, False): FieldNames(*_CURRENT_NAMES),
+    (False, True): FieldNames(*_LEGACY_NAMES),
+    (True, True): FieldNames(*_CURRENT_NAMES, *_LEGACY_NAMES),
+}
+"""By whether `max_completion_tokens`, and whether `functions`, were sent."""
 
 _BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
 
@@ -64,9 +72,7 @@ def read_chat_call(
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
 
-    names = FieldNames(
-        *(() if body.max_completion_tokens is None else _CURRENT_NAMES), *(_LEGACY_NAMES if body.functions else ())
-    )
+    names = _FIELD_NAMES[body.max_completion_tokens is not None, bool(body.functions)]
     call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
     if not body.store:
         return ChatCall(call, None)

@@ -33,9 +33,9 @@ from ...core.events import (
     Usage,
     get_answer_tokens,
 )
+from ...core.field_names import FieldNames
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
-from ..base import FieldNames
 from ..errors import MAX_MESSAGE
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
 from ..tool_input import ToolInputStreamer

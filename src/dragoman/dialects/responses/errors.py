@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
-from ..base import FieldNames, Profile
+from ...core.field_names import FieldNames
+from ..base import Profile
 from ..errors import render_openai_error
 from ..json_encoding import encode_string, encode_string_or_null
 

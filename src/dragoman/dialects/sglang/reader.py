@@ -7,8 +7,9 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ...core.errors import RequestError
+from ...core.field_names import FieldNames
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import FieldNames, GenerationCall, Header, Profile, ReaderOptions
+from ..base import GenerationCall, Header, Profile, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import DragomanError, RateLimited, RequestError
-from ..base import FieldNames
+from ...core.field_names import FieldNames
 from ..errors import MAX_MESSAGE
 from ..json_encoding import escape_line_breaks, replace_surrogates
 

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
+from ...core.field_names import FieldNames
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import FieldNames, GenerationCall, Header, ReaderOptions
+from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ...core.embeddings import Embeddings, EncodingTask, RelevanceScores, TextEmbedRequest, TextPairs
 from ...core.engine import Capabilities, EventReceiver, Health, RemoteTokens
-from ...core.errors import EngineError, Overloaded, RateLimited, RequestError, Unsupported
+from ...core.errors import DragomanError, EngineError, Overloaded, RateLimited, RequestError, Unsupported
 from ...core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started
 from ...core.request import Conversation, GenerateRequest
 from ...core.trace_context import CURRENT_SPAN
@@ -52,8 +52,6 @@ from .errors import (
     build_lost_error,
     build_transport_error,
     parse_error,
-    rename_field,
-    rename_in_error,
 )
 from .event_stream import EventStream, StreamReader
 from .pool import Upstream, UpstreamPool, build_prefix
@@ -258,7 +256,7 @@ class UpstreamEngine:
         async with self._open_response(upstream_request, prefix) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
                 names = self._config.kind.field_names
-                reader.warnings += tuple(rename_field(warning, names) for warning in warnings.split("; "))
+                reader.warnings += tuple(names.rename_warning(warning) for warning in warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
                 for event in await _run_if_large(len(body), reader.read_whole, body):
@@ -273,7 +271,9 @@ class UpstreamEngine:
                     for event in stream.feed(piece):
                         yield event
                     if stream.failure is not None:
-                        raise rename_in_error(stream.failure, self._config.kind.field_names)
+                        if isinstance(stream.failure, DragomanError):
+                            self._config.kind.field_names.rename_error(stream.failure)
+                        raise stream.failure
             # Only the end of the body can follow [DONE]: the connection can be used again.
             response.close(drain=True)
         for event in reader.close():
@@ -378,7 +378,8 @@ class UpstreamEngine:
         level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
         log.log(level, "%s returned HTTP %d", upstream.url, status)
         error = parse_error(status, body, response.headers.get("retry-after"))
-        raise rename_in_error(error, self._config.kind.field_names)
+        self._config.kind.field_names.rename_error(error)
+        raise error
 
     def _record_failure(self, index: int, error: HttpClientError) -> None:
         """Record a transport failure. A timeout or disconnect may concern one connection only: the next health check

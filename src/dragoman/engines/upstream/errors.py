@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -154,23 +154,6 @@ def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanE
     """As `build_stream_error`; once the answer has begun the status has been sent, and the request is not at fault."""
     built = build_stream_error(error)
     return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
-
-
-def rename_field(text: str, names: Mapping[str, str]) -> str:
-    """Rename the field that a path or a warning begins with. names: ours, by those of the upstream."""
-    for name, own in names.items():
-        if text.startswith(name) and not re.match(r"\w", text[len(name) :]):
-            return own + text[len(name) :]
-    return text
-
-
-def rename_in_error(error: Exception, names: Mapping[str, str]) -> Exception:
-    """Rename the field that an error names, in its message too. Returns the error."""
-    if isinstance(error, DragomanError) and error.param is not None:
-        own = rename_field(error.param, names)
-        whole_name = re.compile(rf"(?<![\w.]){re.escape(error.param)}(?!\w)")
-        error.message, error.param = whole_name.sub(lambda _: own, error.message), own
-    return error
 
 
 def _parse_context_error(message: str, code: str | None, param: str | None) -> RequestError | None:

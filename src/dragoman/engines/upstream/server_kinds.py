@@ -12,6 +12,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from ...core.engine import Feature
+from ...core.field_names import CORE_NAMES, FieldNames
 from ...core.request import Extras, GenerationLimits, SamplingOptions
 
 
@@ -64,7 +65,7 @@ class ServerKind(Struct, frozen=True):
     has_admin_routes: bool = False
     reports_warnings: bool = False
     parameter_names: Mapping[str, str] = MappingProxyType({})
-    field_names: Mapping[str, str] = MappingProxyType({})
+    field_names: FieldNames = CORE_NAMES
     max_logprobs: int = 20
 
 
@@ -121,7 +122,7 @@ _ALL = (
         _OPENAI,
         owners=("openai", "openai-internal", "system"),
         max_tokens_field="max_completion_tokens",
-        field_names=MappingProxyType({"max_completion_tokens": "max_tokens"}),
+        field_names=FieldNames(("max_completion_tokens", "max_tokens")),
         reasoning_fields=(),
         has_developer_role=True,
         has_openai_tools=True,
@@ -168,7 +169,7 @@ _ALL = (
         owners=("llamacpp",),
         unlimited_max_tokens=b"-1",
         parameter_names=MappingProxyType({"repetition_penalty": "repeat_penalty"}),
-        field_names=MappingProxyType({"repeat_penalty": "repetition_penalty"}),
+        field_names=FieldNames(("repeat_penalty", "repetition_penalty")),
         has_one_task=True,
     ),
     # Any server with Anthropic's Messages.
@@ -177,13 +178,11 @@ _ALL = (
         frozenset({Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES, Feature.REASONING_BUDGET}),
         frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop", "reasoning_effort", "enable_thinking"}),
         wire=Wire.MESSAGES,
-        field_names=MappingProxyType(
-            {
-                "stop_sequences": "stop",
-                "thinking.budget_tokens": "thinking_token_budget",
-                "output_config.effort": "reasoning_effort",
-                "output_config.format": "response_format",
-            }
+        field_names=FieldNames(
+            ("stop_sequences", "stop"),
+            (r"thinking\.budget_tokens", "thinking_token_budget"),
+            (r"output_config\.effort", "reasoning_effort"),
+            (r"output_config\.format", "response_format"),
         ),
     ),
     # Any server with OpenAI's Responses. The pipeline applies stop strings, which this API lacks.
@@ -192,13 +191,11 @@ _ALL = (
         frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
         frozenset({"temperature", "top_p", "max_tokens", "reasoning_effort", "detail"}),
         wire=Wire.RESPONSES,
-        field_names=MappingProxyType(
-            {
-                "input": "messages",
-                "max_output_tokens": "max_tokens",
-                "reasoning.effort": "reasoning_effort",
-                "text.format": "response_format",
-            }
+        field_names=FieldNames(
+            ("input", "messages"),
+            ("max_output_tokens", "max_tokens"),
+            (r"reasoning\.effort", "reasoning_effort"),
+            (r"text\.format", "response_format"),
         ),
         has_openai_tools=True,
     ),
