@@ -955,7 +955,7 @@ MUTANTS = (
     ),
     Mutant(
         "interleaved calls are said in the order in which their pieces come",
-        "engines/upstream/tool_calls.py",
+        "engines/upstream/chunk_reader.py",
         "if len(self._queue) == 1 or not head.is_complete:",
         "if len(self._queue) == 1:",
         (UPSTREAM,),

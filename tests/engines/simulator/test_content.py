@@ -11,10 +11,10 @@ import jsonschema_rs
 import pytest
 from starlette.types import Message
 
+from dragoman.engines.simulator.embedder import find_image_token
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
 from dragoman.engines.simulator.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman.engines.simulator.reply_tokens import fake_logprob
-from dragoman.engines.simulator.vision import find_image_token
 from tests.pictures import data_url, png
 from tests.serving.house import scope
 from tests.serving.test_metrics import read

@@ -20,6 +20,7 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.hashing import TokenContents
 from dragoman.engines.simulator.keyed_rng import KeyedRandom
 from dragoman.engines.simulator.kv_events import (
+    REPLAY_END,
     BlockRemovedEvent,
     BlockStored,
     CacheClearedEvent,
@@ -28,9 +29,10 @@ from dragoman.engines.simulator.kv_events import (
     KvEventBuilder,
     ReplayBuffer,
     build_batch,
+    offset_endpoint_port,
+    parse_kv_events_config,
     truncate_hash,
 )
-from dragoman.engines.simulator.kv_publisher import REPLAY_END, offset_endpoint_port, parse_kv_events_config
 from dragoman.engines.simulator.rank import DataParallelRank, LiveRequest
 from dragoman.engines.simulator.reply_generator import PlannedReply
 from dragoman.engines.simulator.reply_tokens import PlannedTokens

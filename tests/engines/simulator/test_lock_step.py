@@ -10,8 +10,7 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fitting import Prior, RankLayout, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
-from dragoman.engines.simulator.lock_step import replay_in_lock_step
-from dragoman.engines.simulator.replay import ReplayResult, replay
+from dragoman.engines.simulator.replay import ReplayResult, replay, replay_in_lock_step
 from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.workload import WorkloadRequest

@@ -15,10 +15,10 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.fleet import Fleet
 from dragoman.engines.simulator.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
 from dragoman.engines.simulator.plain_replay import PlainReplay, is_plain
+from dragoman.engines.simulator.plain_replica import WeightedSample
 from dragoman.engines.simulator.profile import SimulatorProfile, load
 from dragoman.engines.simulator.replay import ReplayResult
 from dragoman.engines.simulator.report import Slo, build_report
-from dragoman.engines.simulator.weighted_sample import WeightedSample
 from dragoman.engines.simulator.workload import RequestTable, WorkloadRequest, scale_arrivals
 from dragoman.engines.simulator.workload_sources import (
     FixedLength,

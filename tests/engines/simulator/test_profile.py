@@ -8,9 +8,8 @@ import pytest
 
 from dragoman.engines.simulator.calibrate import calibrate, compare, read_log, round_numbers
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.fitting import CalibrationError, Prior, fit, simulate
+from dragoman.engines.simulator.fitting import CalibrationError, Prior, Rows, fit, simulate, solve, solve_non_negative
 from dragoman.engines.simulator.latency import LatencyModel, TokenCost
-from dragoman.engines.simulator.least_squares import Rows, solve, solve_non_negative
 from dragoman.engines.simulator.profile import (
     Hardware,
     ModelProfile,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.vllm.config import check_version
+from dragoman.engines.vllm.backend import check_version
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "dev"])

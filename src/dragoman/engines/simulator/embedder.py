@@ -1,14 +1,22 @@
-"""Simulated embeddings: vectors derived from the tokens alone, after the duration of a prefill."""
+"""Simulated embeddings: vectors derived from the tokens alone, after the duration of a prefill.
+
+Images of a simulated model: each is so many placeholder tokens of the prompt. Decodes no pixels.
+"""
 
 from __future__ import annotations
 
 import math
-from hashlib import shake_256
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b, shake_256
 
 import numpy as np
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import Health
+from ...core.errors import RequestError
+from ...core.images import PreparedImage, PromptImage, read_image_info
+from ..batching import place_images
 from .engine import SimulatorEngine
 
 
@@ -47,3 +55,54 @@ def _generate_vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
     vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
     length = math.sqrt(float(vector @ vector)) if normalize else 1.0
     return (vector / (length or 1.0)).astype("<f4").tobytes()
+
+
+_TOKEN_NAMES = (
+    "<|image_pad|>",
+    "<|image|>",
+    "<image>",
+    "<image_soft_token>",
+    "[IMG]",
+    "<pad>",
+    "<|endoftext|>",
+    "<unk>",
+)
+"""Control tokens that can represent an image, the best first."""
+
+
+def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: Collection[int]) -> tuple[str, int]:
+    """Find a control token that a prompt has for no other reason. Raises ValueError."""
+    for name in (*_TOKEN_NAMES, *special_tokens):
+        if name in special_tokens and name not in template and special_tokens[name] not in end_ids:
+            return name, special_tokens[name]
+    raise ValueError("--sim-image-tokens: the tokenizer has no control token that could represent an image")
+
+
+class SimulatedVision:
+    """As `core.images.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
+
+    def __init__(self, count: int, token: tuple[str, int]) -> None:
+        self._count, (self._name, self._id) = count, token
+        # Random, so that no client can write it into a text, where it would be replaced by an image.
+        self._placeholder = secrets.token_hex(16)
+
+    @property
+    def placeholder(self) -> str:
+        return self._placeholder
+
+    @property
+    def uses_text_placeholder(self) -> bool:
+        return True
+
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        for number, data in enumerate(images, 1):
+            if read_image_info(data) is None:
+                raise RequestError(
+                    f"Image {number} of the messages cannot be decoded.", param="messages", code="image_parse_error"
+                )
+        return tuple(
+            PreparedImage(self._name * self._count, blake2b(data, digest_size=16).digest(), None) for data in images
+        )
+
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        return place_images(prompt, self._id, images, [self._count] * len(images))

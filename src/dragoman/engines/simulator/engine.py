@@ -14,29 +14,114 @@ from functools import partial
 from typing import cast
 
 import msgspec
+import numpy as np
+from msgspec import Struct
 
 from ...core.control import PauseMode, RankState, SimulationState
-from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
+from ...core.engine import (
+    CONSTRAINT_FEATURES,
+    Capabilities,
+    Failed,
+    Feature,
+    Health,
+    OutputCallback,
+    TokenRequest,
+    check_prompt,
+)
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from ...core.request import GenerateRequest
+from ...core.request import GenerateRequest, GenerationLimits, SamplingOptions
 from .blocks import SimulatedBlockPool
+from .config import SimulatedSchedulerConfig
 from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
 from .engine_core import EngineCore
 from .faults import Fault, FaultInjector, build_fault_error
 from .hashing import TokenContents, hash_root
+from .host_link import OffloadingSettings
 from .keyed_rng import KeyedRandom
-from .kv_events import KvEvent
-from .kv_notifications import KvNotifier
-from .kv_publisher import KvPublisher
-from .latency import StepLoad
+from .kv_events import KvEvent, KvEventsConfig, KvEventsVersion, KvPublisher
+from .kv_notifications import KvNotifier, KvTransferConfig
+from .latency import LatencyModel, StepLoad, StepTime, add_noise
 from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
-from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
 from .speculation import DraftAcceptance
 from .timer_queue import TimerQueue
+
+# Settings of a served simulation, and what follows from them. Runs nothing.
+
+_FEATURES = frozenset(
+    {
+        *CONSTRAINT_FEATURES,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+        Feature.LORA,
+    }
+)
+_EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
+
+
+class KvTransferSettings(Struct, frozen=True):
+    """Disaggregated prefill and decode. tp_size: devices of this instance."""
+
+    config: KvTransferConfig
+    cost: TransferCost
+    tp_size: int = 1
+
+
+class SimulatorConfig(Struct, frozen=True):
+    """The simulated engine, and how a server drives it.
+
+    time_scale: 10 is ten times as fast.
+    warm_up: seconds from startup to readiness.
+    ranks: data-parallel copies of the engine core.
+    """
+
+    scheduler: SimulatedSchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.0
+    noise: float = 0.0
+    time_scale: float = 1.0
+    warm_up: float = 0.0
+    ranks: int = 1
+    acceptance_rates: tuple[float, ...] = ()
+    seed: int = 0
+    max_num_waiting: int = 2048
+    accepts_images: bool = False
+    faults: tuple[Fault, ...] = ()
+    kv_events: KvEventsConfig | None = None
+    kv_events_version: KvEventsVersion = "0.33"
+    kv_transfer: KvTransferSettings | None = None
+    offloading: OffloadingSettings | None = None
+
+
+def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:
+    extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
+    return Capabilities(
+        features=_FEATURES | {Feature.IMAGES} if config.accepts_images else _FEATURES,
+        parameters=frozenset(SamplingOptions.__struct_fields__)
+        | frozenset(GenerationLimits.__struct_fields__)
+        | extras,
+        max_logprobs=vocab_size,
+    )
+
+
+def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
+    """Build the step time of a rank, with its own noise, in simulated time."""
+    seconds: StepTime = config.latency.compute_seconds
+    return add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank])) if config.noise else seconds
+
+
+def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+    """Validate a request. Raises RequestError if it exceeds the engine's size."""
+    check_prompt(request.prompt, vocab, max_model_len)
+    if request.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1", param="max_tokens")
+
 
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""

@@ -21,10 +21,9 @@ from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
 from .host_link import OffloadingSettings
 from .latency import StepTime, add_noise
-from .lock_step import replay_in_lock_step
 from .plain_replay import PlainReplay, is_plain
 from .profile import SimulatorProfile
-from .replay import Replay, ReplayResult, ReplicaCount, replay
+from .replay import Replay, ReplayResult, ReplicaCount, replay, replay_in_lock_step
 from .report import Report, Slo, build_report
 from .routing import ReplicaRouter, ReplicaState, Routing
 from .scheduler import SimulatedScheduler

@@ -11,12 +11,11 @@ from typing import cast
 import numpy as np
 
 from .hashing import TracedContents
-from .plain_replica import LoadTotals, PlainReplica, RequestTimes
+from .plain_replica import EXACT_VALUES, LoadTotals, PlainReplica, RequestTimes, WeightedSample
 from .profile import SimulatorProfile
 from .report import Report, ReportColumns, Slo, Spread
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence
-from .weighted_sample import EXACT_VALUES, WeightedSample
 from .workload import RequestTable
 
 

@@ -5,12 +5,21 @@ decoding sequence is not touched by the steps that it takes part in: all of them
 of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change only
 when a sequence starts or stops decoding. Blocks have no numbers: no other request can find a block, so that their
 number is enough, and in which order they would be evicted.
+
+The pool of `blocks` without numbers, for sequences that share no prefix: how many blocks are free, and whose.
+
+No other request can find a sequence's cached blocks, so that only a preempted sequence comes back for its own. Which of
+them are left then depends on the order of evictions, which is that of `blocks`: the blocks without contents first, then
+the cached ones in the order in which they were freed, of each sequence the last one first.
+
+Statistics of many weighted values in bounded memory: exact up to a number of them, with a known error beyond it.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -18,10 +27,135 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .block_counts import BlockCounts, CachedBlocks
 from .config import SimulatedSchedulerConfig
 from .latency import LatencyModel, MemoizedLatency
-from .weighted_sample import WeightedSample
+
+EXACT_VALUES = 1 << 20
+"""Of a sample; further ones are rounded."""
+_DROPPED_BITS = 52 - 13
+"""Of a float's 52 bits of mantissa: a rounded value is at most 2^-14, or 0.006 %, away from the exact one."""
+
+
+class WeightedSample:
+    """Positive values, each with the number of times it occurs.
+
+    The mean is exact. Percentiles are exact while there are at most `max_values` different additions; then values are
+    rounded to 14 binary digits, of which there are few different ones.
+    """
+
+    def __init__(self, max_values: int = EXACT_VALUES) -> None:
+        self._max_values = max_values
+        self._values, self._weights = array("d"), array("q")
+        self._total = 0.0
+        self.count = 0
+        """Of values, with their weights."""
+
+    def __len__(self) -> int:
+        """The number of values that are stored."""
+        return len(self._values)
+
+    def add(self, value: float, weight: int) -> None:
+        self._values.append(value)
+        self._weights.append(weight)
+        self._total += value * weight
+        self.count += weight
+        if len(self._values) > self._max_values:
+            self._round_values()
+
+    def add_many(self, values: NDArray[np.float64], weight: int) -> None:
+        self._values.frombytes(values.tobytes())
+        self._weights.extend([weight] * len(values))
+        self._total += float(values.sum()) * weight
+        self.count += weight * len(values)
+        if len(self._values) > self._max_values:
+            self._round_values()
+
+    @property
+    def mean(self) -> float:
+        return self._total / self.count if self.count else 0.0
+
+    def compute_percentiles(self, percentages: Sequence[float]) -> list[float]:
+        """Compute percentiles with linear interpolation, as numpy does of the repeated values; 0 of nothing."""
+        if not self.count:
+            return [0.0 for _ in percentages]
+        values = np.frombuffer(self._values)
+        order = np.argsort(values)
+        values, ends = values[order], np.cumsum(np.frombuffer(self._weights, dtype=np.int64)[order])
+        result: list[float] = []
+        for percentage in percentages:
+            rank = percentage / 100 * (self.count - 1)
+            low, high = (
+                float(values[np.searchsorted(ends, place, side="right")]) for place in (np.floor(rank), np.ceil(rank))
+            )
+            result.append(low + (high - low) * (rank - float(np.floor(rank))))
+        return result
+
+    def _round_values(self) -> None:
+        """Merge values whose first digits are the same; each becomes the middle of its interval."""
+        # The bits of positive floats, read as integers, ascend with their values: equal first bits are an interval.
+        bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
+        first_bits, places = np.unique(bits, return_inverse=True)
+        weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))
+        middles = (first_bits << _DROPPED_BITS) + (1 << (_DROPPED_BITS - 1))
+        self._values = array("d", middles.tobytes())
+        self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())
+
+
+class CachedBlocks:
+    """Free blocks with contents, of one sequence or of several. Evicted from the last one of a sequence on."""
+
+    __slots__ = ("count", "is_owned")
+
+    def __init__(self, count: int, is_owned: bool) -> None:
+        self.count, self.is_owned = count, is_owned
+
+
+class BlockCounts:
+    """The pool. num_free: blocks, cached ones included."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.num_free = self._num_empty = size
+        self._cached: deque[CachedBlocks] = deque()
+
+    def allocate(self, count: int) -> None:
+        self.num_free -= count
+        # Blocks without contents go first, then cached ones, the longest free first, as in vLLM's free queue.
+        if count <= self._num_empty:
+            self._num_empty -= count
+            return
+        count -= self._num_empty
+        self._num_empty = 0
+        while count:
+            oldest = self._cached[0]
+            taken = min(count, oldest.count)
+            oldest.count -= taken
+            count -= taken
+            if not oldest.count:
+                self._cached.popleft()
+
+    def release(self, count: int, cached: int, *, is_owned: bool = False) -> CachedBlocks | None:
+        """Free `count` blocks of a sequence; the first `cached` of them keep their contents.
+
+        is_owned: the sequence may come back for them, see `acquire`.
+        """
+        self.num_free += count
+        self._num_empty += count - cached
+        if not cached:
+            return None
+        # No sequence comes back for these, so neighbours in the queue need not be told apart, and it stays short.
+        if not is_owned and self._cached and not self._cached[-1].is_owned:
+            self._cached[-1].count += cached
+            return None
+        blocks = CachedBlocks(cached, is_owned)
+        self._cached.append(blocks)
+        return blocks
+
+    def acquire(self, blocks: CachedBlocks) -> None:
+        """Take all blocks that are left of a sequence's."""
+        self.num_free -= blocks.count
+        # The empty entry stays in the queue until `allocate` drops it: to remove it here would take a search.
+        blocks.count = 0
+
 
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024

@@ -2,19 +2,27 @@
 
 The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
 workload; a `ReplicaRouter` assigns requests to them.
+
+Data-parallel ranks in lock-step: with experts shared among them, every layer waits for the slowest rank.
+
+All ranks begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
+DPEngineCoreProc). Dense models need none of this: their ranks are independent replicas.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
 
-from .engine_core import EngineCore, StepOutcome
+from .engine_core import EngineCore, LaunchedSteps, StepOutcome
 from .hashing import TracedContents
+from .latency import StepLoad
 from .routing import ReplicaRouter
 from .sequence import SimulatedSequence as Running
 from .timing import Timing
@@ -292,3 +300,99 @@ class Replay:
         log.kv_usage.append(scheduler.pool.usage)
         log.running.append(scheduler.num_running)
         log.waiting.append(scheduler.num_waiting)
+
+
+class LockStepRanks:
+    """The ranks of one server."""
+
+    def __init__(self, cores: Sequence[EngineCore]) -> None:
+        self.cores = cores
+        self._slowest_loads: deque[StepLoad] = deque()
+        """Of the steps in flight."""
+        self.ended_load: StepLoad | None = None
+        """The load that took longest in the step that ended last: the one that its duration is due to."""
+
+    @property
+    def next_step_end(self) -> float | None:
+        """When the step that runs ends, on every rank; None if nothing runs."""
+        return self.cores[0].next_step_end
+
+    def step(self, now: float) -> list[StepOutcome]:
+        """End the oldest step if it is due by `now`, then launch new steps; an outcome per rank."""
+        ended = [core.complete(now) for core in self.cores]
+        self.ended_load = self._slowest_loads.popleft() if ended[0].began is not None else None
+        launched = [LaunchedSteps([], [], []) for _ in self.cores]
+        at = ended[0].at
+        while self.cores[0].can_launch:
+            steps = [core.scheduler.schedule() for core in self.cores]
+            for launch, step in zip(launched, steps, strict=True):
+                launch.admitted.extend(step.admitted)
+                launch.preempted.extend(step.preempted)
+                launch.fetching.extend(step.fetching)
+            if any(step.num_tokens for step in steps):
+                # The experts work for all ranks; the attention of the slowest one holds up the others.
+                expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
+                seconds, slowest = 0.0, steps[0].load
+                for core, step in zip(self.cores, steps, strict=True):
+                    load = msgspec.structs.replace(step.load, expert_tokens=expert_tokens)
+                    if (taken := core.compute_seconds(load)) > seconds:
+                        seconds, slowest = taken, load
+                self._slowest_loads.append(slowest)
+                for core, step in zip(self.cores, steps, strict=True):
+                    core.begin(step, at, seconds)
+            # As in `EngineCore.launch`: another attempt helps only if a preemption has freed blocks.
+            elif self.next_step_end is not None or not any(step.preempted for step in steps):
+                break
+        return [
+            StepOutcome(end.at, end.began, end.load, end.sampled, end.finished, *launch)
+            for end, launch in zip(ended, launched, strict=True)
+        ]
+
+
+def replay_in_lock_step(
+    workload: Sequence[WorkloadRequest],
+    cores: Sequence[EngineCore],
+    ranks: int,
+    *,
+    router: ReplicaRouter,
+    frontend_seconds: float = 0.0,
+    until: frozenset[str] | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """As `replay`. ranks: of each server; so many consecutive cores belong together.
+
+    The logs of all ranks of a server have the load of its slowest one, which its steps' durations are due to.
+    """
+    return _LockStepReplay(workload, cores, ranks, frontend_seconds, router, tick).run(until)
+
+
+class _LockStepReplay(Replay):
+    """A replay whose steps belong to servers of several ranks; an event's source is the server's first rank."""
+
+    def __init__(
+        self,
+        workload: Sequence[WorkloadRequest],
+        cores: Sequence[EngineCore],
+        ranks: int,
+        frontend_seconds: float,
+        router: ReplicaRouter,
+        tick: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(workload, cores, frontend_seconds, router, tick)
+        self._ranks = ranks
+        self._servers = [LockStepRanks(cores[first : first + ranks]) for first in range(0, len(cores), ranks)]
+
+    def _step(self, replica: int, now: float) -> StepOutcome:
+        first = replica - replica % self._ranks
+        server = self._servers[first // self._ranks]
+        due = server.next_step_end
+        if due is not None and due > now:
+            return StepOutcome(now)  # Two idle ranks got requests at the same time; the first has begun the step.
+        outcomes = server.step(now)
+        for rank, outcome in enumerate(outcomes, start=first):
+            if outcome.load is None:
+                self._handle_outcome(rank, outcome)
+            else:
+                self._handle_outcome(rank, msgspec.structs.replace(outcome, load=server.ended_load))
+        self._schedule_step_end(first, server.next_step_end)
+        return outcomes[replica - first]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from .least_squares import Vector
+from .fitting import Vector
 from .replay import ReplayResult, StepLog
 from .timing import Timing
 

@@ -20,11 +20,10 @@ from ..batching import BLOCK_SIZE, Chunk, NumpySampledRows, SampledRows, Samplin
 from ..batching.verify import find_reason
 from .backend import Network, Tensor, library, torch
 from .device_sampler import DeviceSampledRows
-from .long_rope import LongRope
 from .lora import LoraLayers
-from .packed_linears import PackedLinears
+from .packed_linears import PackedLinears, build_quantization_args, is_quantized
 from .paged_attention import MASKED_NAME, NAME, KernelContext, KvPool, PagedStep, get_attention, select_kernels
-from .quantization import build_quantization_args, is_quantized
+from .position_limits import LongRope
 from .recurrent import RecurrentLayers, StatePool
 from .vision import is_vision_model
 from .vision_runner import TransformersVisionRunner

@@ -13,8 +13,7 @@ from ...core.images import PromptImage
 from ..batching import Chunk
 from ..batching.sequence import Sequence as Running
 from .backend import Network, Tensor, torch
-from .lru_bytes import LruBytes
-from .vision import get_pixels
+from .vision import LruBytes, get_pixels
 
 _CACHE_BYTES = 512 << 20
 

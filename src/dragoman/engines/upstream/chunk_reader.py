@@ -1,17 +1,26 @@
 """Reads the chunks of one response as a valid stream of events. Pure: independent of connections and time.
 
 A stream that ends before all of its choices have finished is a failure.
+
+Reads the tokens of a chunk from ids or logprobs, if present. Pure.
+
+Converts possibly interleaved tool call deltas of one choice to sequential calls. Pure.
+
+In the event stream a call ends before the next begins. A later call is buffered until the one before it is complete:
+when its arguments are a whole JSON object, which causes no delay for sequential calls, or else at the end of all calls.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from ...core.errors import EngineError
 from ...core.events import (
+    UNKNOWN_TOKEN_ID,
+    Alternative,
     ChoiceFinished,
     Event,
     Finished,
@@ -22,13 +31,246 @@ from ...core.events import (
     Started,
     TextDelta,
     Token,
+    ToolCallDelta,
+    ToolCallStart,
     Usage,
 )
 from ...core.request import GenerateRequest
 from .errors import build_event_error, decode_data
-from .tokens import read_prompt_tokens, read_tokens
-from .tool_calls import ToolCallSequencer
-from .wire import ChunkChoice, Delta, UpstreamChunk, WireUsage
+from .wire import (
+    CallDelta,
+    ChunkChoice,
+    Delta,
+    PromptLogprobEntry,
+    PromptLogprobRows,
+    TokenLogprobEntry,
+    UpstreamChunk,
+    WireUsage,
+)
+
+MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
+"""Limit of buffered calls, characters."""
+
+Tokens = tuple[Token, ...]
+
+
+class JsonObjectScanner:
+    """Detects the end of a JSON object in text that is fed in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+        self.is_complete = False
+
+    def feed(self, text: str) -> None:
+        for character in text:
+            if self._in_string:
+                self._feed_string(character)
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                self.is_complete |= self._depth == 0
+
+    def _feed_string(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self._in_string = False
+
+
+class _Call:
+    def __init__(self, id: str | None, custom: bool) -> None:
+        self.id, self.name, self.custom = id, "", custom
+        self.has_begun = self.is_finished = False
+        self.scanner = JsonObjectScanner()
+        self.pending: list[tuple[str, Tokens]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are complete. Custom tool input has no detectable end."""
+        return self.scanner.is_complete and not self.custom
+
+    def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
+        """Return the events that are ready."""
+        if not self.name:
+            return []
+        pending, self.pending = self.pending, []
+        events: list[Event] = []
+        if not self.has_begun:
+            self.has_begun = True
+            # The first delta of a call has its name but no arguments, so its tokens belong to the start.
+            name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
+            events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
+        events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
+        return events
+
+
+class ToolCallSequencer:
+    """The tool calls of one choice. new_id: creates ids for calls without one."""
+
+    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
+        self._choice, self._new_id = choice, new_id
+        self._by_index: dict[int, _Call] = {}
+        self._queue: list[_Call] = []
+        self._pending_characters = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has not ended."""
+        return bool(self._queue)
+
+    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
+        """Feed a delta. tokens: of the same chunk."""
+        call = self._find_call(delta)
+        name, text = _read_delta(delta)
+        if name and not call.name:
+            call.name = name
+        if call.is_finished:
+            # White space after the object is no part of the arguments.
+            if text.strip():
+                raise EngineError("The upstream continued a tool call that was complete.")
+            text = ""
+        call.scanner.feed(text)
+        if not call.is_finished:
+            call.pending.append((text, tokens))
+            self._pending_characters += len(text)
+        events = self._drain()
+        if self._pending_characters > MAX_PENDING_CHARACTERS:
+            raise EngineError("The upstream's tool calls are interleaved and too long to be put in sequence.")
+        return events
+
+    def close(self) -> list[Event]:
+        """End the calls and flush all buffered ones, in the order in which they began."""
+        events: list[Event] = []
+        for call in self._queue:
+            if not call.name:
+                raise EngineError("The upstream started a tool call without a name.")
+            events += call.drain(self._choice, self._new_id)
+            call.is_finished = True
+        self._queue.clear()
+        self._pending_characters = 0
+        return events
+
+    def _find_call(self, delta: CallDelta) -> _Call:
+        index = delta.index
+        if index is None:
+            # Some servers send each call whole, without an index.
+            is_new = delta.id is not None or not self._by_index
+            index = len(self._by_index) if is_new else max(self._by_index)
+        call = self._by_index.get(index)
+        # Others use index 0 for all calls.
+        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
+        if call is None or is_another:
+            call = _Call(delta.id or None, delta.custom is not None)
+            self._by_index[index] = call
+            self._queue.append(call)
+        return call
+
+    def _drain(self) -> list[Event]:
+        events: list[Event] = []
+        while self._queue:
+            head = self._queue[0]
+            self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
+            events += head.drain(self._choice, self._new_id)
+            if len(self._queue) == 1 or not head.is_complete:
+                return events
+            head.is_finished = True
+            self._queue.pop(0)
+        return events
+
+
+def _read_delta(delta: CallDelta) -> tuple[str, str]:
+    """Read the tool's name and a fragment of its arguments."""
+    if delta.custom is not None:
+        return delta.custom.name or "", delta.custom.input or ""
+    if delta.function is not None:
+        return delta.function.name or "", delta.function.arguments or ""
+    return "", ""
+
+
+_TOKEN_ID_PREFIX = "token_id:"
+
+
+def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
+    """Read tokens in sampling order. Text is empty if only ids are known."""
+    logprobs, ids = choice.logprobs, choice.token_ids or []
+    if logprobs is None:
+        return tuple(Token(id, "") for id in ids)
+    if logprobs.tokens is not None:
+        scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+        tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+        known = ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
+        rows = zip(known, logprobs.tokens, scores, tops, strict=False)
+        return tuple(Token(id, text, score, _rank_alternatives(top)) for id, text, score, top in rows)
+    entries = (logprobs.content or []) + (logprobs.refusal or [])
+    if not entries:
+        return tuple(Token(id, "") for id in ids)
+    known = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
+    return tuple(_build_token(id, entry) for id, entry in zip(known, entries, strict=True))
+
+
+def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
+    """Read the tokens of a prompt. The first one has no row, and no text here.
+
+    top: alternatives for each token. Raises EngineError if the rows are not those of the ids.
+    """
+    if len(rows) != len(ids):
+        raise EngineError("The upstream did not return the logprobs of the prompt.")
+    return tuple(_build_prompt_token(id, row or {}, top) for id, row in zip(ids, rows, strict=True))
+
+
+def _build_prompt_token(id: int, row: dict[str, PromptLogprobEntry], top: int) -> Token:
+    """The row has the token itself, whatever its rank, and the alternatives of the best ranks."""
+    own = row.get(str(id))
+    if own is None:
+        if row:
+            raise EngineError("The upstream did not return the logprobs of the prompt.")
+        return Token(id, "")
+    ranked = sorted(
+        (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
+    )
+    alternatives = tuple(
+        Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
+    )
+    return Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank)
+
+
+def _rank_alternatives(top: dict[str, float] | None) -> tuple[Alternative, ...]:
+    """Rank alternatives by logprob; those of a completion have no ids."""
+    ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
+    return tuple(Alternative(UNKNOWN_TOKEN_ID, text, score) for text, score in ranked)
+
+
+def _build_token(id: int, entry: TokenLogprobEntry) -> Token:
+    text, raw = _read_text(entry)
+    top = tuple(_build_alternative(other) for other in entry.top_logprobs or ())
+    return Token(_find_id(entry, id), text, entry.logprob, top, raw)
+
+
+def _build_alternative(entry: TokenLogprobEntry) -> Alternative:
+    text, raw = _read_text(entry)
+    return Alternative(_find_id(entry, UNKNOWN_TOKEN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
+
+
+def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
+    number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
+    is_number = number != entry.token and number.isascii() and number.isdigit()
+    return int(number) if is_number and len(number) < 12 else fallback
+
+
+def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
+    """Read a token's text, and its bytes if they differ from the text."""
+    if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
+        return entry.token, None
+    raw = bytes(entry.bytes)
+    text = raw.decode("utf-8", "replace")
+    return text, None if text.encode() == raw else raw
+
 
 log = logging.getLogger(__name__)
 

@@ -26,14 +26,10 @@ from ...core.events import FinishReason
 from ...core.metrics import EngineStats
 from ...core.trace_context import CURRENT_SPAN
 from . import backend
-from .adapters import AdapterTable
-from .backend import AsyncLLM, SamplingParams
-from .config import VllmFeatures
-from .control import VllmControl
-from .output import VllmOutputReader
-from .process import VllmProcess
-from .request import build_prompt, build_request_error, build_sampling_params, read_routing
-from .weights import VllmTrainable
+from .backend import AsyncLLM, SamplingParams, VllmFeatures
+from .request import VllmOutputReader, build_prompt, build_request_error, build_sampling_params, read_routing
+from .stats import VllmProcess
+from .weights import AdapterTable, VllmControl, VllmTrainable
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,12 @@ from msgspec import Struct
 from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.errors import EngineError
 from . import backend
-from .adapters import AdapterTable
-from .backend import ModelConfig, PoolerConfig, VllmConfig
-from .config import VllmFeatures
+from .backend import ModelConfig, PoolerConfig, VllmConfig, VllmFeatures
 from .engine import VllmEngine
-from .images import VllmVision, load_vision
 from .pooling import PoolingLimits, VllmEmbedder, VllmScorer
-from .process import VllmProcess
+from .request import VllmVision, load_vision
+from .stats import VllmProcess
+from .weights import AdapterTable
 
 _RESERVED_ARGUMENTS = {
     "model": "the directory follows `vllm:`",

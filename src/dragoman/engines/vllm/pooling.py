@@ -15,8 +15,8 @@ from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull
 from ...core.metrics import EngineStats
 from . import backend
 from .backend import PoolingParams, PoolingResult
-from .process import VllmProcess
 from .request import build_request_error
+from .stats import VllmProcess
 
 log = logging.getLogger(__name__)
 

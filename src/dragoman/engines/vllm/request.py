@@ -1,17 +1,164 @@
-"""Converts a TokenRequest to vLLM's sampling parameters and prompt."""
+"""Converts a TokenRequest to vLLM's sampling parameters and prompt.
+
+Images for vLLM: preprocessed by the model's own processor, as vLLM has it, before the request is made.
+
+Each image is processed alone. A request then has the token ids of the whole prompt, and for each image its tensors, its
+hash and its place, as `vllm.inputs.engine.MultiModalInput` has them.
+
+Converts vLLM's outputs to outputs of a TokenEngine. Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from threading import Lock
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from ...core.engine import ReasoningBudget, TokenRequest
-from ...core.errors import RequestError, Unsupported
+from ...core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    ReasoningBudget,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+    WeightVersionSet,
+)
+from ...core.errors import EngineError, RequestError, Unsupported
+from ...core.events import FinishReason
+from ...core.images import PreparedImage, PromptImage
+from ..image_decoding import PillowImage, build_image_error, decode_image
 from . import backend
-from .backend import Prompt, SamplingParams, StructuredOutputs
-from .config import ReasoningDelimiters
-from .images import get_image
+from .backend import (
+    Completion,
+    MultiModalItem,
+    PlaceholderMask,
+    Processor,
+    Prompt,
+    ReasoningDelimiters,
+    RequestOutput,
+    SamplingParams,
+    StructuredOutputs,
+    VllmConfig,
+)
+
+_PROBE_SIZE = 224
+
+
+class VllmImage(Struct, frozen=True):
+    """A processed image, in `PreparedImage.model_inputs`.
+
+    ids: the token ids that replace the placeholder.
+    item, hash: as in vLLM's inputs. mask: which of the ids stand for features; None is all.
+    """
+
+    ids: tuple[int, ...]
+    item: MultiModalItem
+    hash: str
+    mask: PlaceholderMask
+
+
+class VllmVision:
+    """As `core.images.ImageProcessor`.
+
+    processor: vLLM's, with the tokenizer.
+    prompt: token ids of the model's text for one image.
+    """
+
+    def __init__(self, processor: Processor, tokenizer: Any, prompt: Sequence[int]) -> None:  # noqa: ANN401 - untyped
+        self._processor, self._tokenizer = processor, tokenizer
+        self._prompt = list(prompt)
+        # The processors of transformers are not thread-safe.
+        self._lock = Lock()
+        self._index, _ = self._process(backend.pillow.new("RGB", (_PROBE_SIZE, _PROBE_SIZE)))
+        self._max_images: int = processor.info.allowed_mm_limits["image"]
+
+    @property
+    def placeholder(self) -> str:
+        return self._tokenizer.convert_ids_to_tokens(self._prompt[self._index])
+
+    @property
+    def uses_text_placeholder(self) -> bool:
+        return False
+
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        if len(images) > self._max_images:
+            raise RequestError(f"A request can have at most {self._max_images} images.", param="messages")
+        return tuple(self._prepare(data, number) for number, data in enumerate(images, 1))
+
+    def _prepare(self, data: bytes, number: int) -> PreparedImage:
+        try:
+            with self._lock:
+                _, image = self._process(decode_image(data))
+        except EngineError:
+            raise
+        except Exception as error:  # Pillow's and the processors' for damaged files and unsupported shapes
+            raise build_image_error(number, error) from error
+        text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
+        return PreparedImage(text, blake2b(data, digest_size=16).digest(), image)
+
+    def _process(self, picture: PillowImage) -> tuple[int, VllmImage]:
+        """Process one image. Returns the index of the placeholder in the prompt too. Raises EngineError."""
+        data = self._processor.info.parse_mm_data({"image": [picture]})
+        inputs = backend.mm_inputs.ProcessorInputs(list(self._prompt), data)
+        output = self._processor.apply(inputs, backend.mm_context.TimingContext(enabled=False))
+        ids: list[int] = output["prompt_token_ids"]
+        (place,) = output["mm_placeholders"]["image"]
+        begin, end = place.offset, place.offset + place.length
+        if (*ids[:begin], self._prompt[begin], *ids[end:]) != tuple(self._prompt):
+            raise EngineError("vLLM replaces more than one token of the prompt by an image")
+        (item,), (digest,) = output["mm_kwargs"]["image"], output["mm_hashes"]["image"]
+        return begin, VllmImage(tuple(ids[begin:end]), item, digest, place.is_embed)
+
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        places: list[PromptImage] = []
+        end = 0
+        for image in images:
+            ids = get_image(image).ids
+            # From the end of the image before: equal images have equal ids.
+            begin = _find(prompt, ids, end)
+            end = begin + len(ids)
+            places.append(PromptImage(begin, end, image.digest, image.model_inputs))
+        return tuple(places)
+
+
+def _find(prompt: Sequence[int], ids: tuple[int, ...], start: int) -> int:
+    for begin in range(start, len(prompt) - len(ids) + 1):
+        if prompt[begin] == ids[0] and tuple(prompt[begin : begin + len(ids)]) == ids:
+            return begin
+    raise RequestError("The prompt does not contain every image exactly once.", param="messages")
+
+
+def get_image(image: PreparedImage | PromptImage) -> VllmImage:
+    """Return the image that `VllmVision` processed."""
+    if not isinstance(image.model_inputs, VllmImage):
+        raise EngineError("the image was preprocessed for another engine")
+    return image.model_inputs
+
+
+def load_vision(config: VllmConfig) -> VllmVision | None:
+    """Load the image processor of a model. None if the model has none, or one that cannot be used image by image."""
+    model = config.model_config
+    if not model.is_multimodal_model:
+        return None
+    tokenizer = backend.tokenizers.cached_tokenizer_from_config(model)
+    processor = backend.multimodal.MULTIMODAL_REGISTRY.create_processor(model, tokenizer=tokenizer)
+    if not processor.info.allowed_mm_limits.get("image"):
+        return None
+    text: str | None = backend.model_loader.get_model_cls(model).get_placeholder_str("image", 1)
+    if text is None:
+        return None
+    try:
+        return VllmVision(processor, tokenizer, tokenizer.encode(text, add_special_tokens=False))
+    except EngineError:
+        return None
+
 
 _EMPTY_SALTS = ("", "\n")
 """The pipeline's salt if neither the server nor the client sets one."""
@@ -136,3 +283,75 @@ def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
     if "kv_transfer_params" in extras:
         extra_args["kv_transfer_params"] = msgspec.json.decode(extras["kv_transfer_params"])
     return extra_args or None
+
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+    "repetition": FinishReason.STOP,
+}
+
+
+class VllmOutputReader:
+    """Reads the outputs of one sequence. vLLM reports the end of queueing together with the first token."""
+
+    def __init__(self, request: TokenRequest) -> None:
+        self._request = request
+        self._has_prompt_logprobs = request.prompt_logprobs is None
+        self.has_started = False
+        self._version: str | None = None
+
+    def read(self, output: RequestOutput, version: str) -> list[TokenOutput]:
+        """Read an output of `output_kind` DELTA, possibly of several steps.
+
+        version: of the weights that sampled its tokens. vLLM reports versions only when a sequence ends; but before it
+        loads other weights it pauses and sends what it has sampled.
+        """
+        id, completion = self._request.id, output.outputs[0]
+        outputs: list[TokenOutput] = []
+        if not self.has_started:
+            self.has_started = True
+            outputs.append(Scheduled(id, output.num_cached_tokens or 0, output.num_cache_creation_tokens))
+        if not self._has_prompt_logprobs and output.prompt_logprobs:
+            self._has_prompt_logprobs = True
+            num_logprobs = self._request.prompt_logprobs or 0
+            pairs = zip(self._request.prompt, output.prompt_logprobs, strict=True)
+            outputs.append(
+                PromptLogprobs(
+                    id, tuple(None if row is None else _build_logprob(row, token, num_logprobs) for token, row in pairs)
+                )
+            )
+        if completion.token_ids and version != self._version:
+            self._version = version
+            outputs.append(WeightVersionSet(id, version))
+        outputs += self._read_tokens(completion)
+        if completion.finish_reason is not None:
+            outputs.append(self._read_end(output, completion))
+        return outputs
+
+    def _read_tokens(self, completion: Completion) -> list[TokenOutput]:
+        id, num_logprobs = self._request.id, self._request.logprobs
+        if num_logprobs is None:
+            return [Sampled(id, token) for token in completion.token_ids]
+        pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+        return [Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs]
+
+    def _read_end(self, output: RequestOutput, completion: Completion) -> TokenOutput:
+        reason = _REASONS.get(completion.finish_reason)
+        if reason is None:
+            return Failed(self._request.id, "The engine failed while computing this request.")
+        kv_transfer_params: object = output.kv_transfer_params
+        return Ended(
+            self._request.id,
+            reason,
+            stop=completion.stop_reason if isinstance(completion.stop_reason, int) else None,
+            kv_transfer_params=None if not kv_transfer_params else msgspec.json.encode(kv_transfer_params).decode(),
+        )
+
+
+def _build_logprob(row: Mapping[int, Any], token: int, num_logprobs: int) -> TokenLogprob:
+    """Build a logprob. row: vLLM's logprobs of the token and the most likely alternatives."""
+    sampled = row[token]
+    ranked = sorted((other.rank, id, other.logprob) for id, other in row.items() if other.rank <= num_logprobs)
+    return TokenLogprob(sampled.logprob, sampled.rank, tuple((id, logprob) for _, id, logprob in ranked[:num_logprobs]))

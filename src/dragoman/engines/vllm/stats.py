@@ -1,12 +1,21 @@
-"""Counters of vLLM, collected through its stat logger interface."""
+"""Counters of vLLM, collected through its stat logger interface.
+
+vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ...core.engine import Health
+from ...core.errors import EngineError
 from ...core.metrics import CacheConfig, EngineStats, LoraState
 from . import backend
-from .backend import DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
+from .backend import AsyncLLM, DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
+from .weights import AdapterTable
 
 
 class VllmCounters:
@@ -130,3 +139,79 @@ def _count_finished(stats: EngineStats, finished: FinishedStats) -> None:
     stats.request_choices.observe(1)
     if finished.max_tokens_param:
         stats.request_max_tokens.observe(finished.max_tokens_param)
+
+
+log = logging.getLogger(__name__)
+
+
+class VllmProcess:
+    """An AsyncLLM, which runs in this process and in those of its engine cores.
+
+    arguments: of vLLM's AsyncEngineArgs.
+    adapters: loaded at each start.
+
+    It may be started again after a stop, with nothing of what was before.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], adapters: AdapterTable) -> None:
+        self._arguments, self._adapters = arguments, adapters
+        self.counters = VllmCounters()
+        self._llm: AsyncLLM | None = None
+        self._failure: str | None = None
+
+    async def start(self) -> None:
+        """Start vLLM and load the weights, which may take minutes. Raises EngineError."""
+        try:
+            self._failure = None
+            self._llm = llm = await asyncio.to_thread(self._launch)
+            # The first call starts the output handler on this event loop, which also detects the death of the engine
+            # core.
+            await llm.get_supported_tasks()
+            for name in self._adapters.list_names():
+                await self._load_adapter(llm, name)
+        except Exception as error:
+            # Exceptions of vLLM's workers arrive here, often as a bare Exception with text.
+            await self.stop()
+            raise EngineError(f"vLLM failed to start: {error}") from error
+
+    def _launch(self) -> AsyncLLM:
+        arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
+        return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self.counters.build_logger_class()])
+
+    async def _load_adapter(self, llm: AsyncLLM, name: str) -> None:
+        """Load an adapter. One that vLLM cannot load is reported and left out: the model serves without it."""
+        try:
+            await llm.add_lora(self._adapters.get(name))
+        except Exception as error:  # as in `start`
+            if llm.errored:
+                raise
+            log.error("The adapter %s is not served, because vLLM cannot load it: %s", name, error)
+            self._adapters.drop(name)
+
+    async def stop(self) -> None:
+        # First, so that new requests are rejected while the shutdown takes its time.
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+    def fail(self, reason: str) -> None:
+        """Have the engine restarted. reason: why it cannot go on."""
+        self._failure = reason
+
+    def get_health(self, *, waiting: int, running: int) -> Health:
+        if self._llm is None:
+            return Health(ready=False, reason="the engine is not running", waiting=waiting)
+        failure = "vLLM's engine core has died" if self._llm.errored else self._failure
+        if failure is not None:
+            return Health(ready=False, reason=failure, waiting=waiting, failed=True)
+        return Health(waiting=waiting, running=running)
+
+    @property
+    def is_running(self) -> bool:
+        return self._llm is not None and not self._llm.errored and self._failure is None
+
+    def get_engine(self) -> AsyncLLM:
+        """Return the running engine. Raises EngineError."""
+        if not self.is_running:
+            raise EngineError("The engine is not running.")
+        return self._llm

@@ -1,17 +1,95 @@
-"""Weight updates of a running vLLM, by the calls that vLLM has for them."""
+"""Weight updates of a running vLLM, by the calls that vLLM has for them.
+
+Administrative control of vLLM: pause, sleep, abort. Independent of HTTP.
+
+LoRA adapters by name, with a unique number for each load, as vLLM requires.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...core.control import INITIAL_WEIGHT_VERSION, WeightHistory, Weights, WeightsInMemory, WeightsOnDisk
-from ...core.errors import EngineError, RequestError
+import msgspec
+
+from ...core.control import INITIAL_WEIGHT_VERSION, PauseMode, WeightHistory, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.engine import TokenRequest
+from ...core.errors import EngineError, RequestError, Unsupported
 from ..arrays.weights import TensorLayout, Tensors
-from .control import VllmControl
-from .process import VllmProcess
+from . import backend
+from .backend import AsyncLLM, LoRARequest
+from .stats import VllmProcess
+
+
+class VllmControl:
+    """As `core.control.Control`.
+
+    get_engine: returns the running engine or raises EngineError.
+    abort_running: aborts all requests and returns their ids.
+    can_sleep: vLLM was started with sleep mode enabled.
+    """
+
+    def __init__(
+        self, get_engine: Callable[[], AsyncLLM], abort_running: Callable[[], list[str]], *, can_sleep: bool
+    ) -> None:
+        self._get_engine, self._abort_running, self._can_sleep = get_engine, abort_running, can_sleep
+        self._paused = False
+        self._sleep_level = 0
+        self.update_lock = asyncio.Lock()
+        """Held while the weights are replaced, which pauses the engine too."""
+
+    def reset(self) -> None:
+        """Reset the state after a restart of the engine."""
+        self._paused, self._sleep_level = False, 0
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    @property
+    def sleep_level(self) -> int:
+        return self._sleep_level
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """Pause. In modes abort and wait new requests are rejected (Overloaded); in keep they wait."""
+        llm = await self._find_engine()
+        self._paused = True
+        await llm.pause_generation(mode=mode, clear_cache=clear_cache)
+
+    async def resume(self) -> None:
+        await (await self._find_engine()).resume_generation()
+        self._paused = False
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        if level and not self._can_sleep:
+            raise Unsupported(
+                "vLLM was started without sleep mode; set `enable_sleep_mode` in --vllm-args.", param="level"
+            )
+        llm = await self._find_engine()
+        self._paused = True
+        await llm.sleep(level, mode)
+        self._sleep_level = level
+
+    async def wake_up(self) -> None:
+        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to bring back.
+        await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
+        self._paused, self._sleep_level = False, 0
+
+    async def _find_engine(self) -> AsyncLLM:
+        """Return the running engine when no update of its weights is in progress. Raises EngineError."""
+        # Not held during the call: a pause may wait for the requests that run, and a `resume` must end it.
+        async with self.update_lock:
+            return self._get_engine()
+
+    async def abort_all(self) -> int:
+        llm, ids = self._get_engine(), self._abort_running()
+        await llm.abort(ids)
+        return len(ids)
+
 
 log = logging.getLogger(__name__)
 
@@ -133,3 +211,52 @@ def _check_layout(new: TensorLayout, expected: TensorLayout) -> None:
     unexpected = next((name for name in new if name not in expected), None)
     if unexpected is not None:
         raise RequestError(f"The weights contain an unexpected tensor {unexpected}.", param="weights")
+
+
+class AdapterTable:
+    """Loaded adapters. vLLM caches weights by an adapter's number and blocks by its name. Both are unique to a load, so
+    that cached blocks are never reused for a successor of the same name.
+
+    on_drop: called with the name of an adapter that could not be loaded at a start.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._used: set[str] = set()
+        self._adapters: dict[str, LoRARequest] = {}
+        self.on_drop: Callable[[str], None] = lambda _: None
+
+    def create(self, name: str, path: str) -> LoRARequest:
+        """Create a load request; `register` adds it to the table."""
+        number = next(self._numbers)
+        unique_name = f"{name}#{number}" if name in self._used else name
+        self._used.add(name)
+        return backend.lora.LoRARequest(unique_name, number, path)
+
+    def register(self, name: str, adapter: LoRARequest) -> None:
+        self._adapters[name] = adapter
+
+    def remove(self, name: str) -> None:
+        self._adapters.pop(name, None)
+
+    def drop(self, name: str) -> None:
+        """Remove an adapter that could not be loaded."""
+        self.remove(name)
+        self.on_drop(name)
+
+    def list_names(self) -> tuple[str, ...]:
+        return tuple(self._adapters)
+
+    def get(self, name: str) -> LoRARequest:
+        return self._adapters[name]
+
+    def find_for(self, request: TokenRequest) -> LoRARequest | None:
+        """Find the adapter of a request. Raises RequestError if it was unloaded."""
+        text = dict(request.extras).get("lora")
+        if text is None:
+            return None
+        name = msgspec.json.decode(text, type=str)
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            raise RequestError(f"The lora adapter '{name}' is not loaded.", param="model")
+        return adapter
