@@ -20,7 +20,7 @@ from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import SchedulerConfig, build_rng
 from dragoman.engines.batching.sequence import Sequence
-from dragoman.engines.batching.stepper import Stepper
+from dragoman.engines.batching.worker import Stepper
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import read_model

@@ -10,9 +10,7 @@ import openai
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.recording.cassette import read_cassette
-from dragoman.recording.player import Player
-from dragoman.recording.recorder import CassetteWriter, Recorder
+from dragoman.recording import CassetteWriter, Player, Recorder, read_cassette
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings

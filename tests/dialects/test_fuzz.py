@@ -19,8 +19,7 @@ from dragoman.dialects.embeddings import EMBEDDINGS, read_embeddings
 from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.generate import GENERATE, read_generate
 from dragoman.dialects.scoring import RERANK, SCORE, read_rerank, read_score
-from dragoman.dialects.sglang import read_sglang
-from dragoman.dialects.sglang.reader import SGLANG, SGLANG_PARAMS
+from dragoman.dialects.sglang import SGLANG, SGLANG_PARAMS, read_sglang
 from dragoman.dialects.tgi import read_tgi
 from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize

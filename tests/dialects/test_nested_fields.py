@@ -17,7 +17,7 @@ from dragoman.dialects.chat.reader import read_chat
 from dragoman.dialects.completions import read_completions
 from dragoman.dialects.generate import read_generate
 from dragoman.dialects.responses.reader import read_responses
-from dragoman.dialects.sglang.reader import read_sglang
+from dragoman.dialects.sglang import read_sglang
 from dragoman.dialects.tgi.reader import read_tgi
 from dragoman.dialects.tokenize import read_tokenize
 

@@ -21,7 +21,7 @@ from dragoman.core.engine import (
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, build_rng
 from dragoman.engines.batching.sequence import LoadedAdapter, Sequence
-from dragoman.engines.batching.stepper import Stepper
+from dragoman.engines.batching.worker import Stepper
 from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import Llama
 

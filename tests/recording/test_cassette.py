@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.recording.cassette import (
+from dragoman.recording import (
     CassetteError,
     CassetteHeader,
     RecordedChunk,

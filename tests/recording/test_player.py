@@ -6,8 +6,7 @@ from typing import Literal
 
 import pytest
 
-from dragoman.recording.cassette import Base64Data, RecordedChunk, RecordedExchange
-from dragoman.recording.player import MatchMode, Player
+from dragoman.recording import Base64Data, MatchMode, Player, RecordedChunk, RecordedExchange
 
 from .asgi import Heard, ask, jumping
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from dragoman.recording.cassette import RecordedChunk, RecordedExchange
-from dragoman.recording.recorder import Recorder
+from dragoman.recording import RecordedChunk, RecordedExchange, Recorder
 
 from .asgi import ask, jumping
 

@@ -16,7 +16,7 @@ import pytest_asyncio
 from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.errors import BodyTooLarge, RequestError
 from dragoman.engines import tiny
-from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.arrays import Tensors
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, ModelSpec
 from dragoman.serving.app import create_app

@@ -19,15 +19,18 @@ from dragoman.core.trace_context import SpanContext, parse_trace_context
 from dragoman.serving.tracing import ServerSpan, Telemetry
 from dragoman.telemetry import (
     GenAiMetrics,
+    HistogramMetric,
+    HistogramPoint,
     MetricSet,
     OtlpExporter,
     OtlpSettings,
     Span,
     SpanKind,
     Tracer,
+    encode_metrics,
+    encode_traces,
     read_otlp_environment,
 )
-from dragoman.telemetry.exporter import HistogramMetric, HistogramPoint, encode_metrics, encode_traces
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
 

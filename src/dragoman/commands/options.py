@@ -224,7 +224,7 @@ class EngineOptions:
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
         """The configuration with these options over it. Raises ValueError."""
-        from ..engines.simulator.speculation import parse_speculative_config  # noqa: PLC0415
+        from ..engines.simulator.latency import parse_speculative_config  # noqa: PLC0415
 
         try:
             if self.speculative_config is not None:

@@ -74,7 +74,7 @@ def _run_record(options: RecordOptions) -> None:
 
     import httpx2  # noqa: PLC0415 - as the server below: `--help` does not wait for it
 
-    from ..recording.recorder import CassetteWriter, Recorder  # noqa: PLC0415
+    from ..recording import CassetteWriter, Recorder  # noqa: PLC0415
 
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)
@@ -90,8 +90,7 @@ def _run_record(options: RecordOptions) -> None:
 
 
 def _run_replay(options: ReplayOptions) -> None:
-    from ..recording.cassette import read_cassette  # noqa: PLC0415
-    from ..recording.player import Player  # noqa: PLC0415 - as above
+    from ..recording import Player, read_cassette  # noqa: PLC0415 - as above
 
     settings = _build_settings(options)
     if options.match not in ("question", "path"):

@@ -20,11 +20,10 @@ from .progress import show_progress
 from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
-    from ..engines.simulator.disaggregated_replay import DisaggregationConfig
     from ..engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup
-    from ..engines.simulator.host_link import OffloadingSettings
+    from ..engines.simulator.offloading import OffloadingSettings
     from ..engines.simulator.profile import Hardware, SimulatorProfile
-    from ..engines.simulator.replay import ReplayResult
+    from ..engines.simulator.replay import DisaggregationConfig, ReplayResult
     from ..engines.simulator.report import Report, Slo
     from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import WorkloadRequest
@@ -343,8 +342,8 @@ def _format_pretty_json(value: msgspec.Struct) -> str:
 
 def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engines.simulator.fleet import Fleet  # noqa: PLC0415
+    from ..engines.simulator.latency import parse_acceptance_rates  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
-    from ..engines.simulator.speculation import parse_acceptance_rates  # noqa: PLC0415
 
     profile = load(options.profile)
     profile = msgspec.structs.replace(
@@ -438,8 +437,8 @@ def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
 
 
 def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> DisaggregationConfig | None:
-    from ..engines.simulator.disaggregated_replay import DisaggregationConfig  # noqa: PLC0415
     from ..engines.simulator.disaggregation import TransferCost  # noqa: PLC0415
+    from ..engines.simulator.replay import DisaggregationConfig  # noqa: PLC0415
 
     if not options.prefill_replicas:
         return None

@@ -19,7 +19,7 @@ from .ollama.wire import (
 from .parameter_table import ParameterSupport
 from .responses.wire import RESPONSES
 from .scoring import RERANK, SCORE
-from .sglang.reader import SGLANG, SGLANG_PARAMS
+from .sglang import SGLANG, SGLANG_PARAMS
 from .tgi.wire import TGI, TGI_PARAMS
 from .tokenize import DETOKENIZE, TOKENIZE
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import EngineError
-from .arrays.weights import Tensors
+from .arrays import Tensors
 from .batching import (
     BLOCK_SIZE,
     BatchingEngine,

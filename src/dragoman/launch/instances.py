@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..engines.simulator.kv_events import offset_endpoint_port
 from ..engines.simulator.kv_events import parse_kv_events_config as read_kv_events
-from ..engines.simulator.kv_notifications import parse_kv_transfer_config as read_kv_transfer
+from ..engines.simulator.kv_events import parse_kv_transfer_config as read_kv_transfer
 from ..serving.app import Application
 from ..serving.lifespan import serve_lifespan
 from ..settings import Instance, Instances, Settings

@@ -284,11 +284,11 @@ def check_architecture(engine: str, directory: Path, source: str, *, trust_remot
     """
     match engine:
         case "tiny":
-            from ..engines.tiny.config import read_config  # noqa: PLC0415 - numpy takes long to import
+            from ..engines.tiny.model import read_config  # noqa: PLC0415 - numpy takes long to import
 
             read_config(directory / "config.json")
         case "encoder":
-            from ..engines.encoder.config import read_config as read_encoder  # noqa: PLC0415 - as above
+            from ..engines.encoder import read_config as read_encoder  # noqa: PLC0415 - as above
 
             read_encoder(directory)
         case _:

@@ -18,8 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..core.engine import Engine, HasContextLength, TokenEngine
 from ..core.errors import DragomanError
-from ..engines.rollout import Executor, Pausable, RolloutEngine, Updatable
-from ..engines.rollout.engine import RolloutControl, RolloutTraining
+from ..engines.rollout import Executor, Pausable, RolloutControl, RolloutEngine, RolloutTraining, Updatable
 from ..pipeline.models import EventBackend, ServedModel
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock

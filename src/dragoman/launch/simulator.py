@@ -16,13 +16,13 @@ from ..engines.simulator.disaggregation import TransferCost
 from ..engines.simulator.embedder import SimulatedVision, SimulatorEmbedder, find_image_token
 from ..engines.simulator.engine import KvTransferSettings, SimulatorConfig, SimulatorEngine
 from ..engines.simulator.faults import Fault, parse_faults
-from ..engines.simulator.host_link import OffloadingSettings
 from ..engines.simulator.kv_events import parse_kv_events_config
-from ..engines.simulator.kv_notifications import parse_kv_transfer_config as read_kv_transfer
+from ..engines.simulator.kv_events import parse_kv_transfer_config as read_kv_transfer
+from ..engines.simulator.latency import parse_acceptance_rates, parse_speculative_config
+from ..engines.simulator.offloading import OffloadingSettings
 from ..engines.simulator.profile import SimulatorProfile, load
 from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
 from ..engines.simulator.reply_tokens import Lexicon
-from ..engines.simulator.speculation import parse_acceptance_rates, parse_speculative_config
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..prompts.template import load_template, load_tokenizer_info

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..core.errors import EngineError
-from ..engines.vllm.options import LoadedEngine, VllmOptions, load
+from ..engines.vllm.engine import LoadedEngine, VllmOptions, load
 from ..engines.vllm.pooling import VllmEmbedder, VllmScorer
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel

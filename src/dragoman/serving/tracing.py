@@ -14,8 +14,7 @@ from starlette.datastructures import Headers
 
 from ..core.request import Conversation, GenerateRequest
 from ..core.trace_context import SpanContext, parse_trace_context
-from ..telemetry import GenAiMetrics, OtlpExporter, Span, SpanKind, Tracer
-from ..telemetry.tracer import AttributeValue
+from ..telemetry import AttributeValue, GenAiMetrics, OtlpExporter, Span, SpanKind, Tracer
 from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine
 

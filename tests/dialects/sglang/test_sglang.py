@@ -32,8 +32,15 @@ from dragoman.core.request import (
 )
 from dragoman.dialects.base import GenerationCall, Header
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
-from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter, read_sglang
-from dragoman.dialects.sglang.reader import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
+from dragoman.dialects.sglang import (
+    SGLANG,
+    SGLANG_PARAMS,
+    SglangBody,
+    SglangRenderOptions,
+    SglangSamplingParams,
+    SglangWriter,
+    read_sglang,
+)
 
 from ..asking import OPTIONS
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dragoman.core.errors import EngineError, Overloaded
-from dragoman.engines.arrays.embeddings import Batcher
+from dragoman.engines.arrays import Batcher
 
 
 @asynccontextmanager

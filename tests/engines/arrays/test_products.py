@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.arrays.products import CANDIDATES, BlockSizes, find_largest_block, multiply
+from dragoman.engines.arrays import CANDIDATES, BlockSizes, find_largest_block, multiply
 
 Floats = NDArray[np.float32]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.arrays import Tensors
 
 from ..tiny.models import write_tensors
 

@@ -13,8 +13,7 @@ import pytest
 
 from dragoman.core.embeddings import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError, Unsupported
-from dragoman.engines.encoder import BertEmbedder, BertScorer, load
-from dragoman.engines.encoder.engine import pool_states
+from dragoman.engines.encoder import BertEmbedder, BertScorer, load, pool_states
 
 from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.engines import tiny
-from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.arrays import Tensors
 from tests.engines.encoder.directories import CLS, PAD, PLAIN, SEP, UNK, WORDS, Shape
 from tests.engines.encoder.directories import tensors as encoder_tensors
 

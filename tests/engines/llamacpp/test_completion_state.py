@@ -10,7 +10,7 @@ from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
 from dragoman.engines.llamacpp.client import CompletionChunk, LlamaCppErrorBody, PromptProgress, ScoredToken, TopLogprob
 from dragoman.engines.llamacpp.completion_state import CompletionState, build_native_grammar, find_impossible_end
-from dragoman.engines.llamacpp.token_text import TokenText
+from dragoman.engines.llamacpp.tokens import TokenText
 from tests.engines.harness import Only
 
 WORDS = [b"a", b"b", b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xf0\x9f", b"\x98\x80", b"<end>", b"\x9f\x98"]

@@ -16,7 +16,7 @@ from dragoman.engines import encoder
 from dragoman.engines.encoder import BertEmbedder, BertScorer
 from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
 from dragoman.engines.llamacpp.client import EmbeddingItem
-from dragoman.engines.llamacpp.pooling import check_numbers
+from dragoman.engines.llamacpp.load import check_numbers
 from dragoman.launch import build_models
 from dragoman.pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from dragoman.serving.clock import SystemClock

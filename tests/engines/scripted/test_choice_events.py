@@ -36,7 +36,7 @@ from dragoman.core.message import (
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits, ReasoningOptions
 from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, Think, UsageOverride, Wait
-from dragoman.engines.scripted.answer_events import TokenizedPrompt, generate_events, render_transcript
+from dragoman.engines.scripted.engine import TokenizedPrompt, generate_events, render_transcript
 
 from .asking import Naps, ask, chat, engine, events, user
 from .triples import Triples

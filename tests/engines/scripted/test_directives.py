@@ -10,7 +10,7 @@ from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import FinishReason
 from dragoman.core.message import Message, Part, Reasoning, Refusal, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.script.directives import NO_DIRECTIVE, TOOL_RESULT_REPLY
+from dragoman.engines.script.script import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
 from .asking import Naps, ask, assistant, chat, engine, result, user

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from dragoman.engines.simulator.embedder import find_image_token
-from dragoman.engines.simulator.keyed_rng import KeyedRandom
+from dragoman.engines.simulator.hashing import KeyedRandom
 from dragoman.engines.simulator.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman.engines.simulator.reply_tokens import fake_logprob
 from tests.pictures import data_url, png

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from dragoman.engines.simulator.disaggregation import (
     BlockLeases,
     KvAddress,
@@ -18,7 +17,7 @@ from dragoman.engines.simulator.disaggregation import (
     build_transfer_params,
 )
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.replay import ReplayResult
+from dragoman.engines.simulator.replay import DisaggregationConfig, ReplayResult, replay_disaggregated
 from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence

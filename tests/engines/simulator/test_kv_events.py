@@ -17,8 +17,7 @@ from dragoman.core.engine import Ended, TokenOutput, TokenRequest
 from dragoman.engines.simulator.blocks import BlockCached, SimulatedBlockPool
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.hashing import TokenContents
-from dragoman.engines.simulator.keyed_rng import KeyedRandom
+from dragoman.engines.simulator.hashing import KeyedRandom, TokenContents
 from dragoman.engines.simulator.kv_events import (
     REPLAY_END,
     BlockRemovedEvent,

@@ -14,8 +14,14 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fleet import Fleet
 from dragoman.engines.simulator.hashing import TracedContents
-from dragoman.engines.simulator.host_link import HostLink, OffloadingSettings
-from dragoman.engines.simulator.offloading import HostCache, HostCacheUse, HostTransfer, OffloadingConfig
+from dragoman.engines.simulator.offloading import (
+    HostCache,
+    HostCacheUse,
+    HostLink,
+    HostTransfer,
+    OffloadingConfig,
+    OffloadingSettings,
+)
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence

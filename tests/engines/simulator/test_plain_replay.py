@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.fleet import Fleet
+from dragoman.engines.simulator.fleet import Fleet, PlainReplay, is_plain
 from dragoman.engines.simulator.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
-from dragoman.engines.simulator.plain_replay import PlainReplay, is_plain
 from dragoman.engines.simulator.plain_replica import WeightedSample
 from dragoman.engines.simulator.profile import SimulatorProfile, load
 from dragoman.engines.simulator.replay import ReplayResult

@@ -11,15 +11,16 @@ import pytest
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.latency import LatencyModel, StepLoad
-from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.scheduler import SchedulerStats, SimulatedScheduler
-from dragoman.engines.simulator.speculation import (
+from dragoman.engines.simulator.latency import (
     DraftAcceptance,
+    LatencyModel,
     SpeculativeConfig,
+    StepLoad,
     parse_acceptance_rates,
     parse_speculative_config,
 )
+from dragoman.engines.simulator.replay import replay
+from dragoman.engines.simulator.scheduler import SchedulerStats, SimulatedScheduler
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadRequest
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.simulator.timer_queue import TimerQueue
+from dragoman.engines.simulator.rank import TimerQueue
 
 
 class VirtualSelector(selectors.DefaultSelector):

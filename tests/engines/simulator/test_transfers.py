@@ -24,7 +24,7 @@ from dragoman.engines.simulator.disaggregation import (
     TransferCost,
     parse_transfer_params,
 )
-from dragoman.engines.simulator.kv_notifications import KvNotifier, parse_kv_transfer_config
+from dragoman.engines.simulator.kv_events import KvNotifier, parse_kv_transfer_config
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
 

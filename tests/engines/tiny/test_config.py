@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.tiny.config import read_config
-from dragoman.engines.tiny.model import read_model
+from dragoman.engines.tiny.model import read_config, read_model
 
 from .models import Shape, config, write_model
 

@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="needs transformers")
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError, RequestError
 from dragoman.engines import transformers
-from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.arrays import Tensors
 from dragoman.engines.batching import AdapterRegistry, BlockFiles, EngineLimits, SchedulerConfig
 from dragoman.engines.transformers.backend import library, safetensors, torch
 from dragoman.engines.transformers.engine import build_paged_model

@@ -27,11 +27,14 @@ from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.image_decoding import decode_image
 from dragoman.engines.transformers.backend import Tensor, library, torch
-from dragoman.engines.transformers.engine import build_paged_model
+from dragoman.engines.transformers.engine import build_paged_model, check_vision
 from dragoman.engines.transformers.model import load_network
-from dragoman.engines.transformers.self_check import check_vision
-from dragoman.engines.transformers.vision import ImagePixels, TransformersVision, load_processor
-from dragoman.engines.transformers.vision_runner import TransformersVisionRunner
+from dragoman.engines.transformers.vision import (
+    ImagePixels,
+    TransformersVision,
+    TransformersVisionRunner,
+    load_processor,
+)
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock

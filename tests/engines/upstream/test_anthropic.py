@@ -50,10 +50,8 @@ from dragoman.core.request import (
 )
 from dragoman.dialects.anthropic import read_messages
 from dragoman.dialects.base import ReaderOptions
-from dragoman.engines.upstream import KINDS, UpstreamDefaults, discover
-from dragoman.engines.upstream.anthropic_events import MessageEventReader
-from dragoman.engines.upstream.anthropic_request import encode_messages_request
-from dragoman.engines.upstream.pool import Upstream
+from dragoman.engines.upstream import KINDS, Upstream, UpstreamDefaults, discover
+from dragoman.engines.upstream.anthropic import MessageEventReader, encode_messages_request
 from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import engine
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
-from dragoman.engines.upstream.pool import Upstream, UpstreamPool, build_prefix
+from dragoman.engines.upstream import Upstream
+from dragoman.engines.upstream.pool import UpstreamPool, build_prefix
 
 
 def pool(*weights: float) -> UpstreamPool:

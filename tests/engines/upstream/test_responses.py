@@ -47,8 +47,7 @@ from dragoman.core.request import (
     TemplateOptions,
 )
 from dragoman.engines.upstream import KINDS, UpstreamDefaults
-from dragoman.engines.upstream.responses_events import ResponseEventReader
-from dragoman.engines.upstream.responses_request import encode_responses_request
+from dragoman.engines.upstream.responses import ResponseEventReader, encode_responses_request
 
 from ...pictures import PIXEL
 

@@ -30,7 +30,7 @@ from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, Reques
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
 from dragoman.engines import tiny
-from dragoman.engines.arrays.weights import Tensors
+from dragoman.engines.arrays import Tensors
 from dragoman.engines.tiny.model import Llama, read_model
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend

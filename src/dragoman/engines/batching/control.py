@@ -23,9 +23,9 @@ from ...core.control import (
     build_lost_weights_error,
 )
 from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
-from ..arrays.weights import Tensors
+from ..arrays import Tensors
 from .model import Model
-from .stepper import Stepper
+from .worker import Stepper
 
 log = logging.getLogger(__name__)
 

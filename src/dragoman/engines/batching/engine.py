@@ -38,8 +38,7 @@ from .offload import BlockFiles
 from .sampler import RngFactory
 from .scheduler import SchedulerConfig
 from .sequence import AdapterRegistry, LoadedAdapter, Sequence
-from .stepper import SequenceOutput, Stepper
-from .worker import AbortSequence, AddSequence, Pause, StepTask, Worker
+from .worker import AbortSequence, AddSequence, Pause, SequenceOutput, Stepper, StepTask, Worker
 
 _FEATURES = frozenset(
     {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...core.engine import TokenLogprob
 from ...core.errors import RequestError
 from ...core.images import PreparedImage, PromptImage
-from ..arrays.weights import Tensors
+from ..arrays import Tensors
 from .sampler import SamplingState
 from .scheduler import Chunk
 

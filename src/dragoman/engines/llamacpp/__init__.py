@@ -1,8 +1,15 @@
 """Models in GGUF files, computed by llama.cpp in a separate process. Needs the extra `llamacpp`."""
 
 from .gguf import GgufMetadata, find_end_tokens, find_parts, read_metadata, read_pooling_type
-from .load import LlamaCppOptions, Projector, load, load_pooling_engine, measure_kv_cache
-from .pooling import LlamaCppEmbedder, LlamaCppScorer
+from .load import (
+    LlamaCppEmbedder,
+    LlamaCppOptions,
+    LlamaCppScorer,
+    Projector,
+    load,
+    load_pooling_engine,
+    measure_kv_cache,
+)
 from .vision import ImageToken
 
 __all__ = [

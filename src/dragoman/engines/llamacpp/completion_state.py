@@ -13,8 +13,7 @@ from ...core.errors import EngineError
 from ...core.events import FinishReason
 from ..batching import GREEDY_BELOW, ReasoningBudgetState
 from .client import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
-from .token_filter import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter
-from .token_text import TokenText, ends_mid_character
+from .tokens import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter, TokenText, ends_mid_character
 
 # Logprobs of a prompt: llama.cpp reports logprobs of generated tokens only, so it generates the prompt's own. Pure.
 #

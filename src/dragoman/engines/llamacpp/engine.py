@@ -30,7 +30,7 @@ from ...core.images import PromptImage
 from ..batching import EngineConfig, check_request
 from .client import CompletionBody, CompletionChunk, LlamaCppConnection
 from .completion_state import CompletionState, ContextExceeded
-from .token_text import TokenText
+from .tokens import TokenText
 from .vision import PromptWriter
 
 # Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix. Pure.

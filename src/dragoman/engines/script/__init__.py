@@ -3,7 +3,6 @@
 Shared by the engines that accept scripted replies. Pure, except for reading a file; independent of engines and tokens.
 """
 
-from .directives import build_default_reply, parse_directives, to_conversation
 from .files import ScriptError, load_script, read_entry
 from .script import (
     CallTool,
@@ -19,9 +18,12 @@ from .script import (
     Think,
     UsageOverride,
     Wait,
+    build_default_reply,
     build_error,
     build_subject,
     join_pieces,
+    parse_directives,
+    to_conversation,
 )
 from .validate_reply import filter_reasoning, validate_reply
 

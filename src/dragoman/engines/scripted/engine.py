@@ -8,16 +8,391 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from itertools import count
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from itertools import accumulate, count, zip_longest
 
-from ...core.engine import Capabilities, Feature, Health, Tokenizer
-from ...core.errors import EngineError
-from ...core.events import Event, Finished
+from msgspec import Struct
+
+from ...core.engine import Capabilities, Feature, Health, Tokenizer, check_ids
+from ...core.errors import ContextTooLong, EngineError
+from ...core.events import (
+    Alternative,
+    ChoiceFinished,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, Tool, ToolCall, ToolResult
 from ...core.request import Conversation, GenerateRequest
-from ..script.directives import build_default_reply, parse_directives, to_conversation
-from ..script.script import Fail, Script, ScriptEntry, ScriptState, Wait, build_error, build_subject
-from .answer_events import TokenizedPrompt, generate_events, render_prompt, tokenize_prompt
+from ..script.script import (
+    CallTool,
+    Chunks,
+    Fail,
+    Part,
+    Pieces,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    ScriptState,
+    Think,
+    Wait,
+    build_default_reply,
+    build_error,
+    build_subject,
+    join_pieces,
+    parse_directives,
+    to_conversation,
+)
+from ..script.validate_reply import filter_reasoning, validate_reply
+
+# The events of one response from its script entry: all choices, cut to the request's limits, delays and failures.
+
+
+class TokenizedPrompt(Struct, frozen=True):
+    text: str
+    ids: tuple[int, ...]
+
+
+def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> TokenizedPrompt:
+    """Tokenize a prompt. text: as `render_prompt` returned it. limit: tokens of prompt and output together.
+
+    Raises: ContextTooLong without room for one output token; without tokenizing, if the text alone is long enough.
+    """
+    min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
+    if limit is not None and min_tokens >= limit:
+        raise ContextTooLong(limit=limit, prompt=min_tokens, at_least=True)
+    ids = _encode_prompt(request, text, tokenizer)
+    if limit is not None and len(ids) >= limit:
+        raise ContextTooLong(limit=limit, prompt=len(ids))
+    return TokenizedPrompt(text, ids)
+
+
+def _encode_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Encode a prompt. Ids of the request stay unchanged. A plain prompt may contain control tokens, a chat may not."""
+    if isinstance(request.prompt, tuple):
+        return request.prompt
+    if isinstance(request.prompt, str):
+        return tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
+    return tuple(tokenizer.encode(text, special=False))
+
+
+def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
+    match request.prompt:
+        case Conversation():
+            return render_transcript(request.prompt)
+        case str():
+            return request.prompt
+        case tuple():
+            check_ids(request.prompt, tokenizer.vocab_size, "prompt")
+            return tokenizer.decode(request.prompt)
+
+
+def render_transcript(conversation: Conversation) -> str:
+    """Render tools first, one per line; then the messages, each after its role. Media have no text."""
+    lines = [_render_tool(tool) for tool in conversation.tools]
+    lines += [f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages]
+    return "\n".join(lines)
+
+
+def _render_tool(tool: Tool) -> str:
+    definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
+    return " ".join(text for text in ("tool:", tool.name, tool.description, definition) if text)
+
+
+def _extract_texts(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        match part:
+            case Text(text) | Reasoning(text) | Refusal(text):
+                yield text
+            case ToolCall(_, name, arguments):
+                yield f"{name} {arguments}"
+            case ToolResult():
+                yield from (inner.text for inner in part.content if isinstance(inner, Text))
+            case _:
+                pass
+
+
+class TextCut(Struct, frozen=True):
+    """A piece of text with the tokens that end in it."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+class TokenizedText(Struct, frozen=True):
+    """A text in UTF-8, its tokens, and for each token the byte at which it ends. Ends never decrease."""
+
+    data: bytes
+    tokens: tuple[Token, ...]
+    ends: tuple[int, ...]
+
+    def count_whole_bytes(self, count: int) -> int:
+        """Count the bytes of whole characters after `count` tokens."""
+        at = len(self.data) if count >= len(self.ends) else (self.ends[count - 1] if count else 0)
+        while 0 < at < len(self.data) and self.data[at] & 0xC0 == 0x80:
+            at -= 1
+        return at
+
+    def split(self, boundaries: Iterator[int], *, count: int) -> Iterator[TextCut]:
+        """Split the text of the first `count` tokens at `boundaries`; each piece has the tokens that end in it."""
+        start, used, end = 0, 0, self.count_whole_bytes(count)
+        for boundary in (*(at for at in boundaries if 0 < at < end), end):
+            until = used
+            while until < count and self.ends[until] <= boundary:
+                until += 1
+            if boundary > start:
+                yield TextCut(self.data[start:boundary].decode(), self.tokens[used:until])
+                start, used = boundary, until
+
+
+def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> TokenizedText:
+    """Tokenize a text. logprobs: None for none. Every token has probability 1, logprob 0 and no alternatives."""
+    ids = tokenizer.encode(text, special=False)
+    data = text.encode()
+    token_bytes = [tokenizer.token_bytes(id) for id in ids]
+    ends = list(accumulate(map(len, token_bytes)))
+    if b"".join(token_bytes) != data:
+        # A normalizing tokenizer: its tokens do not concatenate to the text, so their ends are spread evenly.
+        ends = [len(data) * (index + 1) // len(ids) for index in range(len(ids))]
+    return TokenizedText(
+        data, tuple(_build_token(id, raw, logprobs) for id, raw in zip(ids, token_bytes, strict=True)), tuple(ends)
+    )
+
+
+def build_prompt_token(id: int, tokenizer: Tokenizer) -> Token:
+    """A token of a prompt."""
+    return _build_token(id, tokenizer.token_bytes(id), None, special=tokenizer.is_special(id))
+
+
+def _build_token(id: int, raw: bytes, logprobs: int | None, *, special: bool = False) -> Token:
+    text = raw.decode(errors="replace")
+    invalid_bytes = None if text.encode() == raw else raw
+    if logprobs is None:
+        return Token(id, text, raw=invalid_bytes, special=special)
+    top = (Alternative(id, text, 0.0, invalid_bytes),) if logprobs else ()
+    return Token(id, text, 0.0, top, invalid_bytes, rank=1)
+
+
+def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) -> Iterator[int]:
+    """Find the ascending byte offsets between pieces; always between two characters."""
+    if not isinstance(pieces, str):
+        return accumulate(len(piece.encode()) for piece in pieces)
+    match chunks:
+        case "tokens":
+            # Not within a character: a byte of the form 10xxxxxx continues one.
+            return (end for end in tokenized.ends if end == len(tokenized.data) or tokenized.data[end] & 0xC0 != 0x80)
+        case "characters":
+            return accumulate(len(character.encode()) for character in pieces)
+        case "words":
+            return accumulate(len(word.encode()) for word in _split_words(pieces))
+        case "whole":
+            return iter(())
+
+
+def _split_words(text: str) -> Iterator[str]:
+    """Words, each with the white space before it."""
+    start = 0
+    for at in range(1, len(text)):
+        if text[at].isspace() and not text[at - 1].isspace():
+            yield text[start:at]
+            start = at
+    yield text[start:]
+
+
+Step = Delta | ChoiceFinished | Wait | Fail
+
+
+class ChoiceLimits(Struct, frozen=True):
+    """Limits of every choice.
+
+    max_tokens, max_reasoning: tokens; None is no limit.
+    custom_tools: names of custom tools.
+
+    Stop strings are not handled here: the pipeline detects them, as for token engines.
+    """
+
+    max_tokens: int | None = None
+    max_reasoning: int | None = None
+    logprobs: int | None = None
+    custom_tools: frozenset[str] = frozenset()
+
+
+class ChoiceEvents:
+    """The events of one choice. `generate_steps` is called once; the completion and reasoning counts are of tokens so
+    far."""
+
+    def __init__(
+        self, choice: int, limits: ChoiceLimits, tokenizer: Tokenizer, chunks: Chunks, new_id: Callable[[], str]
+    ) -> None:
+        self._choice, self._limits, self._tokenizer = choice, limits, tokenizer
+        self._chunks: Chunks = chunks
+        self._new_id = new_id
+        self._end: FinishReason | None = None
+        self._pending_tokens: tuple[Token, ...] = ()
+        """Tokens without text yet, such as half a character at the limit."""
+        self.completion_tokens = self.reasoning_tokens = 0
+
+    def generate_steps(self, parts: tuple[Part, ...], finish: FinishReason) -> Iterator[Step]:
+        for part in parts:
+            yield from self._generate_part(part)
+            if isinstance(part, Fail):
+                return
+            if self._end is not None:
+                break
+        yield ChoiceFinished(self._choice, self._end or finish, tokens=self._pending_tokens)
+
+    def _generate_part(self, part: Part) -> Iterator[Step]:
+        match part:
+            case Say(pieces):
+                return self._generate_text(pieces, lambda text, tokens: TextDelta(self._choice, text, tokens))
+            case Think(pieces):
+                return self._generate_reasoning(pieces)
+            case Refuse(pieces):
+                return self._generate_text(pieces, lambda text, tokens: RefusalDelta(self._choice, text, tokens))
+            case CallTool():
+                return self._generate_call(part)
+            case Wait() | Fail():
+                return iter((part,))
+
+    def _generate_reasoning(self, pieces: Pieces) -> Iterator[Step]:
+        before = self.completion_tokens
+        max_tokens = None if self._limits.max_reasoning is None else self._limits.max_reasoning - self.reasoning_tokens
+        yield from self._generate_text(
+            pieces, lambda text, tokens: ReasoningDelta(self._choice, text, tokens), max_tokens=max_tokens
+        )
+        self.reasoning_tokens += self.completion_tokens - before
+
+    def _generate_call(self, call: CallTool) -> Iterator[Step]:
+        name = tokenize_text(call.name, self._tokenizer, self._limits.logprobs).tokens
+        allowed = self._limit_tokens(len(name))
+        self.completion_tokens += allowed
+        tokens, self._pending_tokens = (*self._pending_tokens, *name[:allowed]), ()
+        # A call whose name is cut off has not begun: its tokens count, but there is no event for it.
+        if allowed < len(name):
+            self._pending_tokens, self._end = tokens, FinishReason.LENGTH
+            return
+        custom = call.name in self._limits.custom_tools
+        yield ToolCallStart(self._choice, call.id or self._new_id(), call.name, tokens, custom)
+        yield from self._generate_text(call.arguments, lambda text, tokens: ToolCallDelta(self._choice, text, tokens))
+
+    def _limit_tokens(self, requested: int) -> int:
+        if self._limits.max_tokens is None:
+            return requested
+        return min(requested, self._limits.max_tokens - self.completion_tokens)
+
+    def _generate_text(
+        self,
+        pieces: Pieces,
+        build_event: Callable[[str, tuple[Token, ...]], Delta],
+        max_tokens: int | None = None,
+    ) -> Iterator[Step]:
+        """Generate a text. max_tokens: after which the part ends and the next one begins."""
+        tokenized = tokenize_text(join_pieces(pieces), self._tokenizer, self._limits.logprobs)
+        requested = len(tokenized.tokens) if max_tokens is None else min(len(tokenized.tokens), max_tokens)
+        count = self._limit_tokens(requested)
+        if count < requested:
+            self._end = FinishReason.LENGTH
+        self.completion_tokens += count
+        emitted = 0
+        for cut in tokenized.split(find_boundaries(tokenized, pieces, self._chunks), count=count):
+            emitted += len(cut.tokens)
+            tokens, self._pending_tokens = (*self._pending_tokens, *cut.tokens), ()
+            yield build_event(cut.text, tokens)
+        # Tokens without text of their own (the last bytes of a cut-off character) go with the next part.
+        self._pending_tokens += tokenized.tokens[emitted:count]
+
+
+def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
+    """Interleave choices, one step of each in turn; the first error ends all.
+
+    pace: seconds before each round with output. Delays of the choices overlap.
+    """
+    for turn in zip_longest(*choices):
+        steps = [step for step in turn if step is not None and not isinstance(step, Wait)]
+        # The choices are generated side by side, so their waits overlap.
+        pause = max((step.seconds for step in turn if isinstance(step, Wait)), default=0.0)
+        if any(not isinstance(step, ChoiceFinished | Fail) for step in steps):
+            pause += pace
+        if pause:
+            yield Wait(pause)
+        for step in steps:
+            yield step
+            if isinstance(step, Fail):
+                return
+
+
+def generate_events(
+    request: GenerateRequest,
+    entry: ScriptEntry,
+    prompt: TokenizedPrompt,
+    *,
+    tokenizer: Tokenizer,
+    new_id: Callable[[], str],
+    max_model_len: int | None,
+) -> Iterator[Event | Wait | Fail]:
+    """Generate the events. Raises Unsupported first, if the entry violates the request. A Fail is the last step."""
+    replies = [filter_reasoning(entry.find_reply(choice), request) for choice in range(request.choices)]
+    for reply in replies:
+        validate_reply(reply, request)
+    if entry.delay:
+        yield Wait(entry.delay)
+    # Before Started, so that the request fails with the entry's status instead of in its stream.
+    failure = next((reply[0] for reply in replies if reply and isinstance(reply[0], Fail)), None)
+    if failure is not None:
+        yield failure
+        return
+    usage = _build_usage(entry, len(prompt.ids), [])
+    yield Started(usage.prompt, usage.cached, request.choices, written_tokens=usage.written)
+    if request.return_prompt:
+        yield PromptTokens(0, prompt.text, tuple(build_prompt_token(id, tokenizer) for id in prompt.ids))
+    limits = _build_limits(request, None if max_model_len is None else max_model_len - len(prompt.ids))
+    choices = [ChoiceEvents(choice, limits, tokenizer, entry.chunks, new_id) for choice in range(request.choices)]
+    steps = [events.generate_steps(reply, entry.finish) for events, reply in zip(choices, replies, strict=True)]
+    for step in interleave(steps, entry.pace):
+        yield step
+        if isinstance(step, Fail):
+            return
+    yield Finished(_build_usage(entry, len(prompt.ids), choices))
+
+
+def _build_limits(request: GenerateRequest, context_left: int | None) -> ChoiceLimits:
+    """Build the limits. context_left: tokens that fit into the context."""
+    prompt = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
+    limits = [limit for limit in (request.limits.max_tokens, context_left) if limit is not None]
+    return ChoiceLimits(
+        max_tokens=min(limits, default=None),
+        max_reasoning=prompt.reasoning.budget,
+        logprobs=request.logprobs,
+        custom_tools=frozenset(tool.name for tool in prompt.tools if isinstance(tool, CustomTool)),
+    )
+
+
+def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -> Usage:
+    """Build the usage: real counts, except those that the script overrides. There is no cache: cached and written
+    tokens are 0, not unknown.
+    """
+    counts = entry.usage
+    completion = sum(choice.completion_tokens for choice in choices)
+    reasoning = sum(choice.reasoning_tokens for choice in choices)
+    return Usage(
+        prompt if counts.prompt is None else counts.prompt,
+        completion if counts.completion is None else counts.completion,
+        0 if counts.cached is None else counts.cached,
+        reasoning if counts.reasoning is None else counts.reasoning,
+        written=0,
+    )
+
 
 FEATURES = frozenset(
     {

@@ -4,7 +4,7 @@
     hashing      hashes of block contents            profile        hardware and model, as a file
     blocks       the pool and the prefix cache       workload       requests of a trace; `workload_sources` has some
     sequence     state of one request, the queue     fitting        from a log and a replay to equations,
-    scheduler    what each step computes             
+    scheduler    what each step computes
     engine_core  steps that take time                calibrate      a profile, evaluated on held-out requests
     routing      which replica serves a request      report         what a benchmark prints
     replay       a workload on a virtual clock       fleet          replicas behind a router; how many are enough

@@ -84,3 +84,6 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.enable_chunked_prefill:
             limits.append(self.max_num_batched_tokens)
         return min(limits)
+
+
+# Speculative decoding: vLLM's settings, and how many drafts are accepted. Pure.

@@ -36,18 +36,14 @@ from .config import SimulatedSchedulerConfig
 from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
 from .engine_core import EngineCore
 from .faults import Fault, FaultInjector, build_fault_error
-from .hashing import TokenContents, hash_root
-from .host_link import OffloadingSettings
-from .keyed_rng import KeyedRandom
-from .kv_events import KvEvent, KvEventsConfig, KvEventsVersion, KvPublisher
-from .kv_notifications import KvNotifier, KvTransferConfig
-from .latency import LatencyModel, StepLoad, StepTime, add_noise
-from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest
+from .hashing import KeyedRandom, TokenContents, hash_root
+from .kv_events import KvEvent, KvEventsConfig, KvEventsVersion, KvNotifier, KvPublisher, KvTransferConfig
+from .latency import DraftAcceptance, LatencyModel, StepLoad, StepTime, add_noise
+from .offloading import OffloadingSettings
+from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest, TimerQueue
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence as Running
-from .speculation import DraftAcceptance
-from .timer_queue import TimerQueue
 
 # Settings of a served simulation, and what follows from them. Runs nothing.
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from .host_link import HostLink
 from .latency import StepLoad, StepTime
+from .offloading import HostLink
 from .scheduler import CountSampled, RemoteFetch, SchedulerOutput, SimulatedScheduler
 from .sequence import SimulatedSequence
 

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from ...core.engine import TokenRequest
 from ...core.errors import RequestError
 from ..script import Fail, build_error
-from .keyed_rng import KeyedRandom
+from .hashing import KeyedRandom
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]

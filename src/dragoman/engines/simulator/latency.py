@@ -19,11 +19,16 @@ duration is positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+from .config import SimulatedSchedulerConfig
+from .hashing import KeyedRandom
+from .sequence import SimulatedSequence
 
 
 class StepLoad(Struct, frozen=True, gc=False):
@@ -199,3 +204,97 @@ def speed_up(step_time: StepTime, scale: float) -> StepTime:
     if not scale > 0:
         raise ValueError("scale must be more than 0")
     return lambda load: step_time(load) / scale
+
+
+# Speculative decoding: vLLM's settings, and how many drafts are accepted. Pure.
+
+
+class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's --speculative-config, as far as it matters to scheduling. model: accepted and not used."""
+
+    num_speculative_tokens: int
+    method: str = "draft_model"
+    model: str | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
+    draft_tensor_parallel_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in NGRAM_METHODS | MODEL_METHODS:
+            methods = ", ".join(sorted(NGRAM_METHODS | MODEL_METHODS))
+            raise ValueError(f"method {self.method!r} is not simulated; use one of {methods}")
+        if not 1 <= self.num_speculative_tokens <= 64:
+            raise ValueError("num_speculative_tokens must be from 1 to 64")
+
+    def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
+        """The scheduler's settings with this drafter."""
+        has_cache = self.method in MODEL_METHODS - {"medusa"}
+        return msgspec.structs.replace(
+            config,
+            num_speculative_tokens=self.num_speculative_tokens,
+            num_lookahead_tokens=self.num_speculative_tokens if has_cache else 0,
+        )
+
+
+def parse_speculative_config(text: str) -> SpeculativeConfig:
+    """Parse vLLM's JSON. Raises ValueError, which names the field."""
+    try:
+        return msgspec.json.decode(text, type=SpeculativeConfig)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"--speculative-config: {error}") from None
+
+
+def parse_acceptance_rates(text: str) -> tuple[float, ...]:
+    """Parse `0.8,0.6,0.5`, the rates of the first positions. Raises ValueError."""
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of rates such as 0.8,0.6,0.5") from None
+    check_acceptance_rates(rates)
+    return rates
+
+
+def check_acceptance_rates(rates: Sequence[float]) -> None:
+    """Raise ValueError unless rates are from 0 to 1 and do not rise: a draft is accepted only with those before it."""
+    if any(not 0 <= rate <= 1 for rate in rates) or list(rates) != sorted(rates, reverse=True):
+        raise ValueError("acceptance rates must be from 0 to 1, and none higher than the one before it")
+
+
+class DraftAcceptance:
+    """Draws how many tokens a step gives. rates: share of drafts of which the first, second, ... token is accepted.
+
+    The same request draws the same numbers, whatever runs beside it.
+    """
+
+    def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
+        check_acceptance_rates(rates)
+        self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
+        self._seed = seed
+
+    def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
+        """A `CountSampled`."""
+        # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
+        drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
+        accepted = 0
+        while accepted < num_drafts and drawn < self._compute_rate(accepted):
+            accepted += 1
+        return 1 + accepted
+
+    def _compute_rate(self, position: int) -> float:
+        """Beyond the last rate, a draft is accepted after the one before it as often as the last one was."""
+        rates, most = self._rates, len(self._rates) - 1
+        if position <= most:
+            return rates[position]
+        last = rates[most] / rates[most - 1] if most and rates[most - 1] else rates[most]
+        return rates[most] * last ** (position - most)
+
+
+NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
+
+
+MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
+"""Methods whose drafter has a model, with slots of its own in the cache but for Medusa's heads."""
+
+
+DEFAULT_RATES = (0.75, 0.6, 0.5)
+"""Of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import DragomanError
-from .disaggregated_replay import DisaggregationConfig
 from .disaggregation import TransferCost
 from .fleet import Fleet
 from .profile import ProfileError, SimulatorProfile
+from .replay import DisaggregationConfig
 from .report import Report, Spread
 from .roofline import Gpu, ModelShape, Parallelism, predict_profile
 from .routing import Routing

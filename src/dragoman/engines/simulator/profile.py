@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
 from .fitting import Prior, RankLayout, build_prior
-from .host_link import OffloadingSettings
-from .latency import LatencyModel
-from .speculation import check_acceptance_rates
+from .latency import LatencyModel, check_acceptance_rates
+from .offloading import OffloadingSettings
 
 SUFFIX = ".yaml"
 PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"

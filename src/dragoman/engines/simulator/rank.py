@@ -5,8 +5,11 @@ The clock is a driver's: `tick` is called at the times requested by `call_at`. O
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 
 import msgspec
 from msgspec import Struct
@@ -36,8 +39,7 @@ from ...core.metrics import (
 from .disaggregation import KvTransfers, TransferContext
 from .engine_core import EngineCore, StepOutcome
 from .faults import Fault
-from .hashing import TokenContents
-from .keyed_rng import KeyedRandom
+from .hashing import KeyedRandom, TokenContents
 from .kv_events import KvEvent, KvEventBuilder
 from .reply_generator import PlannedReply
 from .reply_tokens import NO_TOKEN, ReplyTokensError, fake_logprob
@@ -552,3 +554,96 @@ class DataParallelBalancer:
         chosen = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
         self._next_rank = (chosen.number + 1) % count
         return chosen
+
+
+# Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines.
+
+_TOLERANCE = 0.000502
+"""uvloop's clock counts milliseconds, and its timers round to the nearest. What is due within half a millisecond runs
+with a timer that was rounded down, or else the loop would spin until the time has come. So callbacks run at most half a
+millisecond early and are no later on average than any timer of the loop.
+"""
+
+
+class TimerQueue:
+    """A queue of callbacks. Times are seconds on the loop's clock, less the time it was paused.
+
+    Callbacks run in the order of their times and get exactly the time that they were scheduled for: simultaneous ones
+    run together, and after a late wake-up all missed ones run at once.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[tuple[float, int, Callable[[float], None]]] = []
+        self._sequence_numbers = count()
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        self._paused_seconds = 0.0
+        self._paused_at: float | None = None
+        self._running = False
+
+    def now(self) -> float:
+        """The current time, or the time of the pause."""
+        return (self._loop.time() if self._paused_at is None else self._paused_at) - self._paused_seconds
+
+    def convert(self, loop_time: float) -> float:
+        """Convert a time of the event loop; one that a pause came after is earlier than it was."""
+        return loop_time - self._paused_seconds
+
+    def call_at(self, when: float, callback: Callable[[float], None]) -> None:
+        # The number keeps simultaneous callbacks in order, and the heap from comparing callbacks.
+        heappush(self._calls, (when, next(self._sequence_numbers), callback))
+        # `_run_due` arms the timer once, after all callbacks that are due.
+        if not self._running:
+            self._arm()
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        if self._paused_at is None:
+            self._paused_at = self._loop.time()
+            self._disarm()
+
+    def resume(self) -> None:
+        if self._paused_at is not None:
+            self._paused_seconds += self._loop.time() - self._paused_at
+            self._paused_at = None
+            self._arm()
+
+    def close(self) -> None:
+        self._calls.clear()
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        """Arm a loop timer for the next callback, unless one is early enough."""
+        if not self._calls or self._paused_at is not None:
+            return
+        when = self._calls[0][0] + self._paused_seconds
+        if self._timer is not None:
+            if self._timer_at <= when:
+                return
+            self._timer.cancel()
+        self._timer_at = when
+        if when <= self._loop.time() + _TOLERANCE:
+            # What is due has no milliseconds to wait for; what this iteration still adds runs with it.
+            self._timer = self._loop.call_soon(self._run_due)
+        else:
+            self._timer = self._loop.call_at(when, self._run_due)
+
+    def _run_due(self) -> None:
+        self._timer = None
+        self._running = True
+        try:
+            now = self.now() + _TOLERANCE
+            # A callback may add further ones that are due, or pause the clock.
+            while self._calls and self._calls[0][0] <= now and self._paused_at is None:
+                when, _, callback = heappop(self._calls)
+                callback(when)
+        finally:
+            # Also after a callback that raises: those behind it must still run.
+            self._running = False
+            self._arm()

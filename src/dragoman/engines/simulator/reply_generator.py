@@ -43,7 +43,7 @@ from ..script import (
     to_conversation,
     validate_reply,
 )
-from .keyed_rng import KeyedRandom
+from .hashing import KeyedRandom
 from .reply_tokens import NO_TOKEN, ConstrainedTokens, Lexicon, PlannedTokens, ReplyTokens, TokenRestrictions
 
 _STANDARD_NORMAL = NormalDist()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...core.engine import Matcher, Tokenizer, TokenLogprob, TokenRequest
 from ...core.request import Sampling
-from .keyed_rng import KeyedRandom
+from .hashing import KeyedRandom
 
 _WORDS = """
 the a one this every some old new small quiet early late long short warm cold bright grey river mountain city

@@ -11,6 +11,8 @@ from .fitting import Vector
 from .replay import ReplayResult, StepLog
 from .timing import Timing
 
+# Times of one request, simulated or measured.
+
 
 class Spread(Struct, frozen=True):
     """Statistics of one quantity, over all requests (or all gaps between tokens). All 0 if there is none."""

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from .engine_core import EngineCore
-from .keyed_rng import KeyedRandom
+from .hashing import KeyedRandom
 from .sequence import SimulatedSequence
 
 Routing = Literal[

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import Health, check_ids
-from ..arrays.embeddings import Batcher, build_embeddings
-from ..arrays.weights import Tensors
+from ..arrays import Batcher, Tensors, build_embeddings
 from ..batching import (
     BLOCK_SIZE,
     BatchingEngine,

@@ -4,25 +4,128 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import product
+from importlib import import_module
+from io import BytesIO
+from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...core.engine import TokenRequest
 from ...core.errors import EngineError
-from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineConfig, EngineLimits, build_rng
+from ..batching import (
+    BLOCK_SIZE,
+    AdapterRegistry,
+    BatchingEngine,
+    BlockFiles,
+    Chunk,
+    EngineConfig,
+    EngineLimits,
+    build_rng,
+)
 from ..batching.engine import DEFAULT_MAX_NUM_SEQS
+from ..batching.sequence import Sequence as Running
 from ..batching.verify import build_trial_prompts, check_paging
 from ..hardware import MAX_TORCH_KV_BYTES, compute_kv_budget, count_usable_cores
+from ..image_decoding import decode_image
 from .backend import Network, torch
 from .device_sampler import can_sample_on_device
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
-from .paged_attention import MASKED_NAME, NAME, register, set_attention
-from .position_limits import reduce_limits
-from .self_check import check_vision
-from .vision import TransformersVision, is_vision_model, load_processor
-from .vision_runner import TransformersVisionRunner
+from .paged_attention import MASKED_NAME, NAME, reduce_limits, register, set_attention
+from .vision import (
+    TransformersVision,
+    TransformersVisionRunner,
+    VisionInputs,
+    VisionProcessor,
+    is_vision_model,
+    load_processor,
+    move_to_device,
+)
+
+# A self-check of vision at startup: paged logits must match the network's own. The prompt has two images, each
+# split across chunks.
+
+_IMAGE_SIZES = ((64, 48), (32, 96))
+"""Width and height of each test image, pixels."""
+
+
+def check_vision(
+    model: TransformersModel,
+    network: Network,
+    processor: VisionProcessor,
+    vision: TransformersVision,
+    *,
+    tolerance: float,
+) -> None:
+    """Check vision. tolerance: relative to the largest logit. Raises EngineError. Leaves the network's attention
+    paged."""
+    files = [_draw_image(*size) for size in _IMAGE_SIZES]
+    try:
+        texts, inputs = processor.process([decode_image(file) for file in files])
+        ids = _build_prompt(processor, texts)
+        prepared = vision.prepare(files)
+        if [image.text for image in prepared] != texts:
+            raise EngineError("the result for an image depends on other images")
+        images = vision.locate(ids, prepared)
+        boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
+        request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
+        set_attention(network, model.own_attention)
+        model.long_rope.deactivate()
+        image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
+        network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
+        expected = _compute_image_reference(
+            network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
+        )
+        set_attention(network, model.paged_attention)
+        actual = _compute_in_chunks(model, request, boundaries)
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
+        raise EngineError(f"its vision cannot be batched: {error}") from error
+    if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
+        raise EngineError("its vision cannot be batched: its output with paged attention differs")
+
+
+def _draw_image(width: int, height: int) -> bytes:
+    """Draw a deterministic test image and encode it as a file."""
+    pillow = import_module("PIL.Image")
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = BytesIO()
+    pillow.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _build_prompt(processor: VisionProcessor, texts: Sequence[str]) -> list[int]:
+    first, second = texts
+    return processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)["input_ids"]
+
+
+def _compute_image_reference(
+    network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
+) -> Floats:
+    """Compute the network's own logits. image_mask: 1 at image tokens, for models that need it."""
+    tensor_options = {"device": network.device}
+    if hasattr(network.model, "get_rope_index"):
+        inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
+    with torch.inference_mode():
+        logit_rows = torch.tensor(rows, **tensor_options)
+        output = network(
+            input_ids=torch.tensor([ids], **tensor_options), use_cache=False, logits_to_keep=logit_rows, **inputs
+        )
+    return output.logits[0].float().cpu().numpy()
+
+
+def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]) -> Floats:
+    sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
+    count = -(-len(request.prompt) // BLOCK_SIZE)
+    sequence.blocks = list(range(1, count + 1))
+    sequence.state_slot = 0 if model.has_state else None
+    runner = model.build_runner(count + 1, num_state_slots=1 if model.has_state else 0)
+    rows = [
+        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
+    ]
+    return np.concatenate(rows)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,9 @@
 """An engine over any OpenAI-compatible server; all dialects of this server work over it."""
 
-from .control import UpstreamControl
-from .discovery import DiscoveredModel, ModelTasks, discover, find_kind_by_host
+from .discovery import KINDS, DiscoveredModel, ModelTasks, ServerKind, Upstream, Wire, discover, find_kind_by_host
 from .encode import UpstreamDefaults
 from .engine import UpstreamConfig, UpstreamEngine
-from .pool import Upstream
-from .server_kinds import KINDS, ServerKind, Wire
+from .pool import UpstreamControl
 
 __all__ = [
     "KINDS",

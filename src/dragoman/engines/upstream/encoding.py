@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from ...core.embeddings import Embeddings, RelevanceScores, TextEmbedRequest, TextPairs
 from ...core.errors import EngineError, RequestError, Unsupported
+from .discovery import ServerKind
 from .encode import UpstreamRequest
-from .server_kinds import ServerKind
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from ...core.engine import Health
 from ...core.errors import EngineError
 from ...core.metrics import CacheConfig, EngineStats, LoraState
 from . import backend
-from .backend import AsyncLLM, DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
-from .weights import AdapterTable
+from .backend import AdapterTable, AsyncLLM, DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
 
 
 class VllmCounters:

@@ -24,8 +24,7 @@ from ....dialects.openai_answers import (
 from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTokenCount, ResponseObject
 from ....dialects.responses.wire import RESPONSES, ResponsesBody
 from ....dialects.scoring import RERANK, SCORE, RerankAnswer, RerankBody, ScoreAnswer, ScoreBody, TeiRerankResult
-from ....dialects.sglang.reader import SGLANG, SGLANG_PARAMS, SglangBody, SglangSamplingParams
-from ....dialects.sglang.writer import SglangAnswer
+from ....dialects.sglang import SGLANG, SGLANG_PARAMS, SglangAnswer, SglangBody, SglangSamplingParams
 from ....dialects.tgi.errors import TgiError
 from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiInfo, TgiParameters
 from ....dialects.tgi.writer import LightllmAnswer, TgiAnswer, TgiStreamEvent

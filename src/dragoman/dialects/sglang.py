@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ...core.errors import RequestError
-from ...core.field_names import FieldNames
-from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import GenerationCall, Header, Profile, ReaderOptions
-from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
-from ..constraints import (
-    MAX_GRAMMAR,
-    MAX_REGEX,
-    check_text_size,
-    read_grammar,
-    read_schema_or_text,
-    require_at_most_one,
+from ..core.errors import DragomanError, RequestError
+from ..core.events import (
+    Alternative,
+    ChoiceEvent,
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    WeightSpan,
 )
-from ..envelope import ResponseId
-from ..fields import (
+from ..core.field_names import FieldNames
+from ..core.message import Reasoning, Refusal, Text
+from ..core.reply import Choice, Reply
+from ..core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
+from .base import GenerationCall, Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
+from .constraints import MAX_GRAMMAR, MAX_REGEX, check_text_size, read_grammar, read_schema_or_text, require_at_most_one
+from .envelope import DONE, KEEPALIVE_COMMENT, ResponseId
+from .errors import render_openai_error
+from .fields import (
     MAX_CHOICES,
     AtLeastOne,
     Count,
@@ -34,8 +47,232 @@ from ..fields import (
     read_stop_strings,
     resolve_model,
 )
-from ..parameter_table import ParameterTable, accept, honour, read_part, reject, warn
-from .writer import SglangRenderOptions, SglangWriter
+from .json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
+from .parameter_table import ParameterTable, accept, honour, read_part, reject, warn
+
+# Renders SGLang's /generate: each event contains the whole answer so far, the last one the complete answer.
+
+LogprobTriple = tuple[float | None, int, str | None]
+"""SGLang's triple: logprob, token id, and the token's text if requested."""
+
+
+class SglangRenderOptions(Struct, frozen=True, kw_only=True):
+    """The response options of SGLang's /generate.
+
+    as_list: the response is an array.
+    logprobs: maximum alternatives for each token; None for no logprobs.
+    token_texts: add the tokens' texts to logprobs.
+    logprob_start: index of the first prompt token with a logprob; None for none.
+    prompt_token_ids: return the prompt's ids.
+    """
+
+    as_list: bool = False
+    logprobs: int | None = None
+    token_texts: bool = False
+    logprob_start: int | None = None
+    prompt_token_ids: bool = False
+    profile: Profile = Profile.OPENAI
+
+
+DEFAULT_OPTIONS = SglangRenderOptions()
+
+
+class SglangStopReason(Struct, frozen=True, tag_field="type", tag="stop"):
+    matched: str | int | None
+
+
+class SglangLengthReason(Struct, frozen=True, tag_field="type", tag="length"):
+    length: int
+
+
+class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
+    message: str
+    status_code: None = None
+    err_type: None = None
+
+
+class SglangMeta(Struct, frozen=True):
+    """`meta_info`.
+
+    weight_version: that of the last token; null before the end, because it may still change.
+    """
+
+    id: str
+    finish_reason: SglangStopReason | SglangLengthReason | SglangAbortReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None
+    reasoning_tokens: int
+    weight_version: str | None
+    weight_versions: tuple[WeightSpan, ...] | UnsetType
+    input_token_logprobs: list[LogprobTriple] | UnsetType
+    output_token_logprobs: list[LogprobTriple] | UnsetType
+    output_token_logprobs_length: int | UnsetType
+    input_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
+    output_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
+
+
+class SglangAnswer(Struct, frozen=True):
+    text: str
+    output_ids: list[int]
+    meta_info: SglangMeta
+    prompt_token_ids: list[int] | UnsetType
+    index: int | UnsetType = UNSET
+
+
+class _ChoiceState:
+    """The state of one choice."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.tokens: list[Token] = []
+        self.reasoning_tokens = 0
+        self.finish: ChoiceFinished | None = None
+
+    @classmethod
+    def from_choice(cls, index: int, choice: Choice) -> _ChoiceState:
+        state = cls()
+        state.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
+        state.tokens = list(choice.tokens)
+        state.reasoning_tokens = sum(
+            not token.markup for part in choice.parts if isinstance(part, Reasoning) for token in part.tokens
+        )
+        state.finish = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
+        return state
+
+
+class SglangWriter:
+    """Renders one answer, streamed or full."""
+
+    def __init__(self, header: Header, options: SglangRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._header, self._options = header, options
+        self._choices: list[_ChoiceState] = []
+        self._prompts: list[PromptTokens | None] = []
+        self._prompt_counts: tuple[int, int | None] = (0, None)
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        return KEEPALIVE_COMMENT
+
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
+
+    def feed(self, event: Event) -> bytes:
+        match event:
+            case Started(prompt_tokens, cached_tokens, choices, prompts):
+                self._choices = [_ChoiceState() for _ in range(choices)]
+                self._reset(prompt_tokens, cached_tokens, [None] * prompts)
+                return b""
+            case PromptTokens():
+                self._prompts[event.prompt] = event
+                return b""
+            case Finished():
+                return b""
+            case _:
+                return self._render_event(event.choice, event)
+
+    def render_full(self, reply: Reply) -> bytes:
+        self._choices = [_ChoiceState.from_choice(index, choice) for index, choice in enumerate(reply.choices)]
+        self._reset(reply.usage.prompt, reply.usage.cached, list(reply.prompts))
+        answers = [self._build_answer(index) for index in range(len(self._choices))]
+        return escape_line_breaks(msgspec.json.encode(answers if self._options.as_list else answers[0]))
+
+    def _reset(self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]) -> None:
+        self._prompts = prompts
+        self._prompt_counts = (prompt_tokens, cached_tokens)
+
+    def _render_event(self, choice: int, event: ChoiceEvent) -> bytes:
+        state = self._choices[choice]
+        state.tokens += event.tokens
+        match event:
+            case TextDelta(_, text) | RefusalDelta(_, text):
+                state.text += text
+            case ReasoningDelta():
+                state.reasoning_tokens += sum(not token.markup for token in event.tokens)
+            case ChoiceFinished():
+                state.finish = event
+            case _:
+                """A tool call is not part of the text, as in Completions."""
+        answer = self._build_answer(choice)
+        if self._options.as_list:
+            answer = msgspec.structs.replace(answer, index=choice)
+        # Quadratic in the answer's length, as SGLang's own format is: each event repeats all of the text and ids.
+        return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
+
+    def _build_answer(self, index: int) -> SglangAnswer:
+        state, prompt = self._choices[index], self._prompts[index // self._choices_per_prompt]
+        ids = UNSET if prompt is None or not self._options.prompt_token_ids else [token.id for token in prompt.tokens]
+        return SglangAnswer(
+            replace_surrogates(state.text),
+            [token.id for token in state.tokens],
+            self._build_meta(index, state, prompt),
+            ids,
+        )
+
+    @property
+    def _choices_per_prompt(self) -> int:
+        """Choices for each prompt."""
+        return len(self._choices) // max(1, len(self._prompts))
+
+    def _build_meta(self, index: int, state: _ChoiceState, prompt: PromptTokens | None) -> SglangMeta:
+        prompt_tokens, cached = self._prompt_counts
+        if len(self._prompts) > 1:
+            # For several prompts the counts are a sum, and the cached tokens of each are unknown.
+            prompt_tokens, cached = 0 if prompt is None else len(prompt.tokens), None
+        weights = None if state.finish is None else state.finish.weights
+        max_top, scored_prompt = self._options.logprobs, self._select_scored_prompt(prompt)
+        has_logprobs, has_top_logprobs = max_top is not None, bool(max_top)
+        return SglangMeta(
+            id=f"{self._header.id}_{index}" if self._options.as_list else self._header.id,
+            finish_reason=None if state.finish is None else _build_finish_reason(state.finish, state.tokens),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(state.tokens),
+            cached_tokens=cached,
+            reasoning_tokens=state.reasoning_tokens,
+            weight_version=weights[-1].version if weights else None,
+            weight_versions=UNSET if weights is None else weights,
+            input_token_logprobs=[self._build_triple(token) for token in scored_prompt] if has_logprobs else UNSET,
+            output_token_logprobs=[self._build_triple(token) for token in state.tokens] if has_logprobs else UNSET,
+            output_token_logprobs_length=len(state.tokens) if has_logprobs else UNSET,
+            input_top_logprobs=[self._build_top(token) for token in scored_prompt] if has_top_logprobs else UNSET,
+            output_top_logprobs=[self._build_top(token) for token in state.tokens] if has_top_logprobs else UNSET,
+        )
+
+    def _select_scored_prompt(self, prompt: PromptTokens | None) -> Sequence[Token]:
+        start = self._options.logprob_start
+        return () if prompt is None or start is None else prompt.tokens[start:]
+
+    def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
+        """Build a triple. The first token of a prompt has no logprob, because nothing precedes it."""
+        value = None if token.logprob is None else clamp_logprob(token.logprob)
+        return value, token.id, replace_surrogates(token.text) if self._options.token_texts else None
+
+    def _build_top(self, token: Token) -> list[LogprobTriple] | None:
+        max_top = self._options.logprobs or 0
+        return (
+            None if token.logprob is None else [self._build_triple(alternative) for alternative in token.top[:max_top]]
+        )
+
+
+def _build_finish_reason(
+    finish: ChoiceFinished, tokens: Sequence[Token]
+) -> SglangStopReason | SglangLengthReason | SglangAbortReason:
+    match finish.reason:
+        case FinishReason.STOP:
+            # SGLang reports the id of the end token that was sampled as what matched.
+            last = tokens[-1].id if tokens and tokens[-1].special else None
+            return SglangStopReason(last if finish.stop is None else finish.stop)
+        case FinishReason.LENGTH:
+            return SglangLengthReason(len(tokens))
+        case FinishReason.CONTENT_FILTER:
+            return SglangAbortReason("The content was filtered.")
+        case FinishReason.ABORT:
+            return SglangAbortReason("The request was aborted.")
+
 
 MAX_TOP_LOGPROBS = 20
 

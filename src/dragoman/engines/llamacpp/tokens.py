@@ -7,12 +7,13 @@ the next completion samples it again under a bias that excludes all other tokens
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.engine import TokenRequest
+from ...core.errors import EngineError
 
 Bias = tuple[int, float | bool]
 
@@ -125,3 +126,73 @@ class TokenFilter:
 
 def _ends_with(output: list[int], start: tuple[int, ...]) -> bool:
     return len(output) >= len(start) and tuple(output[len(output) - len(start) :]) == start
+
+
+# Recovers tokens that llama.cpp's stream does not report: those that end within a UTF-8 character. Pure.
+
+_MAX_CHARACTER_BYTES = 4
+"""Bytes of a character."""
+
+
+class TokenText:
+    """The bytes of every token, and an index of tokens that may end within a character."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._bytes = tuple(tokens)
+        self._ids: dict[bytes, list[int]] = {}
+        for id, raw in enumerate(tokens):
+            if any(byte >= 0x80 for byte in raw):
+                self._ids.setdefault(raw, []).append(id)
+
+    def __len__(self) -> int:
+        """Tokens of the vocabulary."""
+        return len(self._bytes)
+
+    def get_bytes(self, id: int) -> bytes:
+        """Get the bytes of a token; none of an id that the vocabulary does not have."""
+        return self._bytes[id] if id < len(self._bytes) else b""
+
+    def find_letter(self) -> int:
+        """Find a token whose text is a whole word or letter. Raises EngineError if there is none."""
+        found = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
+        if found is None:
+            raise EngineError("the vocabulary has no token that is a word")
+        return found
+
+    def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
+        """Recover the `count` tokens before `last` that together decode to `content`.
+
+        None if they are ambiguous: the text was not UTF-8, or has several tokenizations.
+        """
+        if "\ufffd" in content:
+            return None
+        text, end = content.encode(), self._bytes[last]
+        if not text.endswith(end):
+            return None
+        splits = self._find_splits(text[: len(text) - len(end)], b"", count)
+        # A second split is enough to know that the text is ambiguous: the others, possibly many, are not computed.
+        first, second = next(splits, None), next(splits, None)
+        return first if second is None else None
+
+    def _find_splits(self, text: bytes, prefix: bytes, count: int) -> Iterator[tuple[int, ...]]:
+        """Find each split of a text into `count` tokens that all end within a character."""
+        if count == 0:
+            if not text:
+                yield ()
+            return
+        for cut in range(1, len(text) + 1):
+            if not ends_mid_character(prefix + text[:cut]):
+                continue
+            for id in self._ids.get(text[:cut], ()):
+                for rest in self._find_splits(text[cut:], prefix + text[:cut], count - 1):
+                    yield (id, *rest)
+
+
+def ends_mid_character(text: bytes) -> bool:
+    """As llama.cpp's validate_utf8: whether the last bytes are an incomplete character."""
+    for back in range(1, min(_MAX_CHARACTER_BYTES, len(text) + 1)):
+        byte = text[-back]
+        if byte & 0xC0 != 0x80:
+            width = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4 if byte & 0xF8 == 0xF0 else 1
+            return width > back
+    return False

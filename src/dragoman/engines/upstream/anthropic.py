@@ -7,13 +7,27 @@ of Anthropic's documentation.
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw, Struct
 
-from ...core.errors import RequestError, Unsupported
+from ...core.errors import EngineError, RequestError, Unsupported
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from ...core.message import (
     Audio,
     File,
@@ -33,9 +47,11 @@ from ...core.message import (
     ToolResult,
 )
 from ...core.request import Conversation, GenerateRequest, JsonSchema, ReasoningOptions
+from .discovery import ServerKind
 from .encode import (
     UpstreamDefaults,
     UpstreamRequest,
+    build_media_url,
     encode_body,
     merge_sampling,
     require_conversation,
@@ -44,8 +60,8 @@ from .encode import (
     to_raw,
     warn_of_names,
 )
-from .messages import build_media_url
-from .server_kinds import ServerKind
+from .errors import build_event_error, decode_data
+from .wire import WireError
 
 DEFAULT_MAX_TOKENS = 8192
 """Messages requires a limit; this one is below that of every model since Claude 3.5."""
@@ -287,3 +303,215 @@ def _encode_tool_fields(tool: FunctionTool) -> Iterator[tuple[str, Any]]:
     yield "input_schema", to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
     if tool.strict is not None:
         yield "strict", tool.strict
+
+
+# Reads the events of Anthropic's Messages as a valid stream of events. Pure: independent of connections and time.
+
+log = logging.getLogger(__name__)
+
+_REASONS = {
+    "end_turn": FinishReason.STOP,
+    "tool_use": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.CONTENT_FILTER,
+}
+
+
+class _OutputDetails(Struct, frozen=True, gc=False):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True, gc=False):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Message(Struct, frozen=True):
+    usage: _Usage | None = None
+
+
+class _Block(Struct, frozen=True):
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Raw = Raw()
+
+
+class _Delta(Struct, frozen=True, gc=False):
+    """A block's delta, or that of the message, which has no type."""
+
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+class _WireEvent(Struct, frozen=True):
+    """Any event; `type` selects the fields that apply. Others are ignored: Anthropic may add new types."""
+
+    type: str
+    index: int | None = None
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: WireError | str | None = None
+
+
+_decode = msgspec.json.Decoder(_WireEvent).decode
+
+
+class MessageEventReader:
+    """Reads the events of one message. As `event_stream.StreamReader`."""
+
+    def __init__(self) -> None:
+        self.has_started = self.is_done = False
+        self.warnings: tuple[str, ...] = ()
+        self._usage = Usage(0, 0)
+        self._open: _Block | None = None
+        self._open_index = -1
+        self._signature: list[str] = []
+        # Whether the open call has had arguments; and whether an ended one had none, so that these are an empty object.
+        self._has_arguments = self._owes_arguments = False
+        self._has_finished = False
+
+    def read(self, data: bytes) -> list[Event]:
+        event = decode_data(_decode, data, "event")
+        if event.type == "content_block_delta":
+            return self._read_delta(event)
+        return self._read_frame(event)
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        del body
+        raise EngineError("The upstream answered without a stream.")
+
+    def close(self) -> list[Event]:
+        if not self.is_done or not self._has_finished:
+            raise EngineError("The upstream's answer was cut off.")
+        return [Finished(self._usage)]
+
+    def _read_frame(self, event: _WireEvent) -> list[Event]:
+        match event.type:
+            case "error":
+                raise build_event_error(event.error or WireError(), has_started=self.has_started)
+            case "message_start":
+                self._count(None if event.message is None else event.message.usage)
+                self.has_started = True
+                usage = self._usage
+                return [Started(usage.prompt, usage.cached, written_tokens=usage.written, warnings=self.warnings)]
+            case "content_block_start":
+                return [*self._stop_block(), *self._start_block(event)]
+            case "content_block_stop":
+                return self._stop_block()
+            case "message_delta":
+                self._count(event.usage)
+                return [*self._stop_block(), *self._finish(event.delta or _Delta())]
+            case "message_stop":
+                self.is_done = True
+                return []
+            case _:
+                return []
+
+    def _start_block(self, event: _WireEvent) -> list[Event]:
+        block = event.content_block
+        if block is None or not self.has_started or self._has_finished:
+            raise EngineError("The upstream sent an event out of order.")
+        self._open, self._open_index = block, -1 if event.index is None else event.index
+        self._signature = [block.signature or ""]
+        owed = [ToolCallDelta(0, "{}")] if self._owes_arguments else []
+        self._has_arguments = self._owes_arguments = False
+        match block.type:
+            case "text" if block.text:
+                return [*owed, TextDelta(0, block.text)]
+            case "thinking" if block.thinking:
+                return [*owed, ReasoningDelta(0, block.thinking)]
+            case "redacted_thinking":
+                return [*owed, ReasoningDelta(0, "", seal=SealKind.ANTHROPIC_REDACTED + (block.data or ""))]
+            case "tool_use":
+                if not block.id or not block.name:
+                    raise EngineError("The upstream started a tool call without a name or an id.")
+                return [*owed, ToolCallStart(0, block.id, block.name)]
+            case "text" | "thinking":
+                return [*owed]
+            case _:
+                # Blocks of tools that the vendor runs: no request asks for one.
+                log.warning("an upstream's block of type %.40r was left out", block.type)
+                return [*owed]
+
+    def _read_delta(self, event: _WireEvent) -> list[Event]:
+        block, delta = self._open, event.delta
+        if block is None or delta is None or (event.index is not None and event.index != self._open_index):
+            raise EngineError("The upstream sent an event out of order.")
+        if delta.text and block.type == "text":
+            return [TextDelta(0, delta.text)]
+        if delta.thinking and block.type == "thinking":
+            return [ReasoningDelta(0, delta.thinking)]
+        if delta.signature:
+            self._signature.append(delta.signature)
+        if delta.partial_json and block.type == "tool_use":
+            self._has_arguments = True
+            return [ToolCallDelta(0, delta.partial_json)]
+        return []
+
+    def _stop_block(self) -> list[Event]:
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        if block.type == "thinking" and (signature := "".join(self._signature)):
+            return [ReasoningDelta(0, "", seal=SealKind.ANTHROPIC + signature)]
+        if block.type == "tool_use" and not self._has_arguments:
+            # Some servers have the whole input in the block itself.
+            if bytes(block.input) not in (b"", b"{}", b"null"):
+                return [ToolCallDelta(0, bytes(block.input).decode())]
+            # Only what follows shows whether the call has no arguments, or the token limit has cut it before them.
+            self._owes_arguments = True
+        return []
+
+    def _finish(self, delta: _Delta) -> list[Event]:
+        if delta.stop_reason is None:
+            return []
+        reason = _REASONS.get(delta.stop_reason)
+        if reason is None or not self.has_started or self._has_finished:
+            raise EngineError(f"The upstream ended its answer with {delta.stop_reason!r:.80}.")
+        self._has_finished = True
+        # A call that the limit has cut before its arguments is not one without arguments.
+        owed = [ToolCallDelta(0, "{}")] if self._owes_arguments and reason is FinishReason.STOP else []
+        stop = delta.stop_sequence if delta.stop_reason == "stop_sequence" else None
+        return [*owed, ChoiceFinished(0, reason, stop)]
+
+    def _count(self, usage: _Usage | None) -> None:
+        """Take over counts. Those of `message_delta` are of the whole message, and may leave out some."""
+        if usage is None:
+            return
+        old = self._usage
+        cached = old.cached if usage.cache_read_input_tokens is None else usage.cache_read_input_tokens
+        written = old.written if usage.cache_creation_input_tokens is None else usage.cache_creation_input_tokens
+        # Anthropic's `input_tokens` excludes the cached ones.
+        rest = old.prompt - (old.cached or 0) - (old.written or 0)
+        rest = rest if usage.input_tokens is None else usage.input_tokens
+        details = usage.output_tokens_details
+        self._usage = Usage(
+            rest + (cached or 0) + (written or 0),
+            old.completion if usage.output_tokens is None else usage.output_tokens,
+            cached,
+            old.reasoning if details is None else details.thinking_tokens,
+            written,
+        )
+
+
+class TokenCountResponse(Struct, frozen=True):
+    """The response of `/messages/count_tokens` and `/responses/input_tokens`."""
+
+    input_tokens: int

@@ -1,0 +1,529 @@
+"""Replays a recording: the same request gets the same bytes at the same times. No model is involved.
+
+Times are absolute since the arrival of the request: a late chunk does not delay the following ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal, Protocol
+from urllib.parse import parse_qsl, urlencode
+
+import anyio
+import httpx2
+import msgspec
+from msgspec import Struct
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from .core.errors import BodyTooLarge, RequestError
+from .serving.cors import CorsPolicy
+from .serving.host import check_host
+
+# The file format of a recording: one line of JSON per exchange. Knows bytes and times; no sockets, no clock.
+
+VERSION = 1
+RECORDED_REQUEST_HEADERS = frozenset(
+    {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
+     "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
+)  # fmt: skip
+"""Request headers that are recorded. An allowlist, as API keys are sent under many names."""
+REDACTED_HEADER_WORDS = (
+    "set-cookie",
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "api-key",
+    "apikey",
+    "organization",
+    "project",
+)
+"""Response headers whose names contain any of these words are not recorded."""
+SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
+"""Query parameters whose names contain any of these words are recorded without their values."""
+
+
+class CassetteError(ValueError):
+    """Not a recording, or one of another version; the message names the line."""
+
+
+class Base64Data(Struct, frozen=True):
+    base64: bytes
+
+
+Data = str | Base64Data
+HeaderList = list[tuple[str, str]]
+
+
+def encode_data(raw: bytes) -> Data:
+    """Text where the bytes are UTF-8, else base64."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Base64Data(raw)
+
+
+def decode_data(data: Data) -> bytes:
+    return data.encode() if isinstance(data, str) else data.base64
+
+
+class RecordedChunk(Struct, frozen=True, array_like=True):
+    """A chunk of a response body.
+
+    at: seconds since the request arrived.
+    """
+
+    at: float
+    data: Data
+
+
+class RecordedExchange(Struct, frozen=True, kw_only=True):
+    """A request and its response.
+
+    ended: complete; cut by the upstream in the middle; or left by the client.
+    """
+
+    at: float
+    method: str
+    path: str
+    query: str = ""
+    headers: HeaderList = []
+    body: Data = ""
+    status: int
+    answer_headers: HeaderList = []
+    head_at: float
+    pieces: list[RecordedChunk] = []
+    end_at: float
+    ended: Literal["complete", "cut", "left"] = "complete"
+
+
+class CassetteHeader(Struct, frozen=True):
+    """The first line of the file, and of every appended run."""
+
+    dragoman_recording: int
+    upstream: str
+
+
+def filter_request_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
+    """The recorded headers of a request."""
+    return [(name, value) for name, value in raw if name.lower() in RECORDED_REQUEST_HEADERS]
+
+
+def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
+    return [(name, value) for name, value in raw if not any(word in name.lower() for word in REDACTED_HEADER_WORDS)]
+
+
+def redact_query(query: str) -> str:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return urlencode(
+        [(name, "" if any(word in name.lower() for word in SECRET_QUERY_WORDS) else value) for name, value in pairs]
+    )
+
+
+def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
+    """A key that equal requests share: method, path, query, and the body as normalised JSON."""
+    # Redacted as in the file: a key that depended on a secret's value would match no recorded request.
+    parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
+    try:
+        # So that a client which writes its fields in another order, or with other white space, gets the recorded
+        # response.
+        canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
+    except (msgspec.MsgspecError, UnicodeError):
+        canonical_body = body
+    return blake2b("\n".join(parts).encode() + b"\n" + canonical_body, digest_size=16).digest()
+
+
+def encode_line(line: RecordedExchange | CassetteHeader) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
+    """Parse a recording. Raises CassetteError."""
+    exchanges: list[RecordedExchange] = []
+    has_header = False
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            # At the beginning only: the body of an exchange may contain the same text.
+            if b'"dragoman_recording"' in line[:40]:
+                version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
+                if version != VERSION:
+                    raise CassetteError(
+                        f"line {number}: the recording has version {version}; the supported version is {VERSION}"
+                    )
+                has_header = True
+                continue
+            exchange = msgspec.json.decode(line, type=RecordedExchange)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise CassetteError(f"line {number}: {error}") from None
+        if not has_header:
+            raise CassetteError(f"line {number}: this is not a recording: the header is missing")
+        exchanges.append(exchange)
+    return exchanges
+
+
+# ASGI helpers of recorder and player: lifespan, body, Host check, plain errors.
+
+LifespanHook = Callable[[], Awaitable[None]]
+_NO_PAGES = CorsPolicy()
+
+
+async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await on_startup()
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await on_shutdown()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]) -> bytes | None:
+    """Read the whole body; None if the client has disconnected.
+
+    Raises:
+        RequestError: the body is too large, the Host is not allowed, or the request comes from a page of another
+        origin.
+        These checks matter because the upstream may need no key.
+    """
+    headers = Headers(scope=scope)
+    check_host(headers, tuple(hosts))
+    _NO_PAGES.check_origin(headers, by_name=True)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise BodyTooLarge(f"The body has more than {limit} bytes.")
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope) -> None:
+    """Cancel the scope when the client disconnects; runs beside a response."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    cancel_scope.cancel()
+
+
+def read_raw_path(scope: Scope) -> str:
+    """The path as it was sent, with its percent-encoding."""
+    # `raw_path` is optional in ASGI.
+    return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+
+
+async def send_error(send: Send, status: int, message: str) -> None:
+    """Send an error in OpenAI's envelope, which most clients can show. Such errors are never recorded."""
+    body = msgspec.json.encode({"error": {"message": message, "type": "dragoman_error", "param": None, "code": None}})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_request_error(send: Send, error: RequestError) -> None:
+    await send_error(send, error.status, error.message)
+
+
+MatchMode = Literal["question", "path"]
+"""Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""
+
+
+class Player:
+    """An ASGI application that replays exchanges.
+
+    time_scale: 10 is ten times as fast, infinity is without delays.
+
+    A request that was recorded several times gets the responses in order, then again from the first one. Exchanges that
+    the client aborted are not replayed.
+    """
+
+    def __init__(
+        self,
+        exchanges: Sequence[RecordedExchange],
+        *,
+        hosts: Sequence[str],
+        time_scale: float = 1.0,
+        match_mode: MatchMode = "question",
+        max_body_bytes: int = 32 * 2**20,
+    ) -> None:
+        if not time_scale > 0:
+            raise ValueError("the time scale must be more than 0")
+        self._hosts, self._time_scale, self._match_mode, self._max_body_bytes = (
+            hosts,
+            time_scale,
+            match_mode,
+            max_body_bytes,
+        )
+        self._exchanges: dict[bytes, list[RecordedExchange]] = {}
+        self._next_index: dict[bytes, int] = {}
+        for exchange in exchanges:
+            if exchange.ended != "left":
+                key = self._build_key(exchange.method, exchange.path, exchange.query, decode_data(exchange.body))
+                self._exchanges.setdefault(key, []).append(exchange)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "lifespan":
+                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, anyio.lowlevel.checkpoint)
+            case "http":
+                await self._handle_http(scope, receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1008})
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_at = asyncio.get_running_loop().time()
+        try:
+            body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
+        except RequestError as error:
+            await send_request_error(send, error)
+            return
+        if body is None:
+            return
+        path = read_raw_path(scope)
+        exchange = self._find_next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
+        if exchange is None:
+            await send_error(send, 404, f"The recording has no response for this {scope['method']} {path}.")
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+            await self._play(exchange, started_at, send)
+            # The task that waits for a disconnect does not end by itself.
+            tasks.cancel_scope.cancel()
+
+    def _build_key(self, method: str, path: str, query: str, body: bytes) -> bytes:
+        return (
+            hash_request(method, path, query, body) if self._match_mode == "question" else f"{method} {path}".encode()
+        )
+
+    def _find_next(self, method: str, path: str, query: str, body: bytes) -> RecordedExchange | None:
+        key = self._build_key(method, path, query, body)
+        exchanges = self._exchanges.get(key)
+        if exchanges is None:
+            return None
+        index = self._next_index.get(key, 0)
+        self._next_index[key] = index + 1
+        return exchanges[index % len(exchanges)]
+
+    async def _play(self, exchange: RecordedExchange, started_at: float, send: Send) -> None:
+        async def until(offset: float) -> None:
+            delay = started_at + offset / self._time_scale - asyncio.get_running_loop().time()
+            if delay > 0:
+                await asyncio.sleep(delay)
+
+        await until(exchange.head_at)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in exchange.answer_headers]
+        await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
+        for chunk in exchange.pieces:
+            await until(chunk.at)
+            await send({"type": "http.response.body", "body": decode_data(chunk.data), "more_body": True})
+        await until(exchange.end_at)
+        if exchange.ended == "complete":
+            await send({"type": "http.response.body"})
+        # A recorded response that was cut breaks off here too: the server closes the connection.
+
+
+# A recording reverse proxy: forwards bytes as they arrive, and records them with their times.
+
+HOP_BY_HOP_HEADERS = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class CassetteSink(Protocol):
+    def put(self, exchange: RecordedExchange) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """An ASGI application.
+
+    client: sends to the upstream; its base_url is the upstream.
+    now: seconds; monotonic.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        cassette: CassetteSink,
+        *,
+        now: Callable[[], float],
+        hosts: Sequence[str],
+        max_body_bytes: int = 32 * 2**20,
+    ) -> None:
+        # The client's own default headers, such as User-Agent, would be headers that the original client has not sent.
+        for name in list(client.headers):
+            del client.headers[name]
+        self._client, self._cassette, self._now, self._hosts = client, cassette, now, hosts
+        self._max_body_bytes = max_body_bytes
+        self._started_at = now()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "lifespan":
+                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, self._close)
+            case "http":
+                await self._handle_http(scope, receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1008})
+
+    async def _close(self) -> None:
+        await self._client.aclose()
+        self._cassette.close()
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
+        except RequestError as error:
+            await send_request_error(send, error)
+            return
+        if body is None:
+            return
+        proxied = _ProxiedRequest(scope, body, self._now, self._now() - self._started_at)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+                await proxied.forward(self._client, send)
+                # The task that waits for a disconnect does not end by itself.
+                tasks.cancel_scope.cancel()
+        finally:
+            # Also after a disconnect: what has arrived until then is recorded as `left`.
+            if (exchange := proxied.build_exchange()) is not None:
+                self._cassette.put(exchange)
+
+
+class _ProxiedRequest:
+    """One request in flight."""
+
+    def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
+        self._scope, self._body, self._now, self._offset = scope, body, now, offset
+        self._started_at = now()
+        self._status: int | None = None
+        self._response_headers: RawHeaders = []
+        self._head_at = self._end_at = 0.0
+        self._chunks: list[tuple[float, bytes]] = []
+        self._outcome: Literal["complete", "cut", "left"] = "left"
+
+    async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
+        try:
+            async with client.stream(
+                self._scope["method"],
+                _build_upstream_url(client, self._scope),
+                headers=_build_upstream_headers(self._scope),
+                content=self._body,
+            ) as response:
+                await self._relay_response(response, send)
+        except httpx2.HTTPError as error:
+            self._end_at = self._now() - self._started_at
+            self._outcome = "cut"
+            if self._status is None:
+                await send_error(send, 502, f"The upstream did not respond: {type(error).__name__}.")
+            # A truncated response stays unfinished: the server closes the connection.
+
+    async def _relay_response(self, response: httpx2.Response, send: Send) -> None:
+        self._head_at = self._now() - self._started_at
+        self._status = response.status_code
+        connection_headers = _parse_connection_header(response.headers.get("connection", ""))
+        self._response_headers = [
+            pair
+            for pair in response.headers.raw
+            if pair[0].lower().decode("latin-1") not in HOP_BY_HOP_HEADERS | connection_headers
+        ]
+        await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
+        async for raw in response.aiter_raw():
+            # The time is taken before `send`, which waits for a slow client.
+            self._chunks.append((self._now() - self._started_at, raw))
+            await send({"type": "http.response.body", "body": raw, "more_body": True})
+        self._end_at = self._now() - self._started_at
+        # Before the last `send`: the upstream's response is complete even if the client disconnects now.
+        self._outcome = "complete"
+        await send({"type": "http.response.body"})
+
+    def build_exchange(self) -> RecordedExchange | None:
+        """The exchange; None if the upstream sent no response."""
+        if self._status is None:
+            return None
+        scope = self._scope
+        return RecordedExchange(
+            at=self._offset,
+            method=scope["method"],
+            path=read_raw_path(scope),
+            query=redact_query(scope["query_string"].decode("latin-1")),
+            headers=filter_request_headers(_decode_headers(scope["headers"])),
+            body=encode_data(self._body),
+            status=self._status,
+            answer_headers=filter_response_headers(_decode_headers(self._response_headers)),
+            head_at=self._head_at,
+            pieces=[RecordedChunk(offset, encode_data(raw)) for offset, raw in self._chunks],
+            end_at=self._end_at or self._now() - self._started_at,
+            ended=self._outcome,
+        )
+
+
+def _build_upstream_url(client: httpx2.AsyncClient, scope: Scope) -> httpx2.URL:
+    """A URL below the upstream's, whatever the path contains: it cannot select another host."""
+    base = client.base_url
+    path = (base.raw_path.rstrip(b"/") + b"/" + read_raw_path(scope).encode("latin-1").lstrip(b"/")).rstrip(b"?")
+    query = scope["query_string"]
+    return base.copy_with(raw_path=path + (b"?" + query if query else b""))
+
+
+def _build_upstream_headers(scope: Scope) -> RawHeaders:
+    raw: RawHeaders = list(scope["headers"])
+    connection_headers = {
+        name for key, value in raw if key == b"connection" for name in _parse_connection_header(value.decode("latin-1"))
+    }
+    # httpx2 sets Host and Content-Length itself: the upstream's, and that of a body that is sent as one piece.
+    excluded = HOP_BY_HOP_HEADERS | connection_headers | {"host", "accept-encoding", "content-length"}
+    return [*(pair for pair in raw if pair[0].decode("latin-1") not in excluded), (b"accept-encoding", b"identity")]
+
+
+def _parse_connection_header(connection: str) -> set[str]:
+    """Names of the hop-by-hop headers that the Connection header lists."""
+    return {name.strip().lower() for name in connection.split(",") if name.strip()}
+
+
+def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs]
+
+
+class CassetteWriter:
+    """Appends exchanges to a file; each is flushed before the next one is written. Must be closed."""
+
+    def __init__(self, path: Path, upstream: str) -> None:
+        self._file = path.open("ab")
+        self._queue: SimpleQueue[RecordedExchange | None] = SimpleQueue()
+        self._file.write(encode_line(CassetteHeader(VERSION, upstream)))
+        self._thread = threading.Thread(target=self._write_queued, name="recording", daemon=True)
+        self._thread.start()
+
+    def put(self, exchange: RecordedExchange) -> None:
+        """Queue an exchange; never blocks."""
+        self._queue.put(exchange)
+
+    def close(self) -> None:
+        """Write all queued exchanges and close the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _write_queued(self) -> None:
+        while (exchange := self._queue.get()) is not None:
+            self._file.write(encode_line(exchange))
+            self._file.flush()
