@@ -19,11 +19,11 @@ from simulator_served import simulated
 from simulator_server import SIMULATOR, server
 
 from dragoman.commands.bench_report import read_run
-from dragoman.engines.simulator.calibrate import compare
 from dragoman.engines.simulator.profile import load
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
 from dragoman.launch.simulator import DEFAULT_PROFILE
+from dragoman.simulation.calibrate import compare
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
 
 
 def stretch(timing: Timing, factor: float) -> Timing:

@@ -17,32 +17,28 @@ import numpy as np
 from msgspec.structs import astuple
 from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
 
-from dragoman.engines.simulator.calibrate import calibrate, compare, measure_spread
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fitting import CONTEXT, PAIRS, TOKENS, Prior, fit, simulate
 from dragoman.engines.simulator.latency import StepLoad, StepTime
 from dragoman.engines.simulator.profile import (
     PROFILES_DIR,
     SUFFIX,
     HeldOutError,
     MetricError,
+    Prior,
     SimulatorProfile,
     dumps,
     load,
 )
-from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman.engines.simulator.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import (
-    SessionOptions,
-    UniformLength,
-    generate_poisson,
-    generate_sessions,
-)
+from dragoman.simulation.calibrate import calibrate, compare, measure_spread
+from dragoman.simulation.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
+from dragoman.simulation.replay import replay
+from dragoman.simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import SessionOptions, UniformLength, generate_poisson, generate_sessions
 
 
 def speed() -> None:

@@ -25,16 +25,16 @@ import numpy as np
 from simulator_server import SIMULATOR, server
 
 from dragoman.engines.simulator.blocks import SimulatedBlockPool
-from dragoman.engines.simulator.calibrate import read_log
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.profile import SimulatorProfile, load
-from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import generate_poisson, parse_lengths
 from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.settings import Settings
+from dragoman.simulation.calibrate import read_log
+from dragoman.simulation.replay import replay
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import generate_poisson, parse_lengths
 
 LEAD = 0.5
 """Seconds between the measurement's beginning and the first request."""

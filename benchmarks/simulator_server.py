@@ -62,7 +62,7 @@ def usage(process: int) -> tuple[float, int]:
 SIMULATOR = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--no-access-log", "--store", "none"]
 BARE = """
 import socket, sys, uvicorn
-from dragoman.http.server import Http11ProtocolFactory
+from dragoman.http.connection import Http11ProtocolFactory
 from streaming import bare
 listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

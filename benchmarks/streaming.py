@@ -172,7 +172,7 @@ def serve(kind: str, port: int, tokens: int, tick: float) -> None:
     app = with_cpu({"bare": bare, "dragoman": dragoman}[kind](tokens, tick))
     http: Any = "httptools"
     if kind == "dragoman":
-        from dragoman.http.server import Http11ProtocolFactory
+        from dragoman.http.connection import Http11ProtocolFactory
 
         http = Http11ProtocolFactory()
     uvicorn.run(app, port=port, log_level="error", access_log=False, proxy_headers=False, http=http, loop="uvloop")

@@ -11,8 +11,7 @@ from prometheus_client.registry import Collector
 
 from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, KvOffloadStats, LoraState
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
-from dragoman.serving.http_metrics import HttpMetrics
-from dragoman.serving.metrics_exchange import build_registry
+from dragoman.serving.http_metrics import HttpMetrics, build_registry
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector
 from dragoman.serving.tenancy import KeyMetrics
 from dragoman.tenants.shared import SharedCounters

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from dragoman.check.areas import AREAS, CHECKS
 from dragoman.check.registry import Check
 from dragoman.cli import create_app
-from dragoman.commands.vllm_flags import list_explained_flags
+from dragoman.commands.options import list_explained_flags
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
@@ -46,13 +46,12 @@ from dragoman.parsers.model_families import (
 from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import Route
-from dragoman.serving.envelopes import ANTHROPIC, OPENAI, TGI
+from dragoman.serving.endpoint import ANTHROPIC, OPENAI, TGI, Route
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.settings import FIELDS, SettingField, Settings
-from dragoman.settings.engine_support import SUPPORTED_BY
+from dragoman.settings.fields import SUPPORTED_BY
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

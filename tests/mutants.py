@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         "a 404 below a dialect's path is in another dialect's format",
-        "serving/routing.py",
+        "serving/app.py",
         '            path = path.rpartition("/")[0]\n',
         "            return BY_CLIENT\n",
         ("tests/serving/test_routes.py",),
@@ -329,7 +329,7 @@ MUTANTS = (
     ),
     Mutant(
         "what follows a chunk that is longer than it says is another request (smuggling, CVE-2019-16786 and its like)",
-        "http/body.py",
+        "http/head.py",
         '        if line != b"\\r\\n":\n            raise BadRequest(400, "One of the body',
         '        if False:\n            raise BadRequest(400, "One of the body',
         ("tests/hardening/test_smuggling.py",),
@@ -509,14 +509,14 @@ MUTANTS = (
     ),
     Mutant(
         "one public address hides a private one of the same name (SSRF: vLLM CVE-2025-6242)",
-        "serving/fetch.py",
+        "serving/media.py",
         "not all(map(self._is_allowed, resolved))",
         "not any(map(self._is_allowed, resolved))",
         ("tests/hardening/test_ssrf.py",),
     ),
     Mutant(
         "a name is resolved again to be connected to (DNS rebinding)",
-        "serving/fetch.py",
+        "serving/media.py",
         "parsed.copy_with(host=str(resolved[0]), fragment=None)",
         "parsed.copy_with(fragment=None)",
         ("tests/hardening/test_ssrf.py",),
@@ -552,7 +552,7 @@ MUTANTS = (
     ),
     Mutant(
         "clients of an engine that has failed and ends nothing wait for ever",
-        "pipeline/event_run.py",
+        "pipeline/token_run.py",
         "                self._waiting_task.cancel()\n",
         "                pass\n",
         ("tests/hardening/test_dying_engines.py",),
@@ -862,7 +862,7 @@ MUTANTS = (
     ),
     Mutant(
         "a caller is shown what another one has sent",
-        "pipeline/recent_prompts.py",
+        "pipeline/prompt_encoding.py",
         "self._prompts.get((owner, model), ())",
         "next(iter(self._prompts.values()), ())",
         ("tests/pipeline/test_recent_prompts.py",),
@@ -919,7 +919,7 @@ MUTANTS = (
     ),
     Mutant(
         "the requests that judge a fit are among those that it has seen",
-        "engines/simulator/calibrate.py",
+        "simulation/calibrate.py",
         "held_out = [timing for timing in measured if timing.id not in excluded]",
         "held_out = [timing for timing in measured if timing.id in excluded]",
         (f"{SIMULATOR}/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
@@ -1218,7 +1218,7 @@ MUTANTS = (
     ),
     Mutant(
         "file: URLs are taken (LightLLM)",
-        "dialects/media.py",
+        "dialects/body.py",
         'if scheme in ("http", "https"):',
         'if scheme in ("http", "https", "file"):',
         (READER,),
@@ -1431,7 +1431,7 @@ MUTANTS = (
     # The pipeline and the serving path.
     Mutant(
         "choices of several prompts are numbered choice by choice",
-        "pipeline/merge.py",
+        "pipeline/run.py",
         "choice=index * first_started.choices + event.choice",
         "choice=event.choice * len(self._started) + index",
         ("tests/pipeline/test_merge.py",),
@@ -1446,7 +1446,7 @@ MUTANTS = (
     # What is stored.
     Mutant(
         "a response is acknowledged before it is stored (vllm-mlx loses turns)",
-        "serving/persistence.py",
+        "serving/store_access.py",
         "            await persist(builder.build())\n            yield batch[-1:]\n",
         "            yield batch[-1:]\n            await persist(builder.build())\n",
         ("tests/serving/responses/test_stored.py",),
@@ -1576,7 +1576,7 @@ MUTANTS = (
     ),
     Mutant(
         "reading is no use: what is read most goes first",
-        "store/sql_store.py",
+        "store/sql.py",
         "self._touches[record.position] = now",
         "pass",
         ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),
@@ -1731,7 +1731,7 @@ MUTANTS = (
     ),
     Mutant(
         "a structured_outputs whose member is misspelt binds nothing, in silence",
-        "dialects/constraints.py",
+        "dialects/fields.py",
         "    if outputs is not None and not constraints and outputs.close_at_limit is None:\n",
         "    if False:\n",
         ("tests/dialects/test_chat_reader.py",),
@@ -1781,7 +1781,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is stored lacks the tokens that were written from the delivery",
-        "serving/persistence.py",
+        "serving/store_access.py",
         "    if run.direct is not None:",
         "    if False:",
         (DIRECT,),

@@ -22,13 +22,12 @@ from .commands.deploy import deploy
 from .commands.keys import build_keys_app
 from .commands.launch import launch
 from .commands.models import list_models, pull, remove
-from .commands.options import print_error
+from .commands.options import find_vllm_flag, print_error
 from .commands.plan import plan, profile
 from .commands.record import record, replay
 from .commands.run import run as run_prompt
 from .commands.serve import run_server
 from .commands.simulate import profiles, simulate
-from .commands.vllm_flags import find_vllm_flag
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]

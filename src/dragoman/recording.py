@@ -22,8 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from .core.errors import BodyTooLarge, RequestError
-from .serving.cors import CorsPolicy
-from .serving.host import check_host
+from .serving.cors import CorsPolicy, check_host
 
 # The file format of a recording: one line of JSON per exchange. Knows bytes and times; no sockets, no clock.
 

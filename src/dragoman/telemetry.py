@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from enum import IntEnum
 
-from .core.trace_context import SpanContext
+from .core.request import SpanContext
 
 # Spans: created, given attributes, ended, and handed to an exporter. Ended spans are never changed.
 

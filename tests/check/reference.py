@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.http.disconnect import EXTENSION
+from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
 from dragoman.launch import Server, ShutdownConfig, build_models, build_serving_options, build_uvicorn_config
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
@@ -79,7 +79,9 @@ class DefectProxy:
         def never(_: Callable[[], object] | None, /) -> None:
             return None
 
-        await asyncio.shield(self._app({**scope, "extensions": {**extensions, EXTENSION: never}}, replay, send))
+        await asyncio.shield(
+            self._app({**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: never}}, replay, send)
+        )
 
 
 def _decode_headers(scope: Scope) -> dict[str, str]:

@@ -8,8 +8,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from dragoman.check.registry import Area
-from dragoman.check.reports import render_badge, render_html, render_json, render_junit
-from dragoman.check.runner import CheckOutcome, CheckReport, Verdict
+from dragoman.check.runner import (
+    CheckOutcome,
+    CheckReport,
+    Verdict,
+    render_badge,
+    render_html,
+    render_json,
+    render_junit,
+)
 from dragoman.check.session import CheckTarget, Exchange, Session
 
 DATE = "2026-11-23T10:00:00Z"

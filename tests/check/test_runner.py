@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.check.areas import CHECKS
-from dragoman.check.profiles import PROFILES
 from dragoman.check.registry import Area, Check, Skipped
-from dragoman.check.runner import CheckOutcome, CheckReport, run_checks
+from dragoman.check.runner import PROFILES, CheckOutcome, CheckReport, run_checks
 from dragoman.check.session import CheckTarget, Session
 from dragoman.conformance.checks import Violation, require
 
@@ -167,7 +166,7 @@ def test_the_key_is_asked_for_and_in_no_evidence() -> None:
         report = asyncio.run(run_checks(target, checks))
     assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.FAILED] * 3
 
-    from dragoman.check.reports import render_html, render_json, render_junit
+    from dragoman.check.runner import render_html, render_json, render_junit
 
     written = render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
     assert "sk-secret" not in written

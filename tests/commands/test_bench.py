@@ -12,23 +12,22 @@ import numpy as np
 import pytest
 
 from dragoman.commands.bench_report import Run, build_bench_report, count_peak, read_run
-from dragoman.commands.drive import LoadResult, LoadRun, Target
-from dragoman.commands.stream_meter import DIALECTS, Measurement, StreamMeter
+from dragoman.commands.drive import DIALECTS, LoadResult, LoadRun, Measurement, StreamMeter, Target
 from dragoman.engines.simulator.blocks import SimulatedBlockPool
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.logs.log import LogError
 from dragoman.engines.simulator.profile import load
-from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.report import Slo, summarize
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
 from dragoman.launch import build_models
 from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman.simulation.logs.log import LogError
+from dragoman.simulation.replay import replay
+from dragoman.simulation.report import Slo, summarize
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 from tests.serving.responses.house import lifespan
 
 from ..loopback import served

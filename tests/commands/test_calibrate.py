@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from dragoman.commands.drive import Target, measure_server
-from dragoman.engines.simulator.logs.detect import read_any
-from dragoman.engines.simulator.logs.log import LogError
 from dragoman.engines.simulator.profile import load
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import FixedLength, generate_poisson
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman.simulation.logs.detect import read_any
+from dragoman.simulation.logs.log import LogError
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
 from ..engines.simulator.logs import examples
 from ..loopback import served

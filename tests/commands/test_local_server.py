@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.commands.local_server import ServerFailed, start_server
+from dragoman.commands.connection import ServerFailed, start_server
 
 from .processes import run_command
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.simulator.calibrate import read_log
+from dragoman.simulation.calibrate import read_log
 
 from .calling import fault, told
 

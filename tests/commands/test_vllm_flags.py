@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from dragoman.cli import create_app
-from dragoman.commands.vllm_flags import explain_vllm_flag, list_explained_flags
+from dragoman.commands.options import explain_vllm_flag, list_explained_flags
 
 from .calling import fault, told
 

@@ -20,7 +20,7 @@ NEVER_CALLED_ANYWHERE = {"literal_eval", "system", "popen", "create_subprocess_s
 NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "ast", "code", "runpy"}
 STARTS_PROCESSES = {
     "commands/launch.py",
-    "commands/local_server.py",
+    "commands/connection.py",
     "engines/llamacpp/process.py",
     "workers/pool.py",
 }

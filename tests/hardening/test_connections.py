@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.context import HttpLimits, ServerContext
-from dragoman.http.sockets import has_left
+from dragoman.http.context import HttpLimits, ServerContext, has_left
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
 
 SOON = 0.05
@@ -175,7 +174,7 @@ async def test_a_client_is_seen_to_leave_while_nobody_reads_its_body() -> None:
     gone = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["extensions"]["dragoman.leaving"](gone.set)
+        scope["extensions"]["dragoman.disconnect"](gone.set)
         await gone.wait()
 
     async with serving(app, HttpLimits(peek=SOON)) as wire:

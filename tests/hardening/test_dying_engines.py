@@ -17,7 +17,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.pipeline.mortal import Clock, Mortal, never

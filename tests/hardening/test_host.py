@@ -8,7 +8,7 @@ from dragoman.core.errors import MisdirectedRequest, RequestError
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.host import build_allowed_hosts, check_host
+from dragoman.serving.cors import build_allowed_hosts, check_host
 from dragoman.settings import Settings
 
 LOCAL = build_allowed_hosts("127.0.0.1", ())

@@ -21,7 +21,7 @@ from dragoman.core.engine import Health
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.pipeline.models import EmbedderBackend, EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response

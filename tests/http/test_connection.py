@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.http.body import ChunkedReader
 from dragoman.http.connection import HttpConnection
-from dragoman.http.context import HttpLimits
+from dragoman.http.context import HttpLimits, Wakeup
 from dragoman.http.exchange import HttpExchange
-from dragoman.http.wakeup import Wakeup
+from dragoman.http.head import ChunkedReader
 from tests.http.wire import GET, HEAD, Answer, answers, body_of, echo, piece, serving, start, stream
 
 CLOSE = b"GET / " + HEAD + b"connection: close\r\n\r\n"
@@ -58,7 +57,7 @@ async def test_a_scope_is_what_asgi_says() -> None:
         scope = seen[0]
         assert scope.pop("client")[0] == "127.0.0.1"
         assert scope.pop("server") == ("127.0.0.1", wire.port)
-    assert list(scope.pop("extensions")) == ["dragoman.leaving", "dragoman.direct_write"]
+    assert list(scope.pop("extensions")) == ["dragoman.disconnect", "dragoman.direct_write"]
     assert scope == {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

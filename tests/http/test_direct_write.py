@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.direct_write import DirectResponse, find_direct_response
+from dragoman.http.asgi_extensions import DirectResponse, find_direct_response
 from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.disconnect import EXTENSION, OnDisconnect, find_on_disconnect
+from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, OnDisconnect, find_on_disconnect
 from tests.http.wire import GET, HEAD, piece, serving, start, stream
 
 
 def test_a_server_may_have_it_or_not() -> None:
     def watch(_: Callable[[], object] | None, /) -> None: ...
 
-    assert find_on_disconnect({"extensions": {EXTENSION: watch}}) is watch
+    assert find_on_disconnect({"extensions": {DISCONNECT_EXTENSION: watch}}) is watch
     assert find_on_disconnect({"extensions": {"tls": {}}}) is None
     assert find_on_disconnect({"type": "http"}) is None
     assert find_on_disconnect({"extensions": None}) is None

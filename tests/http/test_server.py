@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.asyncio.client import connect
 
-from dragoman.http.connection import HttpConnection
-from dragoman.http.server import Http11ProtocolFactory
+from dragoman.http.connection import Http11ProtocolFactory, HttpConnection
 from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
 
 CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"

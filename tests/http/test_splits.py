@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from dragoman.http.connection import Http11ProtocolFactory
 from dragoman.http.context import HttpLimits
-from dragoman.http.server import Http11ProtocolFactory
 from tests.http.wire import HEAD, echo
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.http.wakeup import Wakeup
+from dragoman.http.context import Wakeup
 
 
 async def test_a_bell_wakes_all_that_wait_and_nobody_later() -> None:

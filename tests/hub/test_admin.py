@@ -19,7 +19,7 @@ from dragoman.launch.hub_models import HubPuller
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.model_downloads import ModelDownloads
+from dragoman.serving.routes.model_admin import ModelDownloads
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, load_settings
 from tests.hub.processes import start

@@ -34,7 +34,7 @@ def core_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(_: str) -> None: ...
 
     monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
-    monkeypatch.setattr("dragoman.hub.modelscope.find_spec", find_spec)
+    monkeypatch.setattr("dragoman.hub.repository.find_spec", find_spec)
 
 
 @asynccontextmanager

@@ -16,8 +16,7 @@ import pytest_asyncio
 from dragoman.core.errors import RequestError
 from dragoman.launch.instances import PortDispatcher, expand_instances
 from dragoman.launch.port_faults import ServerPort, ServerPortController, ServerPorts, plan_changes
-from dragoman.launch.server import Server, assemble_server, build_uvicorn_config
-from dragoman.launch.shutdown import ShutdownConfig
+from dragoman.launch.server import Server, ShutdownConfig, assemble_server, build_uvicorn_config
 from dragoman.serving.port_faults import PortCommand
 from dragoman.settings import load_settings
 

@@ -11,7 +11,7 @@ import pytest
 from dragoman.launch.models import build, parse_model, warn_unsupported
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, find_changed_settings, load_settings
-from dragoman.settings.engine_support import ENGINES, SUPPORTED_BY
+from dragoman.settings.fields import ENGINES, SUPPORTED_BY
 
 BUILT: dict[str, dict[str, Any]] = {
     "tiny": {"kv_offloading_dir": "kv"},

@@ -11,7 +11,7 @@ from dragoman.core.errors import EngineError
 from dragoman.core.event_grammar import check_events
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
 from dragoman.core.reply import Reply, ReplyBuilder
-from dragoman.pipeline.merge import merge_prompts, select_best
+from dragoman.pipeline.run import merge_prompts, select_best
 
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.pipeline.recent_prompts import RecentPrompts, count_common_prefix
+from dragoman.pipeline.prompt_encoding import RecentPrompts, count_common_prefix
 
 ids = st.lists(st.integers(0, 2), max_size=12).map(tuple)
 

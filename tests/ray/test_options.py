@@ -14,14 +14,6 @@ from typer.testing import CliRunner
 from dragoman.cli import create_app
 from dragoman.commands.serve import run_server
 from dragoman.launch.models import build_models
-from dragoman.ray.autoscaling import (
-    KV_USAGE,
-    REQUESTS,
-    WAITING_TOKENS,
-    LoadPolicy,
-    build_policy_arguments,
-    measure_load,
-)
 from dragoman.ray.options import (
     BODY_VARIABLE,
     HAPROXY_VARIABLE,
@@ -32,6 +24,7 @@ from dragoman.ray.options import (
     find_state_home,
     override_ray,
 )
+from dragoman.ray.replica import KV_USAGE, REQUESTS, WAITING_TOKENS, LoadPolicy, build_policy_arguments, measure_load
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import RaySettings, Settings, SettingsError, load_keywords, load_settings
 

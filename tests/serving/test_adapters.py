@@ -9,8 +9,8 @@ import msgspec
 
 from dragoman.core.errors import RequestError
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
-from dragoman.pipeline.adapters import Adapters
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import tokenizer

@@ -36,7 +36,7 @@ from dragoman.core.engine import (
 )
 from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
-from dragoman.http import direct_write, disconnect
+from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
 from dragoman.pipeline.detokenizer import Vocabulary
 from dragoman.pipeline.models import Models, ServedModel, TokenBackend
@@ -152,9 +152,9 @@ async def respond(
     engine = Stepping()
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
     asked = scope(path)
-    extensions: dict[str, object] = {disconnect.EXTENSION: client.watch}
+    extensions: dict[str, object] = {asgi_extensions.EXTENSION: client.watch}
     if direct:
-        extensions[direct_write.EXTENSION] = client
+        extensions[asgi_extensions.EXTENSION] = client
     asked["extensions"] = extensions
     task = asyncio.create_task(cast(Any, build_app(engine))(asked, client.receive, client.send))
     while not engine.live and not task.done():  # noqa: ASYNC110
@@ -274,7 +274,9 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
     call = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": True, "stream": True}
     client = Client(json.dumps(call).encode(), direct, [])
     asked = scope("/v1/chat/completions")
-    asked["extensions"] = {disconnect.EXTENSION: client.watch} | ({direct_write.EXTENSION: client} if direct else {})
+    asked["extensions"] = {asgi_extensions.EXTENSION: client.watch} | (
+        {asgi_extensions.EXTENSION: client} if direct else {}
+    )
     task = asyncio.create_task(app(asked, client.receive, client.send))
     while not engine.live:  # noqa: ASYNC110
         await asyncio.sleep(0)

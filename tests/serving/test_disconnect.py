@@ -12,10 +12,9 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.engines.scripted import Say, ScriptEntry, Wait
-from dragoman.http.disconnect import EXTENSION, find_on_disconnect
+from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, find_on_disconnect
 from dragoman.serving.body import ClientGone
-from dragoman.serving.disconnect import cancel_on_disconnect, with_disconnect_events
-from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.disconnect import StreamTimeouts, cancel_on_disconnect, with_disconnect_events
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house, scope
 
@@ -48,7 +47,7 @@ class Line:
         self._callback = callback
 
     def scope(self, path: str) -> Scope:
-        return {**scope(path), "extensions": {EXTENSION: self.watch} if self._extended else {}}
+        return {**scope(path), "extensions": {DISCONNECT_EXTENSION: self.watch} if self._extended else {}}
 
     async def send(self, message: Message) -> None:
         self.sent.append(message)

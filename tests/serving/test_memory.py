@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.http import direct_write
-from dragoman.http.disconnect import EXTENSION
+from dragoman.http import asgi_extensions
+from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
 from tests.engines.simulator.serving import Twin, twin
 from tests.serving.house import scope
 
@@ -49,7 +49,9 @@ class Client:
 
     async def ask(self, app: ASGIApp, path: str) -> None:
         asked = scope(path)
-        asked["extensions"] = {EXTENSION: self.watch} | ({direct_write.EXTENSION: self} if self._direct else {})
+        asked["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
+            {asgi_extensions.DISCONNECT_EXTENSION: self} if self._direct else {}
+        )
         await app(asked, self.receive, self.send)
 
 

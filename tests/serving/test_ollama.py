@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from dragoman.conformance import ollama as grammar
+from dragoman.core.control import ModelPuller, PullProgress
 from dragoman.core.errors import EngineError, NotFound
 from dragoman.core.events import Event, Started, TextDelta, Token
 from dragoman.core.metrics import EngineStats
-from dragoman.core.pull import ModelPuller, PullProgress
 from dragoman.dialects.ollama import LATEST, OllamaModelCard, render_tags
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Fail, Say, ScriptEntry

@@ -16,9 +16,9 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.dialects.all_parameters import ALL_PARAMETERS
 from dragoman.dialects.base import ReaderOptions
-from dragoman.serving.routes.openapi import generation, ollama
+from dragoman.serving.routes.openapi import generation
 from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
-from dragoman.serving.routes.openapi.operations import Body
+from dragoman.serving.routes.openapi.schemas import Body
 from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, send_request
 from tests.fuzz.requests import State, draw_request, examples
@@ -65,12 +65,12 @@ TABLES: dict[str, Body | tuple[Body, ...]] = {
     "sglang_params": (generation.SGLANG_REQUEST.inner or {})["sampling_params"],
     "tgi": generation.TGI_REQUEST,
     "tgi_params": (generation.TGI_REQUEST.inner or {})["parameters"],
-    "ollama_chat": ollama.CHAT_REQUEST,
-    "ollama_generate": ollama.GENERATE_REQUEST,
-    "ollama_options": (ollama.CHAT_REQUEST.inner or {})["options"],
-    "ollama_embed": ollama.EMBED_REQUEST,
-    "ollama_embeddings": ollama.EMBEDDINGS_REQUEST,
-    "ollama_model": ollama.MODEL_REQUEST,
+    "ollama_chat": generation.CHAT_REQUEST,
+    "ollama_generate": generation.GENERATE_REQUEST,
+    "ollama_options": (generation.CHAT_REQUEST.inner or {})["options"],
+    "ollama_embed": generation.EMBED_REQUEST,
+    "ollama_embeddings": generation.EMBEDDINGS_REQUEST,
+    "ollama_model": generation.MODEL_REQUEST,
     "tokenize": (generation.TOKENIZE_TEXT, generation.TOKENIZE_CHAT),
     "detokenize": generation.DETOKENIZE_REQUEST,
 }

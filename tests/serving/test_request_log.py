@@ -15,11 +15,11 @@ import pytest
 from dragoman.core.errors import EngineError
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
-from dragoman.engines.simulator.logs.table import read_json_lines
 from dragoman.launch.server import open_request_log
 from dragoman.serving.call_observer import CallObserver
 from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
+from dragoman.simulation.logs.table import read_json_lines
 
 from .house import house
 

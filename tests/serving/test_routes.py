@@ -11,8 +11,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import Route
-from dragoman.serving.envelopes import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI
+from dragoman.serving.endpoint import ANTHROPIC, BY_CLIENT, OLLAMA, OPENAI, RESPONSES, TGI, Route
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions

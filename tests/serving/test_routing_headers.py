@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.core.engine import TokenRequest
-from dragoman.core.trace_context import CURRENT_SPAN
+from dragoman.core.request import CURRENT_SPAN
 from dragoman.engines import tiny
 from dragoman.engines.base import TOKEN_CAPABILITIES, BaseTokenEngine
 from dragoman.launch.plugin import build_served_model

@@ -10,8 +10,7 @@ from starlette.types import Message
 
 from dragoman.core.errors import DragomanError, EngineError
 from dragoman.dialects.ollama import LineFraming
-from dragoman.serving.disconnect import never
-from dragoman.serving.keepalive import StreamMonitor, StreamTimeouts
+from dragoman.serving.disconnect import StreamMonitor, StreamTimeouts, never
 from dragoman.serving.streaming import RawHeaders, ReplayResponder, ResponseStart
 
 

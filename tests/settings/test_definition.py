@@ -20,7 +20,7 @@ from dragoman.settings import (
     load_settings,
 )
 from dragoman.settings.sections import RaySettings
-from dragoman.settings.values import read_value
+from dragoman.settings.sources import read_value
 
 EXAMPLES: dict[object, str] = {
     bool: "yes",

@@ -15,7 +15,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from dragoman.core.metrics import Histogram
-from dragoman.core.trace_context import SpanContext, parse_trace_context
+from dragoman.core.request import SpanContext, parse_trace_context
 from dragoman.serving.tracing import ServerSpan, Telemetry
 from dragoman.telemetry import (
     GenAiMetrics,

@@ -2,15 +2,138 @@
 
 from __future__ import annotations
 
+import html
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from xml.etree import ElementTree as ET
 
-from ..conformance.checks import require
-from .profiles import find_claims, find_model, limit_to_abilities
-from .registry import Check, Skipped
-from .session import CheckTarget, Client, Exchange, LimitReached, Session
+from ..conformance.checks import Violation, require
+from .registry import Check, Json, Skipped, get_objects
+from .session import REFUSALS, CheckTarget, Client, Exchange, LimitReached, Session
+
+# Profiles: what a kind of server claims to have. A check applies where all of its claims are claimed.
+
+ROUTES = {
+    "chat": ("POST", "/v1/chat/completions"),
+    "completions": ("POST", "/v1/completions"),
+    "responses": ("POST", "/v1/responses"),
+    "messages": ("POST", "/v1/messages"),
+    "count-tokens": ("POST", "/v1/messages/count_tokens"),
+    "embeddings": ("POST", "/v1/embeddings"),
+    "models": ("GET", "/v1/models"),
+    "ollama": ("POST", "/api/chat"),
+    "tokenize": ("POST", "/tokenize"),
+    "vllm-generate": ("POST", "/inference/v1/generate"),
+    "sglang": ("GET", "/get_model_info"),
+    "tgi": ("GET", "/info"),
+    "llamacpp": ("GET", "/props"),
+    "conversations": ("POST", "/v1/conversations"),
+    "files": ("GET", "/v1/files"),
+    "rerank": ("POST", "/v1/rerank"),
+    "health": ("GET", "/health"),
+    "metrics": ("GET", "/metrics"),
+}
+"""The routes by whose presence a claim is recognized. A route that answers 404, 405 or 501 is not there."""
+
+_BASE = {"http", "models", "cancellation"}
+_OPENAI = _BASE | {"chat", "embeddings"}
+_RICH = {"forced tools", "tools", "json_schema", "json_object", "logprobs", "n"}
+"""Features that may be refused with an error unless the profile claims them."""
+
+PROFILES: dict[str, frozenset[str]] = {
+    "openai": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "state", "background", "websocket", "conversations", "input-tokens"}
+        | {"request-id", "codex", "files"}
+    ),
+    "anthropic": frozenset(_BASE | {"messages", "count-tokens", "claude-code", "tools", "forced tools", "request-id"}),
+    "vllm": frozenset(
+        _OPENAI | _RICH
+        | {"completions", "responses", "messages", "count-tokens", "tokenize", "vllm", "vllm-generate", "health"}
+        | {"metrics", "codex", "claude-code"}
+    ),
+    "sglang": frozenset(_OPENAI | _RICH | {"completions", "responses", "messages", "sglang", "health", "metrics"}),
+    "llamacpp": frozenset(
+        _OPENAI | _RICH | {"completions", "responses", "messages", "count-tokens", "llamacpp", "health", "metrics"}
+    ),
+    "ollama": frozenset(
+        _OPENAI | {"completions", "responses", "messages", "ollama", "tools", "json_schema", "json_object"}
+    ),
+    "tgi": frozenset((_OPENAI - {"embeddings"}) | {"tgi", "health", "metrics"}),
+    "litellm": frozenset(_OPENAI | {"completions", "responses", "messages", "count-tokens", "tools"}),
+    "transformers": frozenset((_OPENAI - {"embeddings"}) | {"completions", "responses", "health"}),
+    "dragoman": frozenset(
+        _OPENAI
+        | {*ROUTES} - {"llamacpp"}
+        | {"state", "background", "websocket", "input-tokens", "request-id", "codex", "claude-code", "vllm", "dragoman"}
+    ),
+}  # fmt: skip
+"""What servers of each kind claim."""
+IMPLIED = {
+    "responses": {"state", "background", "websocket", "input-tokens", "codex"},
+    "messages": {"claude-code"},
+    "vllm-generate": {"vllm"},
+    "models": {"cancellation", "http", "request-id"},
+}
+"""What `auto` tries if a route is there; checks of these are skipped where the server refuses."""
+
+
+async def detect_routes(client: Client) -> frozenset[str]:
+    """The claims whose routes the server has."""
+    session, found = Session(client, frozenset()), set[str]()
+    for claim, (method, path) in ROUTES.items():
+        # Invalid bodies: nothing is generated.
+        exchange = await session.send(method, path, {} if method == "POST" else None)
+        if exchange.status not in (404, 405, 501):
+            found.add(claim)
+    return frozenset(found)
+
+
+async def find_claims(client: Client) -> frozenset[str]:
+    """What the server claims: its profile, or with `auto` what its routes say."""
+    profile = client.target.profile
+    key = {"key"} if client.target.api_key is not None else set[str]()
+    if profile != "auto":
+        return PROFILES[profile] | key
+    routes = await detect_routes(client)
+    implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
+    return frozenset(routes | implied | key | {"http", "cancellation"})
+
+
+_WITHOUT_GENERATION = frozenset(
+    {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
+)
+"""What applies to a model that generates nothing."""
+
+
+async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
+    """Drop the claims of generation with `auto`, if the model only embeds: routes are the server's, not the model's."""
+    if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
+        return claims
+    session, model = Session(client, claims), client.target.model
+    embedding = await session.post("/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"})
+    if embedding.status != 200:
+        return claims
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    answer = await session.post("/v1/chat/completions", body)
+    return claims & _WITHOUT_GENERATION if answer.status in REFUSALS else claims
+
+
+async def find_model(client: Client) -> str:
+    """The first model that the server lists. Raises Violation."""
+    session = Session(client, frozenset())
+    exchange = await session.get("/v1/models")
+    if exchange.status == 200:
+        models: list[Json] = exchange.json().get("data") or []
+        if models:
+            return str(models[0]["id"])
+    exchange = await session.get("/api/tags")
+    if exchange.status == 200 and (models := get_objects(exchange.json(), "models")):
+        return str(models[0]["name"])
+    raise Violation("the server lists no model: name one with --model")
 
 
 class CheckOutcome(StrEnum):
@@ -127,3 +250,175 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
         # A field that the check reads is absent, or of another type.
         outcome, reason = CheckOutcome.FAILED, f"unexpected shape: {type(error).__name__}: {error}"
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
+
+
+# Renders a report as JSON, JUnit XML, HTML with the evidence, and a badge. Writes no files.
+
+MAX_EVIDENCE = 4000
+"""Characters of a request's or a response's body that a report shows."""
+MAX_EXCHANGES = 8
+"""The last exchanges of a failed check that a report shows."""
+BADGE_COLORS = ((99.5, "#2e7d32"), (95.0, "#558b2f"), (85.0, "#b28704"), (70.0, "#bf5f00"), (0.0, "#b3261e"))
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8881; padding: .6rem; font-size: 13px }
+details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } summary { cursor: pointer }
+.passed { color: #2e7d32 } .failed { color: #c62828; font-weight: 600 }
+.skipped { color: #777 } .untried { color: #b28704 }
+"""
+
+
+def build_summary(report: CheckReport, date: str, version: str) -> Json:
+    """What all formats have in common."""
+    score = report.score
+    return {
+        "tool": f"dragoman check {version}",
+        "date": date,
+        "url": report.target.url,
+        "model": report.target.model,
+        "profile": report.target.profile,
+        "claims": sorted(report.claims),
+        "score": None if score is None else round(score, 2),
+        "counts": {outcome.value: count for outcome, count in report.counts.items()},
+        "requests": report.requests,
+        "max_output_tokens": report.tokens,
+    }
+
+
+def render_json(report: CheckReport, date: str, version: str) -> str:
+    secret = report.target.api_key
+    checks = [_describe_verdict(verdict, secret) for verdict in report.verdicts]
+    return json.dumps({**build_summary(report, date, version), "checks": checks}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _describe_verdict(verdict: Verdict, secret: str | None) -> Json:
+    check = verdict.check
+    described: Json = {
+        "id": check.id,
+        "rule": check.rule,
+        "source": check.source,
+        "level": check.level,
+        "outcome": verdict.outcome.value,
+        "reason": _redact(verdict.reason, secret),
+        "seconds": round(verdict.seconds, 3),
+    }
+    if verdict.outcome is CheckOutcome.FAILED:
+        described["evidence"] = [
+            {
+                "request": f"{exchange.method} {exchange.path}",
+                "request_body": _shorten(exchange.request, secret),
+                "status": exchange.status,
+                "headers": [[name, _redact(value, secret)] for name, value in exchange.headers],
+                "body": _shorten(exchange.body, secret),
+            }
+            for exchange in verdict.exchanges[-MAX_EXCHANGES:]
+        ]
+    return described
+
+
+def _shorten(data: bytes, secret: str | None) -> str:
+    text = _redact(data.decode(errors="backslashreplace"), secret)
+    return text if len(text) <= MAX_EVIDENCE else f"{text[:MAX_EVIDENCE]} ... ({len(data)} bytes)"
+
+
+def _redact(text: str, secret: str | None) -> str:
+    """The text without the key, which raw requests contain."""
+    return text.replace(secret, "(key)") if secret else text
+
+
+def render_junit(report: CheckReport, date: str) -> str:
+    """JUnit XML: a suite for each area. What a server should do, and does not, is a failure, too."""
+    root, secret = ET.Element("testsuites", name="dragoman check"), report.target.api_key
+    for area, verdicts in group_by_area(report):
+        failures = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
+        skipped = sum(verdict.outcome in (CheckOutcome.SKIPPED, CheckOutcome.UNTRIED) for verdict in verdicts)
+        seconds = f"{sum(verdict.seconds for verdict in verdicts):.3f}"
+        attributes = {"name": area, "timestamp": date, "time": seconds, "tests": str(len(verdicts)), "errors": "0"}
+        attributes |= {"failures": str(failures), "skipped": str(skipped)}
+        suite = ET.SubElement(root, "testsuite", attributes)
+        for verdict in verdicts:
+            name = verdict.check.id.partition(".")[2]
+            case = ET.SubElement(suite, "testcase", classname=area, name=name, time=f"{verdict.seconds:.3f}")
+            # XML 1.0 cannot hold most control characters.
+            text = _redact(verdict.reason, secret)
+            reason = "".join(character if character in "\t\n" or ord(character) >= 32 else "?" for character in text)
+            if verdict.outcome is CheckOutcome.FAILED:
+                failure = ET.SubElement(case, "failure", message=f"{verdict.check.rule} ({verdict.check.level})")
+                failure.text = f"{reason}\n{verdict.check.source}"
+            elif verdict.outcome is not CheckOutcome.PASSED:
+                ET.SubElement(case, "skipped", message=reason)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def group_by_area(report: CheckReport) -> Iterator[tuple[str, list[Verdict]]]:
+    areas = dict.fromkeys(verdict.check.area for verdict in report.verdicts)
+    for area in areas:
+        yield area, [verdict for verdict in report.verdicts if verdict.check.area == area]
+
+
+def render_html(report: CheckReport, date: str, version: str) -> str:
+    """A page that needs nothing else. Everything that came from the server is escaped."""
+    summary = build_summary(report, date, version)
+    title = f"Conformance of {report.target.url}"
+    head = (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+    )
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_format_value(value))}</td></tr>"
+        for name, value in summary.items()
+    )
+    areas = "".join(_render_area(area, verdicts, report) for area, verdicts in group_by_area(report))
+    return f"{head}<h1>{html.escape(title)}</h1><table>{rows}</table>{areas}</html>\n"
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count} {name}" for name, count in value.items())  # pyright: ignore
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore
+
+
+def _render_area(area: str, verdicts: list[Verdict], report: CheckReport) -> str:
+    passed = sum(verdict.outcome is CheckOutcome.PASSED for verdict in verdicts)
+    failed = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
+    body = "".join(_render_verdict(verdict, report.target.api_key) for verdict in verdicts)
+    return f"<h2>{html.escape(area)}: {passed} passed, {failed} failed</h2>{body}"
+
+
+def _render_verdict(verdict: Verdict, secret: str | None) -> str:
+    described, outcome = _describe_verdict(verdict, secret), verdict.outcome.value
+    escaped = {name: html.escape(str(described[name])) for name in ("id", "rule", "source", "reason", "level")}
+    evidence = "".join(_render_exchange(exchange) for exchange in described.get("evidence", ()))
+    reason = f"<p>{escaped['reason']}</p>" if escaped["reason"] else ""
+    return (
+        f'<details{" open" if outcome == "failed" else ""}><summary><span class="{outcome}">{outcome}</span> '
+        f"<code>{escaped['id']}</code> {escaped['rule']} ({escaped['level']})</summary>"
+        f"{reason}<p>Source: {escaped['source']}</p>{evidence}</details>"
+    )
+
+
+def _render_exchange(exchange: Json) -> str:
+    headers = "\n".join(f"{name}: {value}" for name, value in exchange["headers"])
+    request = html.escape(f"{exchange['request']}\n\n{exchange['request_body']}")
+    response = html.escape(f"{exchange['status']}\n{headers}\n\n{exchange['body']}")
+    summary = html.escape(exchange["request"])
+    return f"<details><summary>{summary}</summary><pre>{request}</pre><pre>{response}</pre></details>"
+
+
+def render_badge(report: CheckReport) -> str:
+    """A badge with the score, as SVG."""
+    score = report.score
+    text = "no verdict" if score is None else f"{score:.1f} %"
+    color = "#6b6b6b" if score is None else next(color for least, color in BADGE_COLORS if score >= least)
+    label, left, right = "LLM API conformance", 132, 66
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{label}: {text}"><title>{label}: {text}</title>'
+        f'<rect width="{left}" height="20" fill="#444"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
+        f'<text x="{left / 2}" y="14">{label}</text><text x="{left + right / 2}" y="14">{text}</text></g></svg>\n'
+    )

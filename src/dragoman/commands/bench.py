@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import build_api_key_option, build_command, build_extra_body_option, print_warning, read_file
-from .progress import show_progress
+from .options import (
+    build_api_key_option,
+    build_command,
+    build_extra_body_option,
+    print_warning,
+    read_file,
+    show_progress,
+)
 from .workload import WORKLOAD_PANEL, WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
-    from ..engines.simulator.report import Slo
+    from ..simulation.report import Slo
     from .bench_report import BenchReport, Run
 
 LOAD_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Load", "Server", "Output"
@@ -119,7 +125,7 @@ def _run_bench(options: BenchOptions) -> None:
 
 
 def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
-    from ..engines.simulator.logs.log import build_log  # noqa: PLC0415
+    from ..simulation.logs.log import build_log  # noqa: PLC0415
     from .bench_report import Run, build_bench_report, encode_log  # noqa: PLC0415
     from .drive import Target, drive_server  # noqa: PLC0415
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ..engines.simulator.logs.detect import read_any
-from ..engines.simulator.report import Slo, Spread, summarize
-from ..engines.simulator.timing import Timing
-from .stream_meter import CountSource
+from ..simulation.logs.detect import read_any
+from ..simulation.report import Slo, Spread, summarize
+from ..simulation.timing import Timing
+from .drive import CountSource
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -21,13 +21,13 @@ from .options import (
     build_extra_body_option,
     print_warning,
     read_file,
+    show_progress,
 )
-from .progress import show_progress
 from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
-    from ..engines.simulator.logs.log import MeasuredLog
     from ..engines.simulator.profile import Hardware, MetricError, ModelProfile, SimulatorProfile
+    from ..simulation.logs.log import MeasuredLog
 
 HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
 FIT_FRACTION = 3
@@ -174,9 +174,9 @@ def _run_calibration(options: CalibrateOptions) -> None:
         from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
 
         check_plot_path(options.plots)
-    from ..engines.simulator.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
-    from ..engines.simulator.logs.log import join_logs  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
+    from ..simulation.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
+    from ..simulation.logs.log import join_logs  # noqa: PLC0415
 
     base_profile = None if options.like is None else load(options.like)
     logs = _read_logs(options)
@@ -213,8 +213,8 @@ def _run_calibration(options: CalibrateOptions) -> None:
 
 
 def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
-    from ..engines.simulator.logs.detect import read_any  # noqa: PLC0415
-    from ..engines.simulator.logs.log import LogError  # noqa: PLC0415
+    from ..simulation.logs.detect import read_any  # noqa: PLC0415
+    from ..simulation.logs.log import LogError  # noqa: PLC0415
 
     if options.url is not None:
         return [_measure_server(options, options.url)]
@@ -336,7 +336,7 @@ def _warn_if_inaccurate(profile: SimulatorProfile) -> None:
 
 
 def _draw_plots(path: str, profile: SimulatorProfile, log: MeasuredLog, fitted_ids: frozenset[str]) -> None:
-    from ..engines.simulator.fitting import simulate  # noqa: PLC0415
+    from ..simulation.fitting import simulate  # noqa: PLC0415
     from .plots import draw_calibration  # noqa: PLC0415
 
     ranks = profile.hardware.ranks

@@ -18,7 +18,7 @@ from .options import build_command, print_error
 from .run import read_json
 
 if TYPE_CHECKING:
-    from .answer import AnswerPrinter
+    from .run import AnswerPrinter
 
 HELP = """Chat with a model.
 
@@ -176,8 +176,8 @@ class ChatSession:
 
     def _print_answer(self) -> AnswerPrinter | None:
         """None if there is no answer to go on from."""
-        from .answer import AnswerPrinter  # noqa: PLC0415 - `--help` does not wait for it
         from .api_client import ApiError  # noqa: PLC0415
+        from .run import AnswerPrinter  # noqa: PLC0415 - `--help` does not wait for it
 
         body = {"model": self._connection.model.id, "messages": self._build_messages(), **self._parameters}
         printer = AnswerPrinter(sys.stdout, sys.stdout, shows_reasoning=self._shows_reasoning)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .connection import resolve_api_key
-from .options import build_command, print_error
-from .progress import show_progress
+from .options import build_command, print_error, show_progress
 
 if TYPE_CHECKING:
     from ..check.registry import Check
@@ -103,8 +102,7 @@ class CheckOptions:
 def _run(options: CheckOptions) -> None:
     import asyncio  # noqa: PLC0415 - as the imports below: `--help` does not wait for them
 
-    from ..check.profiles import PROFILES  # noqa: PLC0415
-    from ..check.runner import run_checks  # noqa: PLC0415
+    from ..check.runner import PROFILES, run_checks  # noqa: PLC0415
     from ..check.session import CheckTarget  # noqa: PLC0415
     from ..conformance.checks import Violation  # noqa: PLC0415
 
@@ -165,14 +163,14 @@ def _write_reports(report: CheckReport, options: CheckOptions) -> None:
     from datetime import UTC, datetime  # noqa: PLC0415 - as above
 
     from .. import __version__  # noqa: PLC0415
-    from ..check import reports  # noqa: PLC0415
+    from ..check import runner  # noqa: PLC0415
 
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files = (
-        (options.json, lambda: reports.render_json(report, date, __version__)),
-        (options.junit, lambda: reports.render_junit(report, date)),
-        (options.html, lambda: reports.render_html(report, date, __version__)),
-        (options.badge, lambda: reports.render_badge(report)),
+        (options.json, lambda: runner.render_json(report, date, __version__)),
+        (options.junit, lambda: runner.render_junit(report, date)),
+        (options.html, lambda: runner.render_html(report, date, __version__)),
+        (options.badge, lambda: runner.render_badge(report)),
     )
     for file, render in files:
         if file is not None:
@@ -184,8 +182,7 @@ def _print_report(report: CheckReport) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from ..check.reports import group_by_area  # noqa: PLC0415
-    from ..check.runner import CheckOutcome  # noqa: PLC0415
+    from ..check.runner import CheckOutcome, group_by_area  # noqa: PLC0415
 
     console = Console(highlight=False, soft_wrap=True, no_color=bool(os.environ.get("NO_COLOR")) or None)
     table = Table("area", *(outcome.value for outcome in CheckOutcome), box=None)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from .options import EngineOptions, build_command, print_warning
-from .progress import show_progress
+from .options import EngineOptions, build_command, print_warning, show_progress
 from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
-    from ..engines.simulator.planner import Plan
-    from ..engines.simulator.roofline import Dtype
+    from ..simulation.planner import Plan
+    from ..simulation.roofline import Dtype
 
 PARALLEL_PANEL, SEARCH_PANEL, OUTPUT_PANEL = "Parallelism", "Search", "Output"
 MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
@@ -81,7 +80,7 @@ class ProfileOptions(EngineOptions):
 
 def _predict(options: ProfileOptions) -> None:
     from ..engines.simulator.profile import dumps  # noqa: PLC0415 - numpy is slow to load
-    from ..engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile  # noqa: PLC0415
+    from ..simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile  # noqa: PLC0415
 
     shape = load_model_shape(options.model, _read_dtype(options.dtype))
     parallelism = Parallelism(options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel)
@@ -104,7 +103,7 @@ def _predict(options: ProfileOptions) -> None:
 
 
 def _read_dtype(value: str | None) -> Dtype | None:
-    from ..engines.simulator.roofline import DTYPES, Dtype  # noqa: PLC0415
+    from ..simulation.roofline import DTYPES, Dtype  # noqa: PLC0415
 
     if value is None:
         return None
@@ -190,9 +189,9 @@ class PlanOptions(WorkloadOptions):
 
 
 def _plan(options: PlanOptions) -> None:
-    from ..engines.simulator.planner import build_candidates, parse_objectives, plan, render_plan  # noqa: PLC0415
-    from ..engines.simulator.roofline import find_gpu, load_model_shape  # noqa: PLC0415
-    from ..engines.simulator.routing import Routing  # noqa: PLC0415
+    from ..simulation.planner import build_candidates, parse_objectives, plan, render_plan  # noqa: PLC0415
+    from ..simulation.roofline import find_gpu, load_model_shape  # noqa: PLC0415
+    from ..simulation.routing import Routing  # noqa: PLC0415
 
     # Before the search, which takes minutes.
     if options.plots is not None:

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.simulator.workload import scale_arrivals
+from ..simulation.workload import scale_arrivals
 from .bench_report import list_changes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..engines.simulator.fleet import Fleet
-    from ..engines.simulator.planner import Objective, Plan
-    from ..engines.simulator.replay import ReplayResult, StepLog
-    from ..engines.simulator.report import Slo
-    from ..engines.simulator.routing import Routing
-    from ..engines.simulator.timing import Timing
-    from ..engines.simulator.workload import WorkloadRequest
+    from ..simulation.fleet import Fleet
+    from ..simulation.planner import Objective, Plan
+    from ..simulation.replay import ReplayResult, StepLog
+    from ..simulation.report import Slo
+    from ..simulation.routing import Routing
+    from ..simulation.timing import Timing
+    from ..simulation.workload import WorkloadRequest
     from .bench_report import Run
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")

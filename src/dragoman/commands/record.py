@@ -115,7 +115,7 @@ def _build_settings(options: ListenOptions) -> Settings:
 
 
 def _find_allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    from ..serving.host import build_allowed_hosts  # noqa: PLC0415
+    from ..serving.cors import build_allowed_hosts  # noqa: PLC0415
 
     return build_allowed_hosts(settings.host, settings.allowed_hosts)
 

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import ENGINE_PANEL, EngineOptions, build_command
-from .progress import show_progress
+from .options import ENGINE_PANEL, EngineOptions, build_command, show_progress
 from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
-    from ..engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup
     from ..engines.simulator.offloading import OffloadingSettings
     from ..engines.simulator.profile import Hardware, SimulatorProfile
-    from ..engines.simulator.replay import DisaggregationConfig, ReplayResult
-    from ..engines.simulator.report import Report, Slo
-    from ..engines.simulator.timing import Timing
-    from ..engines.simulator.workload import WorkloadRequest
+    from ..simulation.fleet import AutoscalerConfig, Fleet, ReplicaGroup
+    from ..simulation.replay import DisaggregationConfig, ReplayResult
+    from ..simulation.report import Report, Slo
+    from ..simulation.timing import Timing
+    from ..simulation.workload import WorkloadRequest
 
 FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
 HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
@@ -250,13 +249,13 @@ def _run_simulation(options: SimulateOptions) -> None:
 
         check_plot_path(options.plots)
     if options.save_trace is not None:
-        from ..engines.simulator.workload import encode_workload  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
+        from ..simulation.workload import encode_workload  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
 
         Path(options.save_trace).write_text(encode_workload(workload), encoding="utf-8")
     if options.sweep:
         _run_sweep(options, fleet, workload, slo)
         return
-    from ..engines.simulator.report import build_report  # noqa: PLC0415
+    from ..simulation.report import build_report  # noqa: PLC0415
 
     with show_progress("requests", len(workload)) as on_progress:
         if options.save_detailed is None and options.plots is None:
@@ -269,7 +268,7 @@ def _run_simulation(options: SimulateOptions) -> None:
 
 
 def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None) -> None:
-    from ..engines.simulator.fleet import render_sweep, sweep  # noqa: PLC0415
+    from ..simulation.fleet import render_sweep, sweep  # noqa: PLC0415
 
     if slo is None:
         raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
@@ -313,7 +312,7 @@ def _encode_timing(timing: Timing, request: WorkloadRequest) -> bytes:
 
 
 def _format_text(fleet: Fleet, result: Report) -> str:
-    from ..engines.simulator.report import render_report  # noqa: PLC0415
+    from ..simulation.report import render_report  # noqa: PLC0415
 
     return f"profile          {fleet.profile.name}\nfleet            {fleet.description}\n{render_report(result)}"
 
@@ -341,9 +340,9 @@ def _format_pretty_json(value: msgspec.Struct) -> str:
 
 
 def _build_fleet(options: SimulateOptions) -> Fleet:
-    from ..engines.simulator.fleet import Fleet  # noqa: PLC0415
     from ..engines.simulator.latency import parse_acceptance_rates  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
+    from ..simulation.fleet import Fleet  # noqa: PLC0415
 
     profile = load(options.profile)
     profile = msgspec.structs.replace(
@@ -402,8 +401,8 @@ def _build_offloading(options: SimulateOptions, profile: SimulatorProfile) -> Of
 
 
 def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:
-    from ..engines.simulator.fleet import ReplicaGroup  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
+    from ..simulation.fleet import ReplicaGroup  # noqa: PLC0415
 
     name, separator, count = text.rpartition(":")
     if not separator or not count.isdecimal() or int(count) < 1:
@@ -413,7 +412,7 @@ def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:
 
 
 def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
-    from ..engines.simulator.fleet import AutoscalerConfig  # noqa: PLC0415
+    from ..simulation.fleet import AutoscalerConfig  # noqa: PLC0415
 
     if options.autoscale is None:
         return None
@@ -438,7 +437,7 @@ def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:
 
 def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> DisaggregationConfig | None:
     from ..engines.simulator.disaggregation import TransferCost  # noqa: PLC0415
-    from ..engines.simulator.replay import DisaggregationConfig  # noqa: PLC0415
+    from ..simulation.replay import DisaggregationConfig  # noqa: PLC0415
 
     if not options.prefill_replicas:
         return None

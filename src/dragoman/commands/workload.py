@@ -14,8 +14,8 @@ from typer.models import OptionInfo
 from .options import read_file
 
 if TYPE_CHECKING:
-    from ..engines.simulator.report import Slo
-    from ..engines.simulator.workload import WorkloadRequest
+    from ..simulation.report import Slo
+    from ..simulation.workload import WorkloadRequest
 
 WORKLOAD_PANEL = "Workload"
 SYNTHETIC_KINDS = ("poisson", "bursts", "sessions")
@@ -84,7 +84,7 @@ class WorkloadOptions:
 
 def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    from ..engines.simulator.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    from ..simulation.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
@@ -104,9 +104,9 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
 def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
-    from ..engines.simulator.logs.log import LogError  # noqa: PLC0415
-    from ..engines.simulator.workload import WorkloadError  # noqa: PLC0415
-    from ..engines.simulator.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
+    from ..simulation.logs.log import LogError  # noqa: PLC0415
+    from ..simulation.workload import WorkloadError  # noqa: PLC0415
+    from ..simulation.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
 
     given = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
     try:
@@ -121,7 +121,7 @@ def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest
 def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     import numpy as np  # noqa: PLC0415
 
-    from ..engines.simulator.workload_sources import (  # noqa: PLC0415
+    from ..simulation.workload_sources import (  # noqa: PLC0415
         SessionOptions,
         generate_bursts,
         generate_poisson,
@@ -158,7 +158,7 @@ def build_slo_option(panel: str) -> OptionInfo:
 
 def read_slo(values: Sequence[str]) -> Slo | None:
     """Read `NAME:MS` objectives; None without any. Raises ValueError."""
-    from ..engines.simulator.report import Slo  # noqa: PLC0415
+    from ..simulation.report import Slo  # noqa: PLC0415
 
     thresholds: dict[str, float] = {}
     for pair in (pair for slo_option in values for pair in slo_option.split(",")):

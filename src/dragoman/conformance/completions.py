@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import checks
 from .checks import (
+    ChunkState,
     Json,
     require,
     require_array,
@@ -17,7 +18,6 @@ from .checks import (
     require_objects,
     require_string,
 )
-from .chunks import ChunkState
 
 REASONS = ("stop", "length", "content_filter")
 LOGPROBS_COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")

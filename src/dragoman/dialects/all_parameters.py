@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from .anthropic.wire import COUNT_TOKENS, MESSAGES
 from .chat.wire import CHAT
-from .cohere_embed import COHERE_EMBED
 from .completions import COMPLETIONS
-from .embeddings import EMBEDDINGS
+from .embeddings import COHERE_EMBED, EMBEDDINGS
 from .generate import GENERATE, SAMPLING_PARAMS
 from .ollama.wire import (
     OLLAMA_CHAT,

@@ -12,9 +12,8 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import DragomanError
+from ..core.errors import CORE_NAMES, DragomanError, FieldNames
 from ..core.events import Event
-from ..core.field_names import CORE_NAMES, FieldNames
 from ..core.message import Reasoning
 from ..core.reply import Reply
 from ..core.request import GenerateRequest

@@ -6,6 +6,8 @@ themselves are the source: whatever field of an object is in no struct has no ef
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..core.errors import RequestError
+from ..core.images import check_image
+from ..core.message import InlineMedia, MediaSource, RemoteMedia
 
 MAX_UNKNOWN, MAX_PATH = 32, 128
 """Limits on reported fields: their number, and the characters of a path."""
@@ -372,3 +376,49 @@ def _translate_type_error(param: str, problem: str) -> RequestError:
     return invalid_value(
         param, problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here"
     )
+
+
+# The source of a request's media: a data URL, an http(s) URL or an earlier upload. Fetches nothing.
+
+
+def read_url(url: str, param: str) -> MediaSource:
+    """Read a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
+    scheme = url[:8].partition(":")[0].lower()
+    if scheme == "data":
+        return _read_data_url(url, param)
+    if scheme in ("http", "https"):
+        return RemoteMedia(url)
+    raise invalid_value(param, "expected a URL that begins with https:, http: or data:")
+
+
+def read_image_url(url: str, param: str) -> MediaSource:
+    """As read_url, and check the header of an inline image."""
+    source = read_url(url, param)
+    return check_image(source, param) if isinstance(source, InlineMedia) else source
+
+
+def read_base64(text: str, media_type: str | None, param: str) -> InlineMedia:
+    """Decode Base64, or a data URL that contains it."""
+    if text[:5].lower() == "data:":
+        return _read_data_url(text, param)
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _base64_error(param) from None
+    if not data:
+        raise invalid_value(param, "it must not be empty")
+    return InlineMedia(data, media_type)
+
+
+def _read_data_url(url: str, param: str) -> InlineMedia:
+    head, comma, payload = url[len("data:") :].partition(",")
+    media_type, *parameters = head.split(";")
+    if not comma or not parameters or parameters[-1].strip().lower() != "base64":
+        raise invalid_value(param, "expected a data URL of the form data:<type>;base64,<data>")
+    if payload[:5].lower() == "data:":
+        raise _base64_error(param)
+    return read_base64(payload, media_type.strip().lower() or None, param)
+
+
+def _base64_error(param: str) -> RequestError:
+    return invalid_value(param, "expected valid base64")

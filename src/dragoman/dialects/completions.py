@@ -32,7 +32,6 @@ from ..core.reply import Choice, Reply
 from ..core.request import GenerateRequest
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
-from .constraints import read_constraint_fields
 from .envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -53,6 +52,7 @@ from .fields import (
     check_metadata,
     check_service_tier,
     get_max_logprobs,
+    read_constraint_fields,
     resolve_model,
 )
 from .json_encoding import encode_field, encode_string

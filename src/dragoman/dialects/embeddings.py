@@ -10,10 +10,11 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..core.embeddings import Embeddings, TextInputs
-from ..core.errors import RequestError
+from ..core.errors import RequestError, Unsupported
 from .base import Header, Profile, ReaderOptions
-from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from .body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
 from .fields import AtLeastOne, CountOrUnlimited, TokenId, resolve_model
+from .json_encoding import replace_surrogates
 from .parameter_table import ParameterSupport, ParameterTable, accept, honour, reject
 
 MAX_INPUTS = 2048
@@ -219,3 +220,157 @@ def _unpack_floats(vector: bytes) -> tuple[float, ...]:
 
 def _encode_base64(vector: bytes) -> str:
     return base64.b64encode(vector).decode()
+
+
+# Cohere's `/v2/embed`: vectors in several types at once. Texts only.
+
+_COHERE = "cohere_embed"
+MAX_TEXTS = 2048
+"""As of `/v1/embeddings`; Cohere's own limit is 96."""
+EMBEDDING_TYPES = ("float", "binary", "ubinary", "base64")
+_COHERE_HONOURED = (
+    ("model", "optional if the server has a default model"),
+    ("texts", "1 to 2048 strings, or inputs"),
+    ("inputs", "objects with content of text parts, instead of texts"),
+    (
+        "embedding_types",
+        "float (the default), binary, ubinary, base64 of little-endian float32; int8 and uint8 are a 400",
+    ),
+    ("output_dimension", "shortens and renormalises the vector, if the model supports it; otherwise a 400"),
+    ("truncate", "END (the default) and START cut long texts; with NONE they are a 400"),
+    ("max_tokens", "maximum tokens of a text after truncation"),
+)
+
+COHERE_EMBED = ParameterTable(
+    (
+        *(row for name, note in _COHERE_HONOURED for row in honour(_COHERE, name, note=note)),
+        *accept(_COHERE, "input_type", note="no prefix is added: put one into the texts if the model needs it"),
+        *accept(_COHERE, "priority", note="requests are processed in turn, input by input"),
+        *reject(_COHERE, "images", "only text input is supported", []),
+    )
+)
+
+
+class CohereContent(Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class CohereInput(Struct, frozen=True):
+    content: list[CohereContent]
+
+
+class CohereEmbedBody(Struct, frozen=True, kw_only=True):
+    model: str | None = None
+    texts: Annotated[list[str], Meta(max_length=MAX_TEXTS)] | None = None
+    inputs: Annotated[list[CohereInput], Meta(max_length=MAX_TEXTS)] | None = None
+    embedding_types: list[str] | None = None
+    output_dimension: AtLeastOne | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: AtLeastOne | None = None
+
+
+class CohereEmbedCall(Struct, frozen=True):
+    """A parsed request. texts: echoed in the response. warnings, unknown: as in `GenerationCall`."""
+
+    model: str
+    texts: TextInputs
+    dimensions: int | None
+    types: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+_COHERE_BODY = BodySchema(CohereEmbedBody)
+
+
+def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
+    """Parse a body. Raises RequestError."""
+    parsed = ParsedBody(data)
+    warnings, unknown = COHERE_EMBED.classify_body(parsed, _COHERE_BODY)
+    body = parsed.decode(_COHERE_BODY)
+    if body.texts is not None and body.inputs is not None:
+        raise invalid_value("inputs", "it cannot be combined with 'texts'")
+    texts = tuple(body.texts or _read_cohere_inputs(body.inputs or []))
+    if not texts:
+        raise missing_parameter("texts")
+    for index, text in enumerate(texts):
+        if not text:
+            raise invalid_value(f"texts[{index}]", "a text must not be empty")
+    for index, kind in enumerate(body.embedding_types or ()):
+        check_one_of(kind, EMBEDDING_TYPES, f"embedding_types[{index}]")
+    # Cohere cuts long texts by default; NONE makes them an error.
+    limit = None if body.truncate == "NONE" else body.max_tokens or -1
+    return CohereEmbedCall(
+        resolve_model(body.model, options),
+        TextInputs(texts, limit, body.truncate == "START"),
+        body.output_dimension,
+        tuple(dict.fromkeys(body.embedding_types or ("float",))),
+        tuple(warnings),
+        unknown,
+    )
+
+
+def _read_cohere_inputs(inputs: list[CohereInput]) -> list[str]:
+    texts: list[str] = []
+    for i, entry in enumerate(inputs):
+        for j, part in enumerate(entry.content):
+            if part.type != "text":
+                raise Unsupported("Only text input is supported.", param=f"inputs[{i}].content[{j}].type")
+        texts.append("".join(part.text or "" for part in entry.content))
+    return texts
+
+
+class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
+    """The vectors by type. A field `float` would hide the type from annotations."""
+
+    floats: list[tuple[float, ...]] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET
+    ubinary: list[list[int]] | UnsetType = UNSET
+    base64: list[str] | UnsetType = UNSET
+
+
+class CohereApiVersion(Struct, frozen=True):
+    version: str = "2"
+
+
+class CohereBilledUnits(Struct, frozen=True):
+    input_tokens: int
+
+
+class CohereMeta(Struct, frozen=True):
+    api_version: CohereApiVersion
+    billed_units: CohereBilledUnits
+
+
+class CohereEmbedAnswer(Struct, frozen=True):
+    id: str
+    embeddings: CohereVectors
+    texts: list[str]
+    meta: CohereMeta
+    response_type: str = "embeddings_by_type"
+
+
+def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbedCall) -> bytes:
+    vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
+    by_type = CohereVectors(
+        floats=vectors if "float" in call.types else UNSET,
+        # Cohere's `binary` is `ubinary` less 128, so that a byte fits into a signed integer.
+        binary=[_pack_signs(vector, 128) for vector in vectors] if "binary" in call.types else UNSET,
+        ubinary=[_pack_signs(vector, 0) for vector in vectors] if "ubinary" in call.types else UNSET,
+        base64=[base64.b64encode(vector).decode() for vector in embeddings.vectors]
+        if "base64" in call.types
+        else UNSET,
+    )
+    meta = CohereMeta(CohereApiVersion(), CohereBilledUnits(embeddings.prompt_tokens))
+    texts = [replace_surrogates(text) for text in call.texts.inputs if isinstance(text, str)]
+    return msgspec.json.encode(CohereEmbedAnswer(header.id, by_type, texts, meta))
+
+
+def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:
+    """One bit for each number, 0 if it is negative as in vLLM, the first in the highest bit. offset: 128 for signed."""
+    padded = [*vector, *[-1.0] * (-len(vector) % 8)]
+    return [
+        sum((number >= 0) << (7 - bit) for bit, number in enumerate(padded[start : start + 8])) - offset
+        for start in range(0, len(padded), 8)
+    ]

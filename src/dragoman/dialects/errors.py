@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import msgspec
 from msgspec import Struct
 
@@ -66,3 +69,66 @@ def _find_type(error: DragomanError, profile: Profile) -> str:
     if profile is Profile.VLLM:
         return _VLLM_TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+# The response headers in which OpenAI and Anthropic report the state of a key's limits.
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class RateLimitState(Struct, frozen=True):
+    """One limit.
+
+    name: `requests` or `tokens`.
+    remaining: what may be used now.
+    reset_after: seconds until all of it is available again.
+    """
+
+    name: str
+    limit: int
+    remaining: int
+    reset_after: float
+
+
+def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> Headers:
+    """`x-ratelimit-*`: https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers."""
+    headers: Headers = []
+    for state in states:
+        for field, value in (
+            ("limit", str(state.limit)),
+            ("remaining", str(state.remaining)),
+            ("reset", render_duration(state.reset_after)),
+        ):
+            headers.append((f"x-ratelimit-{field}-{state.name}".encode(), value.encode()))
+    return headers
+
+
+def render_anthropic_rate_limits(states: Sequence[RateLimitState], now: float) -> Headers:
+    """`anthropic-ratelimit-*`, with times in RFC 3339: https://docs.claude.com/en/api/rate-limits#response-headers.
+
+    now: Unix seconds.
+    """
+    headers: Headers = []
+    for state in states:
+        # Rounded up: at that second the limit is available.
+        reset = datetime.fromtimestamp(-(-(now + state.reset_after) // 1), UTC)
+        for field, value in (
+            ("limit", str(state.limit)),
+            ("remaining", str(state.remaining)),
+            ("reset", reset.strftime("%Y-%m-%dT%H:%M:%SZ")),
+        ):
+            headers.append((f"anthropic-ratelimit-{state.name}-{field}".encode(), value.encode()))
+    return headers
+
+
+def render_duration(seconds: float) -> str:
+    """A duration in OpenAI's form, which is Go's: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
+    milliseconds = -(-round(seconds * 1_000_000) // 1000)
+    if not 0 < milliseconds < 1000:
+        whole, rest = divmod(milliseconds, 1000)
+        minutes, second = divmod(whole, 60)
+        hours, minute = divmod(minutes, 60)
+        fraction = f".{rest:03d}".rstrip("0") if rest else ""
+        prefix = (f"{hours}h" if hours else "") + (f"{minute}m" if minutes else "")
+        return f"{prefix}{second}{fraction}s"
+    return f"{milliseconds}ms"

@@ -13,14 +13,12 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..core.engine import TokenRequest
-from ..core.errors import DragomanError, RequestError
+from ..core.errors import DragomanError, FieldNames, RequestError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
-from ..core.field_names import FieldNames
 from ..core.reply import Reply
 from ..core.request import GenerateRequest, Sampling
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
-from .constraints import read_structured_outputs, require_at_most_one
 from .envelope import (
     DONE,
     KEEPALIVE_COMMENT,
@@ -42,6 +40,8 @@ from .fields import (
     TokenId,
     check_logprobs,
     read_stop_strings,
+    read_structured_outputs,
+    require_at_most_one,
     resolve_model,
 )
 from .json_encoding import clamp_logprob, encode_field, encode_string

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ..core.errors import DragomanError, RequestError
+from ..core.errors import DragomanError, FieldNames, RequestError
 from ..core.events import (
     Alternative,
     ChoiceEvent,
@@ -24,17 +24,17 @@ from ..core.events import (
     Token,
     WeightSpan,
 )
-from ..core.field_names import FieldNames
 from ..core.message import Reasoning, Refusal, Text
 from ..core.reply import Choice, Reply
 from ..core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
-from .constraints import MAX_GRAMMAR, MAX_REGEX, check_text_size, read_grammar, read_schema_or_text, require_at_most_one
 from .envelope import DONE, KEEPALIVE_COMMENT, ResponseId
 from .errors import render_openai_error
 from .fields import (
     MAX_CHOICES,
+    MAX_GRAMMAR,
+    MAX_REGEX,
     AtLeastOne,
     Count,
     CountOrUnlimited,
@@ -43,8 +43,12 @@ from .fields import (
     Probability,
     RequestId,
     TokenId,
+    check_text_size,
+    read_grammar,
     read_logit_bias,
+    read_schema_or_text,
     read_stop_strings,
+    require_at_most_one,
     resolve_model,
 )
 from .json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from .body import BadRequest, BodyReader
-from .context import ServerContext, log
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from .context import Address, HttpLimits, ServerContext, Wakeup, has_left, log, read_addresses, reset_transport, unread
 from .exchange import HttpExchange
-from .head import HEAD_END, RequestHead, check_partial_head, check_websocket, parse_head
+from .head import HEAD_END, BadRequest, BodyReader, RequestHead, check_partial_head, check_websocket, parse_head
 from .response import build_plain_response
-from .sockets import Address, has_left, read_addresses, reset_transport, unread
-from .wakeup import Wakeup
 
 T = TypeVar("T")
 
@@ -446,3 +446,27 @@ class ConnectionTimeouts:
         self.idle = Deadlines(loop, context.config.timeout_keep_alive, HttpConnection.shutdown)
         self.linger = Deadlines(loop, limits.linger_timeout, HttpConnection.shutdown)
         self.drain = Deadlines(loop, limits.stall_timeout, HttpConnection.on_drain_timeout)
+
+
+# HTTP/1.1 under uvicorn's server, which owns the sockets, TLS, signals, the lifespan and WebSockets.
+
+
+class Http11ProtocolFactory:
+    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in place of a protocol class."""
+
+    def __init__(self, limits: HttpLimits | None = None) -> None:
+        self._limits = limits or HttpLimits()
+        self._per_server: tuple[ServerContext, ConnectionTimeouts] | None = None
+
+    def __call__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> HttpConnection:
+        # uvicorn's servers each have a state of their own: one factory may serve several, one after the other.
+        if self._per_server is None or self._per_server[0].state is not server_state:
+            context = ServerContext(config, server_state, app_state, self._limits)
+            self._per_server = context, ConnectionTimeouts(context)
+        return HttpConnection(*self._per_server)

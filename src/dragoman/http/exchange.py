@@ -13,12 +13,10 @@ from urllib.parse import unquote
 
 from starlette.types import Message, Scope
 
-from . import direct_write, disconnect
-from .context import ServerContext, log
+from . import asgi_extensions
+from .context import Address, ServerContext, Wakeup, log
 from .head import RequestHead
 from .response import CloseDelimitedFraming, Framing, build_response_head
-from .sockets import Address
-from .wakeup import Wakeup
 
 INTERNAL_ERROR_BODY = b"Internal Server Error"
 
@@ -123,7 +121,10 @@ class HttpExchange:
             "headers": head.headers,
             # A copy for each request, as the ASGI specification demands ("Lifespan State").
             "state": dict(self._context.lifespan_state),
-            "extensions": {disconnect.EXTENSION: self.on_disconnect, direct_write.EXTENSION: self},
+            "extensions": {
+                asgi_extensions.DISCONNECT_EXTENSION: self.on_disconnect,
+                asgi_extensions.DIRECT_WRITE_EXTENSION: self,
+            },
         }
 
     # Callbacks of the connection.

@@ -1,8 +1,15 @@
 """An HTTP/1.1 client for streams: pooled connections, llhttp as the parser, and no coroutine for a piece of a body."""
 
 from .client import ClientTimeouts, HttpClient
-from .errors import ClientClosed, ConnectFailed, ConnectionLost, HttpClientError, InvalidResponse, ResponseTimeout
-from .response import HttpResponse
+from .response import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    HttpClientError,
+    HttpResponse,
+    InvalidResponse,
+    ResponseTimeout,
+)
 from .urls import ProxyRules
 
 __all__ = [

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .connection import ClientConnection
-from .dial import OriginRoute, build_route, open_connection
-from .errors import ClientClosed, ConnectFailed, ConnectionLost
-from .response import HttpResponse
+from .connection import ClientConnection, OriginRoute, build_route, open_connection
+from .response import ClientClosed, ConnectFailed, ConnectionLost, HttpResponse
 from .urls import ProxyRules, Url, parse_url
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")

@@ -16,7 +16,39 @@ from typing import Protocol
 import httptools
 from msgspec import Struct
 
-from .errors import InvalidResponse
+# The errors of the client.
+
+
+class HttpClientError(Exception):
+    """A request that has no response, or a response that is not complete."""
+
+
+class ConnectFailed(HttpClientError):
+    pass
+
+
+class ConnectionLost(HttpClientError):
+    """The connection ended.
+
+    is_untouched: the request had not been written completely, and no byte of a response has arrived.
+    """
+
+    def __init__(self, message: str, *, is_untouched: bool = False) -> None:
+        super().__init__(message)
+        self.is_untouched = is_untouched
+
+
+class ResponseTimeout(HttpClientError):
+    pass
+
+
+class InvalidResponse(HttpClientError):
+    pass
+
+
+class ClientClosed(HttpClientError):
+    pass
+
 
 HEAD_END = b"\r\n\r\n"
 _PREFIX = b"HTTP/1."

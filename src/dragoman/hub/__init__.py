@@ -3,17 +3,27 @@
 Knows no engine, no settings and no HTTP server. `huggingface_hub` is imported on use, since it takes time to import.
 """
 
-from .cache import LocalModel, UsageRecord, list_local_models, note_use, remove_local_model
 from .download import DownloadCancelled, DownloadEvent, download, format_bytes
-from .errors import HubError
-from .reference import ModelReference, looks_like_repository, parse_reference
-from .repository import Repository, find_cached_repository, open_repository
+from .repository import (
+    LocalModel,
+    Repository,
+    UsageRecord,
+    find_cached_repository,
+    list_local_models,
+    note_use,
+    open_repository,
+    remove_local_model,
+)
 from .selection import (
     DownloadPlan,
     GgufModel,
+    HubError,
+    ModelReference,
     RepositoryFile,
     find_gguf_models,
     is_adapter,
+    looks_like_repository,
+    parse_reference,
     select_adapter_files,
     select_gguf_files,
     select_tokenizer_files,

@@ -18,10 +18,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from . import modelscope
-from .errors import HubError, translate_errors
+from . import repository
 from .repository import fetch_small_file, find_storage
-from .selection import DownloadPlan, RepositoryFile
+from .selection import DownloadPlan, HubError, RepositoryFile, translate_errors
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
@@ -276,8 +275,8 @@ def _download_from_modelscope(plan: DownloadPlan, on_event: OnEvent, cancelled: 
 
     on_event(DownloadEvent("downloading", sum(completed.values()), plan.size))
     try:
-        modelscope.fetch(plan, report, cancelled)
-    except modelscope.Cancelled:
+        repository.fetch(plan, report, cancelled)
+    except repository.Cancelled:
         raise DownloadCancelled from None
     on_event(DownloadEvent("success", plan.size, plan.size))
 

@@ -2,16 +2,144 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from . import modelscope
-from .errors import HubError, translate_errors
-from .reference import Hub, ModelReference
-from .selection import RepositoryFile, is_inside
+import msgspec
+from msgspec import Struct
+
+from .selection import (
+    METADATA_SUFFIXES,
+    DownloadPlan,
+    Hub,
+    HubError,
+    ModelReference,
+    RepositoryFile,
+    find_gguf_models,
+    is_inside,
+    translate_errors,
+)
+
+# Repositories of ModelScope, by its own package `modelscope`, into its own cache.
+
+MODELSCOPE_REVISION = "master"
+OnProgress = Callable[[str, int], None]
+"""Called with the path of a file and the bytes that have arrived since the last call."""
+
+
+class Cancelled(Exception):
+    """The download was cancelled."""
+
+
+def find_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]] | None:
+    """The directory of a model in ModelScope's cache, and its files; None if there is none. No request is sent.
+
+    Raises:
+        HubError: the package is not installed.
+    """
+    library = _import_library()
+    try:
+        found = library.snapshot_download(reference.repository, _get_revision(reference), local_files_only=True)
+    except Exception:
+        # Which error means that nothing is there differs between versions.
+        return None
+    directory = Path(found)
+    files = tuple(
+        RepositoryFile(path.relative_to(directory).as_posix(), path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(directory).parts)
+    )
+    return (directory, files) if files else None
+
+
+def list_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
+    """Ask ModelScope for the files of a model, and download its configuration. Return the directory and the files.
+
+    Raises:
+        HubError: there is no such model, or it cannot be reached.
+    """
+    library, revision = _import_library(), _get_revision(reference)
+    with _translate_errors(reference.repository):
+        api = import_module("modelscope.hub.api").HubApi()
+        entries: list[dict[str, Any]] = api.get_model_files(reference.repository, revision=revision, recursive=True)
+        files = tuple(
+            RepositoryFile(entry["Path"], int(entry.get("Size") or 0), entry.get("Sha256") or None)
+            for entry in entries
+            if entry.get("Type") != "tree" and is_inside(entry["Path"])
+        )
+        # The download of what is small gives the directory. It comes first, so that weights are never there without it.
+        small = [file.path for file in files if file.path.endswith((*METADATA_SUFFIXES, ".md"))]
+        directory = library.snapshot_download(reference.repository, revision, allow_file_pattern=small or ["README.md"])
+    return Path(directory), files
+
+
+def fetch(plan: DownloadPlan, on_progress: OnProgress, cancelled: threading.Event) -> None:
+    """Download the files of a plan. Blocking.
+
+    Raises:
+        HubError: they cannot be downloaded.
+        Cancelled: `cancelled` was set.
+    """
+    library = _import_library()
+    callback: Any = import_module("modelscope.hub.callback").ProgressCallback
+
+    class Report(callback):
+        def update(self, size: int) -> None:
+            if cancelled.is_set():
+                raise Cancelled
+            on_progress(self.filename, size)
+
+        def end(self) -> None: ...
+
+    paths = [file.path for file in plan.find_missing()]
+    with _translate_errors(plan.repository):
+        # The projector first: a directory that has the model has everything.
+        for group in ([path for path in paths if path == plan.projector], paths):
+            try:
+                if group:
+                    library.snapshot_download(
+                        plan.repository, plan.revision, allow_file_pattern=group, progress_callbacks=[Report]
+                    )
+            except Exception:
+                if cancelled.is_set():
+                    raise Cancelled from None
+                raise
+    if missing := plan.find_missing():
+        raise HubError(f"{missing[0].path} of {plan.repository} did not arrive; run the command again")
+
+
+def _get_revision(reference: ModelReference) -> str:
+    return reference.revision or MODELSCOPE_REVISION
+
+
+def _import_library() -> Any:  # noqa: ANN401 - it has no types
+    if find_spec("modelscope") is None:
+        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
+    return import_module("modelscope")
+
+
+@contextmanager
+def _translate_errors(name: str) -> Generator[None]:
+    try:
+        yield
+    except (HubError, Cancelled):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise HubError(
+            f"{name} cannot be downloaded from ModelScope ({reason}); check the name and the network"
+        ) from error
+
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -72,7 +200,7 @@ def fetch_small_file(repository: str, commit: str, path: str) -> None:
 def find_cached_repository(reference: ModelReference) -> Repository | None:
     """Find the repository in the cache, without any request; None if nothing of this revision is there."""
     if reference.hub == "modelscope":
-        found = modelscope.find_files(reference)
+        found = find_files(reference)
         return None if found is None else _build_modelscope_repository(reference, *found, is_remote=False)
     storage = find_storage(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
@@ -120,7 +248,7 @@ def open_repository(reference: ModelReference) -> Repository:
         HubError: it does not exist, is not accessible, or the hub cannot be reached.
     """
     if reference.hub == "modelscope":
-        return _build_modelscope_repository(reference, *modelscope.list_files(reference), is_remote=True)
+        return _build_modelscope_repository(reference, *list_files(reference), is_remote=True)
     from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
 
     revision = reference.revision or DEFAULT_REVISION
@@ -141,5 +269,124 @@ def open_repository(reference: ModelReference) -> Repository:
 def _build_modelscope_repository(
     reference: ModelReference, directory: Path, files: tuple[RepositoryFile, ...], *, is_remote: bool
 ) -> Repository:
-    revision = reference.revision or modelscope.DEFAULT_REVISION
+    revision = reference.revision or MODELSCOPE_REVISION
     return Repository(reference.repository, revision, revision, directory, files, is_remote, hub="modelscope")
+
+
+# The models in the shared cache: list and remove them, and record when this server last used them.
+
+
+class UsageRecord(Struct, frozen=True, omit_defaults=True):
+    """The last use of a model.
+
+    used_at: Unix seconds.
+    engine: that served it.
+    max_model_len: its context length there, in tokens.
+    """
+
+    used_at: float
+    engine: str | None = None
+    max_model_len: int | None = None
+
+
+class LocalModel(Struct, frozen=True):
+    """A model in the cache.
+
+    name: as in MODEL: `org/name`, or `org/name:QUANT` of a GGUF file.
+    size: bytes of its files.
+    revision: the branch or tag, or else the commit.
+    directory: of its files.
+    file: the GGUF file in it; None for safetensors.
+    usage: None if this server never used it.
+    """
+
+    name: str
+    size: int
+    revision: str
+    commit: str
+    directory: Path
+    file: str | None = None
+    usage: UsageRecord | None = None
+
+
+def list_local_models(state: Path) -> list[LocalModel]:
+    """List the models in the cache that have weights to load. state: the directory with the records of use."""
+    from huggingface_hub import constants, scan_cache_dir  # noqa: PLC0415 - takes a fifth of a second
+    from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415 - as above
+
+    try:
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
+    except CacheNotFound:
+        return []
+    records = _read_records(state)
+    models: list[LocalModel] = []
+    for repository in sorted(cache.repos, key=lambda repository: repository.repo_id):
+        # The cache is shared with data sets and spaces.
+        if repository.repo_type != "model":
+            continue
+        for revision in repository.revisions:
+            branch = min(revision.refs, default=revision.commit_hash)
+            found = find_cached_repository(ModelReference(repository.repo_id, revision=revision.commit_hash))
+            for model in () if found is None else _find_loadable(found, branch):
+                models.append(msgspec.structs.replace(model, usage=records.get(model.name)))
+    return models
+
+
+def _find_loadable(repository: Repository, revision: str) -> Iterator[LocalModel]:
+    """The models in a commit's directory: each GGUF model, and the safetensors together."""
+    # A snapshot may be partial: only some files were selected, or a download was cancelled.
+    present = [file for file in repository.files if (repository.directory / file.path).is_file()]
+    for model in find_gguf_models(present):
+        name = ModelReference(repository.id, model.quantization or model.stem).name
+        path = model.files[0].path
+        yield LocalModel(name, model.size, revision, repository.commit, repository.directory, path)
+    weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
+    if weights:
+        yield LocalModel(repository.id, weights, revision, repository.commit, repository.directory)
+
+
+def remove_local_model(reference: ModelReference) -> int:
+    """Remove a model from the cache, with what is left of interrupted downloads. Return the bytes that it frees.
+
+    A quantization removes its files alone.
+
+    Raises:
+        HubError: it is not in the cache.
+    """
+    storage = find_storage(reference.repository)
+    if not storage.is_dir():
+        raise HubError(f"{reference.repository} is not in {storage.parent}; `dragoman models` lists what is")
+    if reference.quantization is None:
+        freed = sum(file.stat().st_size for file in storage.rglob("*") if file.is_file() and not file.is_symlink())
+        shutil.rmtree(storage)
+        shutil.rmtree(storage.parent / ".locks" / storage.name, ignore_errors=True)
+        return freed
+    freed = 0
+    for link in sorted(storage.glob("snapshots/*/**/*.gguf")):
+        models = find_gguf_models([RepositoryFile(link.name, 0)])
+        if any(reference.quantization.upper() in (model.quantization, model.stem.upper()) for model in models):
+            # The cache of huggingface_hub links snapshots to blobs; removing only the link would free nothing.
+            blob = link.resolve()
+            freed += blob.stat().st_size if blob.exists() else 0
+            link.unlink()
+            blob.unlink(missing_ok=True)
+    if not freed:
+        raise HubError(f"{reference.name} is not in {storage.parent}; `dragoman models` lists what is")
+    return freed
+
+
+def note_use(state: Path, name: str, record: UsageRecord) -> None:
+    """Record the use of a model. The last of concurrent writers wins, which costs a date at most."""
+    records = {**_read_records(state), name: record}
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = state / f".models.{secrets.token_hex(8)}"
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
+    os.replace(draft, state / "models.json")
+
+
+def _read_records(state: Path) -> dict[str, UsageRecord]:
+    try:
+        return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, UsageRecord])
+    except (OSError, msgspec.DecodeError):
+        # Missing, or of another version: the dates are a convenience.
+        return {}

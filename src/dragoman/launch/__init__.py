@@ -3,10 +3,8 @@
 The only layer that depends on all others. One module per kind of engine, imported when that engine is chosen.
 """
 
-from .greeting import build_greeting
 from .models import build_models
-from .server import Server, build_serving_options, build_uvicorn_config, run
-from .shutdown import ShutdownConfig
+from .server import Server, ShutdownConfig, build_greeting, build_serving_options, build_uvicorn_config, run
 
 __all__ = [
     "Server",

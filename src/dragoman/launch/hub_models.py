@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from ..core.control import PullProgress
 from ..core.errors import EngineError, NotFound, RequestError
-from ..core.pull import PullProgress
 from ..hub import (
     DownloadCancelled,
     DownloadEvent,
@@ -47,9 +47,9 @@ from ..hub import (
     select_weight_files,
 )
 from ..hub.selection import INDEX
-from ..pipeline.adapters import read_adapter
 from ..pipeline.lifecycle import LoadProgress
 from ..pipeline.models import ServedModel
+from ..pipeline.served_model import read_adapter
 from ..settings import Settings, state_directory
 from .local_models import EngineChoice, check_architecture, check_engine_installed, choose_engine
 

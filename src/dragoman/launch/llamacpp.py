@@ -18,8 +18,13 @@ from ..prompts.template import ChatTemplate, TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer, TokenizerError
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import build_engine_limits, build_token_backend
-from .model_metadata import detect_formats, load_configured_template, resolve_served_names
+from .model_metadata import (
+    build_engine_limits,
+    build_token_backend,
+    detect_formats,
+    load_configured_template,
+    resolve_served_names,
+)
 
 log = logging.getLogger(__name__)
 

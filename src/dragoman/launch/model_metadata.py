@@ -10,20 +10,34 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..constraints.bounded import BoundedCompiler
+from ..core.control import EngineControl, Trainable
+from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.errors import EngineError
+from ..core.images import ImageProcessor
+from ..core.metrics import StatsSource
+from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
+from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, compute_fingerprint
 from ..hub import RepositoryFile, find_gguf_models, format_bytes
 from ..parsers import registry, response_template
+from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.models import ModelDetails, ServedModel, TokenBackend
-from ..prompts.template import ChatTemplate, load_template
-from ..prompts.tokenizer import HfTokenizer
+from ..pipeline.served_model import Adapters
+from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
+from ..prompts.template import ChatTemplate, load_template, load_tokenizer_info
+from ..prompts.tokenizer import HfTokenizer, load_tokenizer
+from ..serving.clock import Clock
 from ..settings import GenerationConfig, Settings
+from ..workers.pool import WorkerLimits
 
 
 def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
@@ -324,4 +338,137 @@ def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:
             if model.reasoning is None
             else f"reasoning parser {reasoning}",
         )
+    )
+
+
+# Builders of a served model around a token engine, from its tokenizer's directory. Independent of the engine.
+
+
+def build_engine_limits(settings: Settings) -> EngineLimits:
+    return EngineLimits(
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        num_kv_tokens=settings.kv_cache_tokens,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        max_num_waiting=settings.max_queued_requests,
+        step_timeout=settings.step_timeout,
+    )
+
+
+def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
+    """Return where an engine stores offloaded KV blocks, or None if that is disabled.
+
+    library: the distribution that computes the blocks; its version is part of the fingerprint.
+    """
+    if settings.kv_offloading_dir is None:
+        return None
+    files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
+    name = compute_fingerprint(files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE))
+    return BlockFiles(Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes)
+
+
+def build_token_backend(
+    settings: Settings,
+    engine: TokenEngine,
+    tokenizer: HfTokenizer,
+    template: ChatTemplate | None,
+    eos: frozenset[int],
+    *,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+    vision: ImageProcessor | None = None,
+) -> TokenBackend:
+    """template: None for a model without conversations. The rest as in TokenBackend."""
+    workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
+    return TokenBackend(
+        engine=engine,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
+        eos=eos,
+        renderer=None if template is None else Renderer(template, tokenizer),
+        request_templates=RequestTemplates(workers) if settings.trust_request_chat_template else None,
+        embedder=embedder,
+        cache=cache,
+        vision=vision,
+    )
+
+
+def build_batching_model(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: BatchingEngine,
+    *,
+    own_name: str,
+    embedder: Embedder | None = None,
+    vision: ImageProcessor | None = None,
+    adapters: Adapters | None = None,
+) -> ServedModel:
+    """directory, vision, adapters: as in `build_token_model`. embedder: embeds with the engine's model."""
+    return build_token_model(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=own_name,
+        max_model_len=engine.max_model_len,
+        embedder=embedder,
+        cache=engine,
+        control=engine.control,
+        trainable=engine.control,
+        vision=vision,
+        adapters=adapters,
+    )
+
+
+def build_token_model(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: TokenEngine,
+    *,
+    own_name: str,
+    max_model_len: int,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+    monitored: StatsSource | None = None,
+    control: EngineControl | None = None,
+    trainable: Trainable | None = None,
+    vision: ImageProcessor | None = None,
+    adapters: Adapters | None = None,
+) -> ServedModel:
+    """Build a served model around a token engine.
+
+    directory: contains tokenizer.json and the model's metadata.
+
+    The rest as in ServedModel and its backend; None for what the engine does not support.
+    """
+    tokenizer = load_tokenizer(directory)
+    template = load_chat_template(settings, directory)
+    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
+    model_defaults = load_generation_config(directory)
+    if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
+        # Otherwise a user could write the image placeholder as text.
+        raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
+    backend = build_token_backend(
+        settings, engine, tokenizer, template, load_eos_ids(directory), embedder=embedder, cache=cache, vision=vision
+    )
+    name, aliases = resolve_served_names(settings, own_name)
+    return ServedModel(
+        name,
+        backend,
+        max_model_len,
+        int(clock.now()),
+        aliases,
+        sampling=settings.override_generation_config.merge_into(model_defaults.merge_into(Sampling())),
+        max_new_tokens=settings.override_generation_config.max_new_tokens or model_defaults.max_new_tokens,
+        reasoning=reasoning,
+        tools=tools,
+        stats_source=monitored,
+        control=control,
+        trainable=trainable,
+        adapters=adapters,
+        tokenizer_info=load_tokenizer_info(directory, template),
     )

@@ -16,15 +16,35 @@ import msgspec
 
 from ..core.errors import DragomanError, EngineError
 from ..engines.hardware import MAX_TORCH_KV_BYTES, compute_kv_budget
-from ..pipeline.adapters import read_adapter
-from ..pipeline.models import LoadProgress, ModelDetails, Models, ModelSlot, ModelSpec, ServedModel, TokenBackend
+from ..pipeline.models import (
+    EmbedderBackend,
+    EventBackend,
+    LoadProgress,
+    ModelDetails,
+    Models,
+    ModelSlot,
+    ModelSpec,
+    ScorerBackend,
+    ServedModel,
+    TokenBackend,
+)
 from ..pipeline.request_queue import RequestQueue
+from ..pipeline.served_model import Adapters, read_adapter
+from ..prompts.template import load_tokenizer_info
+from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
 from .local_models import check_directory, check_local_model, choose_directory_engine, detect_engine, find_model_name
-from .model_builder import build_engine_limits
-from .model_metadata import describe_loaded, load_configured_template, read_details, resolve_served_names
+from .model_metadata import (
+    build_batching_model,
+    build_block_files,
+    build_engine_limits,
+    describe_loaded,
+    load_configured_template,
+    read_details,
+    resolve_served_names,
+)
 
 log = logging.getLogger(__name__)
 
@@ -422,8 +442,6 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
     kind, rest = parse_model(settings.model)
     match kind:
         case "scripted":
-            from .local_engines import build_scripted  # noqa: PLC0415 - see above
-
             return build_scripted(settings, clock, rest)
         case "sim":
             from .simulator import build_simulator  # noqa: PLC0415 - see above
@@ -454,14 +472,118 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
 
 
 def _build_from_directory(kind: str, settings: Settings, clock: Clock, path: str) -> ServedModel:
-    from . import local_engines  # noqa: PLC0415 - see above
-
     match kind:
         case "tiny":
-            return local_engines.build_tiny(settings, clock, path)
+            return build_tiny(settings, clock, path)
         case "transformers":
-            return local_engines.build_transformers(settings, clock, path)
+            return build_transformers(settings, clock, path)
         case "mlx":
-            return local_engines.build_mlx(settings, clock, path)
+            return build_mlx(settings, clock, path)
         case _:
-            return local_engines.build_encoder(settings, clock, Path(path))
+            return build_encoder(settings, clock, Path(path))
+
+
+# Models on the engines that run in this process. Each engine is imported when it is chosen.
+
+SCRIPTED_CONTEXT = 200_000
+"""Tokens, as many as Claude Code assumes of a model; its prompt and those of its `--continue` turns exceed 32,768."""
+
+
+def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """`tiny` and `tiny:DIRECTORY`: small Llamas on numpy. path: a directory; empty for the bundled model."""
+    from ..engines import tiny  # noqa: PLC0415 - numpy takes long to import
+
+    directory = Path(path) if path else tiny.find_bundled_model()
+    engine = tiny.load(
+        directory, build_engine_limits(settings), files=build_block_files(settings, directory, "dragoman")
+    )
+    name = directory.name if path else "tiny"
+    return build_batching_model(settings, clock, directory, engine, own_name=name, embedder=engine.embedder)
+
+
+def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """`transformers:DIRECTORY`: any causal language model of the transformers library.
+
+    path: a directory of config.json, tokenizer.json and *.safetensors.
+    """
+    from ..engines import transformers  # noqa: PLC0415 - needs torch, an optional dependency
+
+    directory = Path(path)
+    options = transformers.TransformersOptions(
+        settings.dtype,
+        settings.device,
+        settings.trust_remote_code,
+        settings.quantization,
+        settings.attention_backend,
+        settings.threads,
+        settings.sampling_device,
+    )
+    files = build_block_files(settings, directory, "transformers")
+    loaded = transformers.load(directory, build_engine_limits(settings), options, files)
+    adapters = tuple(read_adapter(text) for text in settings.lora_modules)
+    for adapter in adapters:
+        loaded.adapters.load(adapter.name, adapter.path)
+    name = directory.resolve().name
+    return build_batching_model(
+        settings,
+        clock,
+        directory,
+        loaded.engine,
+        own_name=name,
+        vision=loaded.vision,
+        adapters=Adapters(adapters, loaded.adapters),
+    )
+
+
+def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """`mlx:DIRECTORY`: a model of mlx-lm. path: a directory of config.json, tokenizer.json and *.safetensors."""
+    from ..engines import mlx  # noqa: PLC0415 - needs mlx, an optional dependency
+
+    directory = Path(path)
+    engine = mlx.load(
+        directory,
+        build_engine_limits(settings),
+        dtype=settings.dtype,
+        trust_remote_code=settings.trust_remote_code,
+        files=build_block_files(settings, directory, "mlx-lm"),
+    )
+    name = directory.resolve().name
+    return build_batching_model(settings, clock, directory, engine, own_name=name)
+
+
+def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
+    """`encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
+    from ..engines import encoder  # noqa: PLC0415 - numpy takes long to import
+
+    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests)
+    tokenizer = load_tokenizer(directory, generates=False)
+    name, aliases = resolve_served_names(settings, directory.resolve().name)
+    match engine:
+        case encoder.BertEmbedder():
+            backend, limit = EmbedderBackend(engine, tokenizer), engine.embedding_info.max_tokens
+        case encoder.BertScorer():
+            backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=info)
+
+
+def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
+    """`scripted` and `scripted:FILE`: the engine that replies from a script, with the bundled model's tokenizer.
+
+    file: a script; empty to take replies from directives in requests.
+    """
+    from ..engines import tiny  # noqa: PLC0415 - numpy takes long to import
+    from ..engines.scripted import Script, ScriptedEngine, load_script  # noqa: PLC0415
+
+    directory = tiny.find_bundled_model()
+    tokenizer = load_tokenizer(directory)
+    name, aliases = resolve_served_names(settings, "scripted")
+    limit = settings.max_model_len or SCRIPTED_CONTEXT
+    engine = ScriptedEngine(
+        load_script(Path(file)) if file else Script(),
+        tokenizer=tokenizer,
+        directives=settings.directives or not file,
+        max_model_len=limit,
+    )
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases, tokenizer_info=info)

@@ -18,13 +18,12 @@ from ..core.engine import Matcher
 from ..core.errors import EngineError
 from ..engines.remote import EngineClient, EngineDescription, HostedEngine
 from ..engines.remote.messages import AddRequest
-from ..pipeline.adapters import Adapter, Adapters
 from ..pipeline.models import LoadProgress, ModelDetails, Models, ServedModel, TokenBackend
+from ..pipeline.served_model import Adapter, Adapters
 from ..serving.clock import Clock
 from ..settings import Settings
 from .hub_models import build_prepared, download_prepared, find_reference, prepare_model
-from .model_builder import build_token_model
-from .model_metadata import HasKvCapacity
+from .model_metadata import HasKvCapacity, build_token_model
 from .models import DEFAULT_SLOTS, add_queues, build, parse_model
 
 HOSTED = ("tiny", "transformers", "mlx", "llamacpp")

@@ -23,14 +23,13 @@ from ..engines.simulator.offloading import OffloadingSettings
 from ..engines.simulator.profile import SimulatorProfile, load
 from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
 from ..engines.simulator.reply_tokens import Lexicon
-from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
+from ..pipeline.served_model import Adapters, read_adapter
 from ..prompts.template import load_template, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_builder import build_token_backend
-from .model_metadata import load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
+from .model_metadata import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (

@@ -25,8 +25,8 @@ from ..engines.upstream import (
 )
 from ..http_client import ClientTimeouts
 from ..parsers import registry
-from ..pipeline.adapters import Adapter, Adapters
 from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
+from ..pipeline.served_model import Adapter, Adapters
 from ..serving.clock import Clock
 from ..settings import Settings
 from .model_metadata import resolve_served_names

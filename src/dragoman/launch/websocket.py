@@ -14,7 +14,7 @@ from websockets.frames import Frame
 
 from ..http.context import HttpLimits
 from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
-from .shutdown import LongLived
+from .server import LongLived
 
 FRAGMENT = 64
 """Overhead in bytes counted per fragment: an empty one takes memory too."""

@@ -9,8 +9,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import anyio.to_thread
+import numpy as np
 
-from ..core.embeddings import Embeddings, EmbedRequest, EncodingTask, TextEmbedRequest, TextInputs
+from ..core.embeddings import (
+    Embeddings,
+    EmbedRequest,
+    EncodingTask,
+    RelevanceScores,
+    ScoreRequest,
+    TextEmbedRequest,
+    TextInputs,
+    TextPairs,
+    TokenizedPair,
+)
 from ..core.engine import Embedder, TextEncoder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
@@ -152,3 +163,161 @@ def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) ->
     if len(ids) <= max_ids:
         return tuple(ids)
     return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])
+
+
+# Scores the similarity of texts: with a cross-encoder, or as the cosine of embeddings. Knows no HTTP.
+
+_NO_ACTIVATION = "This model's scores are cosine similarities, which use no activation function."
+
+
+async def score_pairs(
+    model: ServedModel, request: TextPairs, *, queue_share: QueueShare = ONE_QUEUE
+) -> RelevanceScores:
+    """Score pairs of texts. queue_share: as in CallTerms.
+
+    Raises:
+        RequestError: the model does not support the request.
+        Overloaded: the queue is full.
+    """
+    model.encoding_queue.check_capacity(queue_share)
+    if (encoder := model.text_encoder) is not None:
+        return await _score_elsewhere(model, encoder, request, queue_share)
+    if isinstance(model.backend, ScorerBackend):
+        return await _score_with_cross_encoder(model, model.backend, request, queue_share)
+    return await _score_with_embeddings(model, request, queue_share)
+
+
+async def _score_with_cross_encoder(
+    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_share: QueueShare
+) -> RelevanceScores:
+    limit = backend.engine.max_tokens
+    _check_lengths(backend.tokenizer, request, limit)
+    pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
+    score_request = ScoreRequest(model.name, pairs, request.activation)
+    tokens = sum(len(pair.ids) for pair in pairs)
+    return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
+
+
+async def _score_elsewhere(
+    model: ServedModel, encoder: TextEncoder, pairs: TextPairs, queue_share: QueueShare
+) -> RelevanceScores:
+    """Score by an engine elsewhere, or by its embeddings where it only embeds."""
+    tokens = estimate_tokens((*pairs.queries, *pairs.documents))
+    if encoder.scores_texts:
+        return await run_in_turn(model, queue_share, tokens, lambda: encoder.score_texts(pairs))
+    if pairs.activation is not None:
+        raise Unsupported(_NO_ACTIVATION, param="use_activation")
+    for param, limit in (
+        ("max_tokens_per_query", pairs.max_query_tokens),
+        ("max_tokens_per_doc", pairs.max_document_tokens),
+    ):
+        if limit is not None:
+            raise Unsupported("This model's upstream does not truncate the texts of one side.", param=param)
+    request = TextEmbedRequest(model.name, TextInputs((*pairs.queries, *pairs.documents), pairs.truncate))
+    embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
+    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(pairs.queries))
+
+
+async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_share: QueueShare) -> RelevanceScores:
+    """Score by embeddings; each text is embedded once, however many pairs it is in."""
+    embedder, tokenizer = find_embedder(model)
+    if request.activation is not None:
+        raise Unsupported(_NO_ACTIVATION, param="use_activation")
+    limit = embedder.embedding_info.max_tokens
+    _check_lengths(tokenizer, request, limit)
+    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
+    embed_request = EmbedRequest(model.name, inputs, normalize=True)
+    embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
+    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
+
+
+def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
+    """Cosines of the first `n_queries` embeddings with the others, whatever their lengths."""
+    vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.where(lengths == 0, 1, lengths)
+    products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
+    return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
+
+
+def _check_lengths(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> None:
+    """Reject texts that are certainly too long, before they are tokenised."""
+    sides = (
+        ("query", request.queries, request.max_query_tokens),
+        ("documents", request.documents, request.max_document_tokens),
+    )
+    for name, texts, max_tokens in sides:
+        for index, text in enumerate(texts):
+            if request.truncate is not None or max_tokens is not None:
+                check_countable(text, limit, tokenizer.longest_token, verb="truncated", param=f"{name}[{index}]")
+            elif len(text) > limit * tokenizer.longest_token:
+                at_least = -(-len(text) // tokenizer.longest_token)
+                raise ContextTooLong(limit=limit, prompt=at_least, at_least=True, param=f"{name}[{index}]")
+
+
+def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[tuple[int, ...], ...]:
+    wrapping = tokenizer.wrapping
+    max_text_tokens = limit - len(wrapping.prefix) - len(wrapping.suffix)
+    sides = (
+        ("query", request.queries, request.max_query_tokens),
+        ("documents", request.documents, request.max_document_tokens),
+    )
+    inputs: list[tuple[int, ...]] = []
+    for name, texts, max_tokens in sides:
+        for index, text in enumerate(texts):
+            ids = _encode_first(tokenizer, text, max_tokens)
+            if len(ids) > max_text_tokens and request.truncate is None:
+                raise _build_too_long_error(limit, len(ids) + limit - max_text_tokens, name, index)
+            truncate_to = (
+                max_text_tokens
+                if request.truncate is None or request.truncate < 0
+                else _subtract_tokens(request.truncate, limit - max_text_tokens)
+            )
+            inputs.append((*wrapping.prefix, *truncate_ids(ids, min(max_text_tokens, truncate_to)), *wrapping.suffix))
+    return tuple(inputs)
+
+
+def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[TokenizedPair, ...]:
+    wrapping = tokenizer.wrapping
+    n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
+    # Usually one query with many documents: each query is tokenised once.
+    queries = {
+        text: _encode_first(tokenizer, text, request.max_query_tokens) for text in dict.fromkeys(request.queries)
+    }
+    pairs: list[TokenizedPair] = []
+    for index, (query, document) in enumerate(request.expand_pairs()):
+        first = (*wrapping.pair_prefix, *queries[query], *wrapping.pair_separator)
+        second = _encode_first(tokenizer, document, request.max_document_tokens)
+        if request.truncate is not None:
+            max_pair_tokens = limit if request.truncate < 0 else min(request.truncate, limit)
+            # Only the document is cut, as in vLLM and TEI (`only_second`): without its query a pair has no meaning.
+            second = truncate_ids(second, _subtract_tokens(max_pair_tokens, n_special + len(queries[query])))
+        elif len(first) + len(second) + len(wrapping.pair_suffix) > limit:
+            raise _build_too_long_error(limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index)
+        pairs.append(TokenizedPair((*first, *second, *wrapping.pair_suffix), len(first)))
+    return tuple(pairs)
+
+
+def _subtract_tokens(limit: int, used: int) -> int:
+    """Tokens that remain for a text. Raises RequestError where there are none."""
+    if limit <= used:
+        raise RequestError(
+            f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required besides it.",
+            param="truncate_prompt_tokens",
+        )
+    return limit - used
+
+
+def _encode_first(tokenizer: HfTokenizer, text: str, max_tokens: int | None) -> tuple[int, ...]:
+    ids = tokenizer.encode(text, special=False)
+    return tuple(ids if max_tokens is None else ids[:max_tokens])
+
+
+def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> ContextTooLong:
+    return ContextTooLong(limit=limit, prompt=tokens, param=f"{name}[{index}]")
+
+
+async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
+    """Tokenise in a thread, unless the texts are short."""
+    size = sum(map(len, request.queries)) + sum(map(len, request.documents))
+    return encode() if size <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode)

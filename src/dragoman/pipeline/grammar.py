@@ -10,20 +10,78 @@ import anyio.to_thread
 from ..constraints.grammar_compiler import CompiledGrammar
 from ..constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
 from ..constraints.schema import check_schema
+from ..core.engine import ReasoningBudget, check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
-from ..core.request import Conversation, GenerateRequest, JsonSchema
+from ..core.request import Conversation, GenerateRequest, JsonSchema, Sampling
 from ..core.syntax import (
     Alternation,
     FreeText,
     LiteralText,
     OptionalPieces,
+    ReasoningSyntax,
     RepeatedPieces,
     SyntaxPiece,
     ToolFormat,
 )
 from .models import ServedModel, TokenBackend
-from .sampling import ends_in_reasoning, find_callable_tools
+
+# Builds the sampling parameters: the request's over the model's defaults, checked against the vocabulary.
+
+
+def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
+    """The tools that this response may call."""
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation) or prompt.tool_choice.mode == "none":
+        return ()
+    names = prompt.tool_choice.names
+    return prompt.tools if names is None else tuple(tool for tool in prompt.tools if tool.name in names)
+
+
+def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
+    """The effective sampling. Raises RequestError for ids outside the vocabulary."""
+    options = request.sampling
+    vocab_size = backend.tokenizer.vocab_size
+    if options.logit_bias:
+        check_ids([id for id, _ in options.logit_bias], vocab_size, "logit_bias")
+    if options.allowed_token_ids:
+        check_ids(options.allowed_token_ids, vocab_size, "allowed_token_ids")
+    if request.limits.stop_token_ids:
+        check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
+    banned: tuple[tuple[int, ...], ...] = ()
+    if options.bad_words:
+        banned = tuple(ids for word in options.bad_words for ids in _encode_bad_word(backend, word))
+    # The tokens that open a call, where no tool may be called: this enforces tool_choice `none`.
+    if model.call_opener_ids and isinstance(request.prompt, Conversation) and not find_callable_tools(request):
+        banned += model.call_opener_ids
+    return options.resolve(model.sampling, banned)
+
+
+def _encode_bad_word(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
+    """A word may start a text or follow a space; both token sequences are banned, as in vLLM."""
+    encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
+    return encodings - {()}
+
+
+def build_reasoning_budget(
+    model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
+) -> ReasoningBudget | None:
+    """The budget of reasoning tokens, where the request sets one. Raises Unsupported for a model without reasoning."""
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
+        return None
+    if model.reasoning is None:
+        raise Unsupported(
+            "This model does not support reasoning, so it has no reasoning to limit.", param="thinking_token_budget"
+        )
+    syntax = model.reasoning.syntax
+    begin, end = (tuple(backend.tokenizer.encode(marker, special=True)) for marker in (syntax.begin, syntax.end))
+    return ReasoningBudget(prompt.reasoning.budget, begin, end, end, ends_in_reasoning(syntax, prompt_tail))
+
+
+def ends_in_reasoning(syntax: ReasoningSyntax, prompt_tail: str) -> bool:
+    """Whether the prompt ends inside reasoning."""
+    return prompt_tail.rfind(syntax.begin) > prompt_tail.rfind(syntax.end)
 
 
 async def compile_grammar(

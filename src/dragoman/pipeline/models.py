@@ -11,10 +11,10 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
-from .adapters import Adapter
 from .engine_calls import contain
 from .lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
 from .served_model import (
+    Adapter,
     EmbedderBackend,
     EventBackend,
     ModelDetails,

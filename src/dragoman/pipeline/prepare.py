@@ -26,11 +26,10 @@ from .admission import (
 from .choice import ChoicePipeline, StopStage
 from .detokenizer import Vocabulary
 from .embedding import build_no_generation_error
-from .grammar import compile_grammar
+from .grammar import build_reasoning_budget, build_sampling, compile_grammar, find_callable_tools
 from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
 from .request_queue import QueueTicket
-from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .truncation import build_dropped_warning, build_fitting_prompt
 
 ChoiceFactory = Callable[[int], ChoicePipeline]

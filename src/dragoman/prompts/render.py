@@ -34,9 +34,8 @@ from ..core.message import (
 )
 from ..core.request import Conversation
 from .control_tokens import ControlTokenBreaker
-from .json_values import InvalidJson, Json, JsonDict, decode
 from .template import GENERATION_MARK, ChatTemplate, Template, TemplateFeatures
-from .tokenizer import HfTokenizer, SampledPrefixes
+from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
 
 # Converts canonical messages and tools to the values that chat templates read. Pure; knows no tokens and no wire
 # format.

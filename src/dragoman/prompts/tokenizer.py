@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import tokenizers
@@ -22,7 +22,31 @@ from tokenizers import models
 
 from ..core.errors import RequestError
 from .control_tokens import ControlTokens
-from .json_values import InvalidJson, decode_object
+
+# JSON as Python values, for templates and tokenizer files. Pure.
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+JsonDict: TypeAlias = "dict[str, Json]"
+
+
+class InvalidJson(ValueError):
+    """The text is not JSON, or not of the requested type."""
+
+
+def decode(raw: bytes | str) -> Json:
+    """Decode JSON. Raises InvalidJson, also for excessive numbers, lone surrogates and excessive nesting."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise InvalidJson(str(error)) from error
+
+
+def decode_object(raw: bytes | str) -> JsonDict:
+    value = decode(raw)
+    if not isinstance(value, dict):
+        raise InvalidJson("it is not an object")
+    return value
+
 
 # Reads and rewrites the vocabulary in a `tokenizer.json`. Pure: JSON text in, JSON text out.
 #

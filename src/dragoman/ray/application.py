@@ -19,10 +19,9 @@ from ..settings import (
     load_settings,
     suggest_name,
 )
-from .autoscaling import build_policy_arguments
+from .affinity import AffinityRouter, IngressRouter
 from .options import BODY_VARIABLE, HAPROXY_VARIABLE, check_settings, find_state_home, override_ray
-from .replica import Replica
-from .router import AffinityRouter, IngressRouter
+from .replica import Replica, build_policy_arguments
 
 ray: Any = import_module("ray")
 serve: Any = import_module("ray.serve")
@@ -132,7 +131,7 @@ def _build_scaling(options: RaySettings) -> dict[str, Any]:
             downscale_delay_s=options.downscale_delay,
             look_back_period_s=LOOK_BACK,
             policy=serve_config.AutoscalingPolicy(
-                policy_function="dragoman.ray.autoscaling:LoadPolicy",
+                policy_function="dragoman.ray.replica:LoadPolicy",
                 policy_kwargs=build_policy_arguments(options),
             ),
         )

@@ -16,8 +16,7 @@ from starlette.datastructures import Headers
 
 from ..core.errors import AuthenticationError, PermissionDenied
 from ..tenants import Tenant, hash_key
-from .cors import CorsPolicy
-from .host import check_headers
+from .cors import CorsPolicy, check_headers
 
 MISSING_KEY = "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..http.disconnect import EXTENSION, OnDisconnect
+from ..http.asgi_extensions import DISCONNECT_EXTENSION, OnDisconnect
 from .body import ClientGone
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ async def with_disconnect_events(app: ASGIApp, scope: Scope, receive: Receive, s
     watcher = _DisconnectWatcher(receive)
     extensions: dict[str, object] = scope.get("extensions") or {}
     try:
-        await app({**scope, "extensions": {**extensions, EXTENSION: watcher.on_disconnect}}, receive, send)
+        await app({**scope, "extensions": {**extensions, DISCONNECT_EXTENSION: watcher.on_disconnect}}, receive, send)
     finally:
         await watcher.close()
 
@@ -81,3 +82,68 @@ class _DisconnectWatcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+# Keepalives and stall detection of streams, on one timer. Independent of HTTP.
+
+
+class StreamTimeouts(Struct, frozen=True):
+    """Timeouts of a stream, in seconds.
+
+    headers: how long headers wait for Started, so that an error can still be an HTTP status.
+    admitted_headers: the same after admission, when only overload or a failure can still occur.
+    keepalive: maximum silence before a keepalive is sent.
+    stall: how long one write may block before the client counts as disconnected.
+    """
+
+    headers: float = 2.0
+    admitted_headers: float = 0.05
+    keepalive: float = 5.0
+    stall: float = 60.0
+
+
+class MonitoredStream(Protocol):
+    def on_tick(self) -> None:
+        """Called once per interval."""
+        ...
+
+
+class StreamMonitor:
+    """Monitors all streams of a server with one timer, TICKS_PER_TIMEOUT times in the shorter timeout.
+
+    A timer per stream would cost half a kilobyte each and a clock read per write; instead, streams count ticks since
+    their last write.
+
+    keepalive_ticks: ticks after a write at which a keepalive is due.
+    stall_ticks: ticks after which a blocked write counts as a disconnect.
+    """
+
+    TICKS_PER_TIMEOUT = 4
+
+    def __init__(self, timeouts: StreamTimeouts) -> None:
+        self.timeouts = timeouts
+        # A quarter of the shorter timeout: a keep-alive is late by at most that.
+        self._interval = min(timeouts.keepalive, timeouts.stall) / self.TICKS_PER_TIMEOUT
+        self.keepalive_ticks = int(timeouts.keepalive / self._interval)
+        # One more: the first tick may come right after the write has begun, and the timeout has to pass completely.
+        self.stall_ticks = int(timeouts.stall / self._interval) + 1
+        self._streams: set[MonitoredStream] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, stream: MonitoredStream) -> None:
+        self._streams.add(stream)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+
+    def remove(self, stream: MonitoredStream) -> None:
+        """Remove a stream; does nothing if it was not added."""
+        self._streams.discard(stream)
+        if not self._streams and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+        # A copy: a tick can remove its stream.
+        for stream in tuple(self._streams):
+            stream.on_tick()

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from math import ceil
 
@@ -20,16 +20,25 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
+from ..dialects.anthropic.batches import is_anthropic_request
 from ..dialects.base import Profile
 from ..dialects.body import abbreviate
+from ..dialects.errors import (
+    RateLimitState,
+    render_anthropic_rate_limits,
+    render_openai_error,
+    render_openai_rate_limits,
+)
 from ..dialects.json_encoding import escape_line_breaks, replace_surrogates
-from ..http.direct_write import DirectResponse
-from ..http.disconnect import OnDisconnect
+from ..dialects.ollama import render_ollama_error
+from ..dialects.responses import render_responses_error
+from ..dialects.tgi import map_tgi_status, render_tgi_error
+from ..http.asgi_extensions import DirectResponse, OnDisconnect
 from ..pipeline.engine_calls import contain
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
 from .context import RequestHeaders, RequestRecord, TrackedQuery
-from .envelopes import ErrorEnvelope
 from .http_metrics import HttpMetrics
 from .service import Service
 from .streaming import (
@@ -42,6 +51,50 @@ from .streaming import (
     wrap_unexpected_error,
 )
 from .tracing import ServerSpan
+
+# Error envelopes: each dialect's format of an error response.
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEnvelope:
+    """A dialect's error format.
+
+    name: for the docs.
+    render: renders the body from an error, the request's id and the server's profile.
+    map_status: maps an error to the dialect's HTTP status.
+    anthropic: used instead for requests of Anthropic's clients, on paths that both vendors have.
+    render_rate_limits: renders the headers that report the limits of a key, at a Unix time.
+    """
+
+    name: str
+    render: Callable[[DragomanError, str, Profile], bytes]
+    map_status: Callable[[DragomanError], int]
+    anthropic: ErrorEnvelope | None = None
+    render_rate_limits: Callable[[Sequence[RateLimitState], float], RawHeaders] = render_openai_rate_limits
+
+    def resolve(self, headers: Mapping[str, str]) -> ErrorEnvelope:
+        """Return the envelope for a request with these headers."""
+        # Anthropic's SDKs send `anthropic-version` with every request, and OpenAI's never do.
+        return self if self.anthropic is None or not is_anthropic_request(headers) else self.anthropic
+
+
+OPENAI = ErrorEnvelope(
+    "OpenAI", lambda error, _, profile: render_openai_error(error, profile), lambda error: error.status
+)
+RESPONSES = ErrorEnvelope(
+    "Responses", lambda error, _, profile: render_responses_error(error, profile), lambda error: error.status
+)
+ANTHROPIC = ErrorEnvelope(
+    "Anthropic",
+    lambda error, request_id, _: render_anthropic_error(error, request_id),
+    map_anthropic_status,
+    render_rate_limits=render_anthropic_rate_limits,
+)
+OLLAMA = ErrorEnvelope("Ollama", lambda error, _, __: render_ollama_error(error), lambda error: error.status)
+TGI = ErrorEnvelope("TGI", lambda error, _, __: render_tgi_error(error), map_tgi_status)
+BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
+"""OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""
+
 
 log = logging.getLogger("dragoman.access")
 

@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from ..core.engine import PromptCounter
-from ..core.errors import RequestError, Unsupported
-from ..core.field_names import CORE_NAMES, FieldNames
-from ..core.request import Conversation, GenerateRequest
-from ..core.trace_context import CURRENT_SPAN, parse_trace_context
+from ..core.errors import CORE_NAMES, FieldNames, RequestError, Unsupported
+from ..core.request import CURRENT_SPAN, Conversation, GenerateRequest, parse_trace_context
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
 from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms

@@ -11,13 +11,13 @@ from msgspec import Struct
 from ..dialects.base import Profile, ReaderOptions, VerificationMode
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
-from ..pipeline.recent_prompts import RecentPrompts
+from ..pipeline.prompt_encoding import RecentPrompts
 from ..store import Store
 from .body import BodyMemoryBudget
 from .clock import Clock, IdGenerator
 from .cors import CorsPolicy
 from .crypto import Sealer
-from .keepalive import StreamMonitor, StreamTimeouts
+from .disconnect import StreamMonitor, StreamTimeouts
 from .media import MediaResolver
 from .request_log import RecentRequests, RequestLog
 from .tenancy import Tenancy

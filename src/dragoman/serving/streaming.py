@@ -24,11 +24,10 @@ from ..core.errors import ConnectionDropped, DragomanError, EngineError
 from ..core.events import Event, Started
 from ..core.reply import ReplyBuilder
 from ..dialects.base import Writer
-from ..http.direct_write import DirectResponse
-from ..http.disconnect import OnDisconnect
+from ..http.asgi_extensions import DirectResponse, OnDisconnect
 from ..pipeline.engine_calls import contain
 from ..pipeline.run import DirectRun
-from .keepalive import StreamMonitor
+from .disconnect import StreamMonitor
 
 log = logging.getLogger(__name__)
 

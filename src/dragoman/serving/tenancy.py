@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import BudgetExhausted, RateLimited
-from ..dialects.rate_limits import RateLimitState
+from ..dialects.errors import RateLimitState
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
 from ..tenants.counters import UnmetDemand

@@ -12,8 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 from starlette.datastructures import Headers
 
-from ..core.request import Conversation, GenerateRequest
-from ..core.trace_context import SpanContext, parse_trace_context
+from ..core.request import Conversation, GenerateRequest, SpanContext, parse_trace_context
 from ..telemetry import AttributeValue, GenAiMetrics, OtlpExporter, Span, SpanKind, Tracer
 from .http_metrics import EXCLUDED_PATHS
 from .request_log import RequestLogLine

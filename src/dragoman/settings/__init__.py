@@ -1,12 +1,28 @@
 """Settings of the server: each defined once, and read from the command line, the environment and files."""
 
 from .definition import Settings
-from .engine_support import describe_unsupported, find_changed_settings
-from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
-from .option import Option, Secret, SettingsError
-from .sections import GenerationConfig, Instance, Instances, ModelEntries, ModelEntry, RaySettings, read_ray_settings
-from .sources import check_exposure, is_loopback, load_keywords, load_settings, suggest_name
-from .state import load_or_create_key, state_directory
+from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, describe_unsupported, find_changed_settings, flag_of
+from .sections import (
+    GenerationConfig,
+    Instance,
+    Instances,
+    ModelEntries,
+    ModelEntry,
+    Option,
+    RaySettings,
+    Secret,
+    SettingsError,
+    read_ray_settings,
+)
+from .sources import (
+    check_exposure,
+    is_loopback,
+    load_keywords,
+    load_or_create_key,
+    load_settings,
+    state_directory,
+    suggest_name,
+)
 
 __all__ = [
     "FIELDS",

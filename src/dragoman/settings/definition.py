@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .option import Option, Secret
-from .sections import GenerationConfig, ModelEntries, ModelEntry, RaySettings
+from .sections import GenerationConfig, ModelEntries, ModelEntry, Option, RaySettings, Secret
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .option import Option
-from .sections import Instances
+from .sections import Instances, Option
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from . import sql
 from .base import Bounds, Change, Record, StoreUnavailable
-from .sql_store import SqlStore
+from .sql import SqlStore
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolat
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from .base import (
@@ -298,3 +299,54 @@ def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
     return Record(
         Key(owner, kind, id), position, version, created, state, body, parent, run, expires, pinned=bool(pinned)
     )
+
+
+# Reads shared by the SQL stores, and tracking of last use. Independent of a driver.
+
+
+class SqlStore(ABC):
+    """The reading half of a `Store`. now: clock, Unix seconds."""
+
+    def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
+        self._bounds, self._now = bounds, now
+        # Times of last use by position. Written later in bulk, so that reads do not wait for writes.
+        self._touches: dict[int, float] = {}
+
+    @abstractmethod
+    async def _read(self, steps: Steps[T]) -> T:
+        """Run the statements of `steps` to completion.
+
+        Raises:
+            StoreUnavailable: the database failed.
+        """
+
+    async def get(self, key: Key) -> Record | None:
+        now = self._now()
+        record = await self._read(get(key, self._bounds, now))
+        if record is not None:
+            self._touches[record.position] = now
+        return record
+
+    async def chain(self, key: Key) -> RecordChain | None:
+        now = self._now()
+        records = await self._read(chain(key, self._bounds, now))
+        if records is not None:
+            self._touches |= {record.position: now for record in records.records}
+        return records
+
+    async def page(
+        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+    ) -> tuple[Record, ...]:
+        return await self._read(page(owner, kind, after, limit, descending, self._bounds, self._now()))
+
+    async def entries(
+        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+    ) -> tuple[SeriesEntry, ...]:
+        return await self._read(entries(key, series, after, limit, descending, self._bounds, self._now()))
+
+    async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
+        return await self._read(entry(key, series, id, self._bounds, self._now()))
+
+    def _take_touches(self) -> list[tuple[int, float]]:
+        touches, self._touches = self._touches, {}
+        return list(touches.items())

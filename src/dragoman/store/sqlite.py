@@ -26,8 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from . import sql
 from .base import Bounds, Change, Record, StoreUnavailable
-from .sql import Steps
-from .sql_store import SqlStore
+from .sql import SqlStore, Steps
 
 
 class RunLock:

@@ -13,7 +13,7 @@ import pytest
 from dragoman.core.embeddings import Embeddings, TextInputs
 from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Header, ReaderOptions
-from dragoman.dialects.cohere_embed import CohereEmbedCall, read_cohere_embed, render_cohere_embed
+from dragoman.dialects.embeddings import CohereEmbedCall, read_cohere_embed, render_cohere_embed
 
 HEADER = Header("embd-1", 1_700_000_000, "m")
 VECTOR = (0.5, -0.25, 0.0, 1.0, -1.0, -1.0, -1.0, 2.0, 3.0)

@@ -43,8 +43,8 @@ from dragoman.engines.remote.messages import (
 )
 from dragoman.engines.tiny import find_bundled_model
 from dragoman.launch import build_models
-from dragoman.pipeline.adapters import Adapter
 from dragoman.pipeline.models import ServedModel, TokenBackend
+from dragoman.pipeline.served_model import Adapter
 from dragoman.serving.clock import SystemClock
 from dragoman.testing import EngineUnderTest
 from dragoman.testing.engine_kit import GREEDY, SCHEMA

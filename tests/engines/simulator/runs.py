@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.engines.simulator.calibrate import calibrate, read_log
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.profile import Hardware, ModelProfile, SimulatorProfile
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.simulation.calibrate import calibrate, read_log
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
 
 FOLDER = Path(__file__).parents[2] / "data" / "measured-runs"
 FITTED = 100

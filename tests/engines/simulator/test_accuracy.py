@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import NUM_VARIATIONS, calibrate, compare, list_variations, measure_spread
-from dragoman.engines.simulator.fitting import Prior, fit, simulate
-from dragoman.engines.simulator.profile import HeldOutError, SimulatorProfile, load
-from dragoman.engines.simulator.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
-from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.engines.simulator.profile import HeldOutError, Prior, SimulatorProfile, load
+from dragoman.simulation.calibrate import NUM_VARIATIONS, calibrate, compare, list_variations, measure_spread
+from dragoman.simulation.fitting import fit, simulate
+from dragoman.simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
+from dragoman.simulation.workload import WorkloadRequest
 
 from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
 

@@ -14,9 +14,9 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
 from dragoman.engines.simulator.profile import ProfileError, dumps, list_profiles, load, loads
-from dragoman.engines.simulator.replay import build_sequence
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.simulation.replay import build_sequence
+from dragoman.simulation.workload import WorkloadRequest
 
 from .serving import twin
 

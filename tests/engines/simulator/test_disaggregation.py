@@ -17,11 +17,11 @@ from dragoman.engines.simulator.disaggregation import (
     build_transfer_params,
 )
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.replay import DisaggregationConfig, ReplayResult, replay_disaggregated
-from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
-from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.simulation.replay import DisaggregationConfig, ReplayResult, replay_disaggregated
+from dragoman.simulation.routing import ReplicaRouter
+from dragoman.simulation.workload import WorkloadRequest
 
 from .driving import sequence
 

@@ -10,14 +10,14 @@ import pytest
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fleet import AutoscalerConfig, Fleet, ReplicaGroup, replay_autoscaled
 from dragoman.engines.simulator.profile import load
-from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.report import build_report
-from dragoman.engines.simulator.routing import ROUTING_POLICIES, ReplicaRouter, Routing
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import (
+from dragoman.simulation.fleet import AutoscalerConfig, Fleet, ReplicaGroup, replay_autoscaled
+from dragoman.simulation.replay import replay
+from dragoman.simulation.report import build_report
+from dragoman.simulation.routing import ROUTING_POLICIES, ReplicaRouter, Routing
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,

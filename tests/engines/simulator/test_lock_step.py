@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import evaluate
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fitting import Prior, RankLayout, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
-from dragoman.engines.simulator.replay import ReplayResult, replay, replay_in_lock_step
-from dragoman.engines.simulator.routing import ReplicaRouter
+from dragoman.engines.simulator.profile import Prior, RankLayout
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
+from dragoman.simulation.calibrate import evaluate
+from dragoman.simulation.fitting import fit, simulate
+from dragoman.simulation.replay import ReplayResult, replay, replay_in_lock_step
+from dragoman.simulation.routing import ReplicaRouter
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 
 LATENCY = LatencyModel(base=0.01, per_token=(TokenCost(0, 1e-4),))
 

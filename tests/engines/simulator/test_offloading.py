@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.fleet import Fleet
 from dragoman.engines.simulator.hashing import TracedContents
 from dragoman.engines.simulator.offloading import (
     HostCache,
@@ -25,8 +24,9 @@ from dragoman.engines.simulator.offloading import (
 from dragoman.engines.simulator.profile import load
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
-from dragoman.engines.simulator.workload import WorkloadRequest
 from dragoman.settings import SettingsError
+from dragoman.simulation.fleet import Fleet
+from dragoman.simulation.workload import WorkloadRequest
 from tests.serving.test_metrics import read
 
 from .serving import twin

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.fleet import Fleet, PlainReplay, is_plain
 from dragoman.engines.simulator.latency import LatencyModel, MemoizedLatency, StepLoad, TokenCost
-from dragoman.engines.simulator.plain_replica import WeightedSample
 from dragoman.engines.simulator.profile import SimulatorProfile, load
-from dragoman.engines.simulator.replay import ReplayResult
-from dragoman.engines.simulator.report import Slo, build_report
-from dragoman.engines.simulator.workload import RequestTable, WorkloadRequest, scale_arrivals
-from dragoman.engines.simulator.workload_sources import (
+from dragoman.simulation.fleet import Fleet, PlainReplay, is_plain
+from dragoman.simulation.plain_replica import WeightedSample
+from dragoman.simulation.replay import ReplayResult
+from dragoman.simulation.report import Slo, build_report
+from dragoman.simulation.workload import RequestTable, WorkloadRequest, scale_arrivals
+from dragoman.simulation.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.planner import (
+from dragoman.simulation.planner import (
     FleetOption,
     Objective,
     PlanError,
@@ -16,10 +16,10 @@ from dragoman.engines.simulator.planner import (
     plan,
     render_plan,
 )
-from dragoman.engines.simulator.report import build_report
-from dragoman.engines.simulator.roofline import find_gpu, load_model_shape
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
+from dragoman.simulation.report import build_report
+from dragoman.simulation.roofline import find_gpu, load_model_shape
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 
 OBJECTIVES = parse_objectives("p99 ttft < 400ms, p90 itl < 60ms")
 

@@ -6,13 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import calibrate, compare, read_log, round_numbers
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.fitting import CalibrationError, Prior, Rows, fit, simulate, solve, solve_non_negative
 from dragoman.engines.simulator.latency import LatencyModel, TokenCost
 from dragoman.engines.simulator.profile import (
     Hardware,
     ModelProfile,
+    Prior,
     ProfileError,
     SimulatorProfile,
     dumps,
@@ -21,9 +20,11 @@ from dragoman.engines.simulator.profile import (
     load,
     loads,
 )
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadError
-from dragoman.engines.simulator.workload_sources import UniformLength, generate_poisson
+from dragoman.simulation.calibrate import calibrate, compare, read_log, round_numbers
+from dragoman.simulation.fitting import CalibrationError, Rows, fit, simulate, solve, solve_non_negative
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadError
+from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 
 PROFILE = SimulatorProfile(
     "mine", Hardware("a GPU"), ModelProfile("a model"), SimulatedSchedulerConfig(), LatencyModel(0.01)

@@ -6,12 +6,12 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.report import Slo, build_report, render_report, summarize
-from dragoman.engines.simulator.routing import ReplicaRouter
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.engines.simulator.workload import WorkloadRequest
-from dragoman.engines.simulator.workload_sources import (
+from dragoman.simulation.replay import replay
+from dragoman.simulation.report import Slo, build_report, render_report, summarize
+from dragoman.simulation.routing import ReplicaRouter
+from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload_sources import (
     FixedLength,
     SessionOptions,
     UniformLength,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.fleet import Fleet
 from dragoman.engines.simulator.latency import StepLoad
 from dragoman.engines.simulator.profile import ProfileError, dumps, loads
-from dragoman.engines.simulator.roofline import (
+from dragoman.simulation.fleet import Fleet
+from dragoman.simulation.roofline import (
     Gpu,
     ModelShape,
     Parallelism,
@@ -24,7 +24,7 @@ from dragoman.engines.simulator.roofline import (
     predict_profile,
     read_model_shape,
 )
-from dragoman.engines.simulator.timing import Timing
+from dragoman.simulation.timing import Timing
 
 from .runs import log
 

@@ -19,10 +19,10 @@ from dragoman.engines.simulator.latency import (
     parse_acceptance_rates,
     parse_speculative_config,
 )
-from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.scheduler import SchedulerStats, SimulatedScheduler
-from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.simulation.replay import replay
+from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import WorkloadRequest
 
 from .driving import sequence
 from .serving import twin

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.workload import WorkloadError, WorkloadRequest, encode_workload
-from dragoman.engines.simulator.workload_sources import TraceOptions, read_trace
+from dragoman.simulation.workload import WorkloadError, WorkloadRequest, encode_workload
+from dragoman.simulation.workload_sources import TraceOptions, read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10

@@ -6,14 +6,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.workload import (
-    WorkloadError,
-    WorkloadRequest,
-    encode_workload,
-    read_workload,
-    scale_arrivals,
-)
-from dragoman.engines.simulator.workload_sources import (
+from dragoman.simulation.workload import WorkloadError, WorkloadRequest, encode_workload, read_workload, scale_arrivals
+from dragoman.simulation.workload_sources import (
     FixedLength,
     LogNormalLength,
     SessionOptions,

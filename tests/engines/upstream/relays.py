@@ -14,7 +14,7 @@ from dragoman.dialects.base import Profile
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamConfig, UpstreamDefaults, UpstreamEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import serving
 from tests.serving.house import Counting, Still

@@ -17,8 +17,8 @@ from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamControl, discover
 from dragoman.http_client import ClientTimeouts
 from dragoman.launch import build_models
-from dragoman.pipeline.adapters import Adapters
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.engines.upstream.far import Handle, far_server

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message
 from dragoman.core.engine import Capabilities, EventReceiver, Health
 from dragoman.core.events import Event, Started, TextDelta, ToolCallDelta
 from dragoman.core.request import GenerateRequest
-from dragoman.http import direct_write, disconnect
+from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
@@ -114,9 +114,9 @@ def sending(packets: list[bytes]) -> Callable[[Far, asyncio.StreamReader, asynci
 async def respond(path: str, packets: list[bytes], *, stream: bool, turns: list[bool], parses: bool) -> Client:
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), turns)
     asked = scope(path)
-    extensions: dict[str, object] = {disconnect.EXTENSION: client.watch}
+    extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if turns:
-        extensions[direct_write.EXTENSION] = client
+        extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
     asked["extensions"] = extensions
     async with serve(sending(packets)) as far, front(far, parses=parses) as app:
         await cast(Any, app)(asked, client.receive, client.send)
@@ -224,7 +224,10 @@ async def ask(engine: Pushing, **more: Any) -> Client:
     body = {"model": "m", "stream": True, **PATHS["/v1/messages"], **more}
     client = Client(json.dumps(body).encode(), [True])
     asked = scope("/v1/messages")
-    asked["extensions"] = {disconnect.EXTENSION: client.watch, direct_write.EXTENSION: client}
+    asked["extensions"] = {
+        asgi_extensions.DISCONNECT_EXTENSION: client.watch,
+        asgi_extensions.DIRECT_WRITE_EXTENSION: client,
+    }
     await cast(Any, app)(asked, client.receive, client.send)
     return client
 

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from dragoman.dialects.base import Profile
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import VLLM, direct, engine

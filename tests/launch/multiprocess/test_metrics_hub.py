@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 
 from dragoman.launch.multiprocess.messages import MergedMetrics, MetricsReport, WorkerChannel, encode_frame
 from dragoman.launch.multiprocess.metrics_hub import COLLECT_TIMEOUT, MetricsHub
-from dragoman.serving.metrics_exchange import MetricFamily, MetricSample, build_registry, merge_families
+from dragoman.serving.http_metrics import MetricFamily, MetricSample, build_registry, merge_families
 
 
 def family(name: str, type: str, *samples: tuple[str, dict[str, str], float]) -> MetricFamily:

@@ -10,8 +10,7 @@ import re
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
-from ...core.field_names import FieldNames
+from ...core.errors import ContextTooLong, DragomanError, FieldNames, NotFound, Unsupported
 from ..body import abbreviate
 from ..errors import MAX_MESSAGE
 from ..json_encoding import escape_line_breaks, replace_surrogates

@@ -15,13 +15,17 @@ from ...core.message import Message, Part, Role, ToolCall, ToolResult
 from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
 from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey, VerificationMode, pack_reasoning
 from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
-from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
-from ..fields import read_stop_strings, read_thinking_switch, resolve_model
-from .content_blocks import ThinkingBlockReader, read_content, read_system
-from .context_management import read_edits
+from ..fields import (
+    read_schema,
+    read_stop_strings,
+    read_structured_outputs,
+    read_thinking_switch,
+    require_at_most_one,
+    resolve_model,
+)
+from .content_blocks import AnthropicToolRegistry, ThinkingBlockReader, read_content, read_system
 from .errors import MESSAGES_NAMES, ThreadUnsupported
-from .tools import AnthropicToolRegistry
 from .wire import (
     COUNT_TOKENS,
     MESSAGES,
@@ -32,7 +36,7 @@ from .wire import (
     OutputFormat,
     WireContentBlock,
 )
-from .writer import MessagesRenderOptions, MessagesWriter
+from .writer import MessagesRenderOptions, MessagesWriter, read_edits
 
 ROLES = ("user", "assistant", "system")
 

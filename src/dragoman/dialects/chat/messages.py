@@ -34,8 +34,16 @@ from ...core.message import (
     ToolResult,
     UploadedMedia,
 )
-from ..body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
-from ..media import read_base64, read_image_url, read_url
+from ..body import (
+    abbreviate,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    read_base64,
+    read_image_url,
+    read_json_object,
+    read_url,
+)
 from .wire import (
     AllowedTools,
     ChatBody,

@@ -5,15 +5,20 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from ...core.errors import RequestError
-from ...core.field_names import CORE_NAMES, FieldNames
+from ...core.errors import CORE_NAMES, FieldNames, RequestError
 from ...core.message import Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
 from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
-from ..constraints import read_constraint_fields
 from ..envelope import ResponseId
-from ..fields import check_logprobs, check_metadata, check_service_tier, read_thinking_switch, resolve_model
+from ..fields import (
+    check_logprobs,
+    check_metadata,
+    check_service_tier,
+    read_constraint_fields,
+    read_thinking_switch,
+    resolve_model,
+)
 from .messages import read_functions, read_messages, read_tool_choice, read_tools
 from .stored import ChatCall, StoredChatFields, encode_metadata
 from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool

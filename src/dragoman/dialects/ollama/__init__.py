@@ -1,13 +1,17 @@
 """Ollama's native API: chat, generate, embeddings and models, streamed as lines of JSON."""
 
-from .embeddings import OllamaEmbedCall, read_embed, read_embeddings, render_embed, render_embeddings
 from .models import (
     LATEST,
     NamedModel,
+    OllamaEmbedCall,
     OllamaModelCard,
     RunningModel,
     list_served_progress,
+    read_embed,
+    read_embeddings,
     read_model_reference,
+    render_embed,
+    render_embeddings,
     render_load_status,
     render_pull_progress,
     render_running_models,

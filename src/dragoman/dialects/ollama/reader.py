@@ -30,12 +30,11 @@ from ..body import (
     check_one_of,
     invalid_value,
     prefix_param,
+    read_base64,
     read_json_object,
     read_json_value,
 )
-from ..constraints import read_schema
-from ..fields import read_stop_strings, resolve_model
-from ..media import read_base64
+from ..fields import read_schema, read_stop_strings, resolve_model
 from ..parameter_table import read_part
 from .wire import (
     OLLAMA_CHAT,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.errors import DragomanError
+from ...core.errors import DragomanError, FieldNames
 from ...core.events import (
     UNKNOWN_TOKEN_ID,
     Alternative,
@@ -33,7 +33,6 @@ from ...core.events import (
     Usage,
     get_answer_tokens,
 )
-from ...core.field_names import FieldNames
 from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
 from ..errors import MAX_MESSAGE

@@ -3,8 +3,8 @@
 from .call import ResponsesCall
 from .errors import render_responses_error
 from .input_items import NormalizedItem, assign_ids
+from .item_writers import Echo, ResponsesRenderOptions
 from .reader import read_responses
-from .render_options import Echo, ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 __all__ = [

@@ -20,7 +20,7 @@ from ..envelope import ResponseId
 from ..json_encoding import encode_string
 from . import item_writers
 from .input_items import NormalizedItem
-from .render_options import Echo, ResponsesRenderOptions
+from .item_writers import Echo, ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 Seal = Callable[[str], str]

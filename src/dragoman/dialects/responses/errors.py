@@ -7,8 +7,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
-from ...core.field_names import FieldNames
+from ...core.errors import ContextTooLong, DragomanError, FieldNames, RateLimited, RequestError
 from ..base import Profile
 from ..errors import render_openai_error
 from ..json_encoding import encode_string, encode_string_or_null

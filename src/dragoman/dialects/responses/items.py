@@ -31,8 +31,15 @@ from ...core.message import (
 )
 from ...core.request import Conversation, GenerateRequest
 from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
-from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
-from ..media import read_base64, read_image_url, read_url
+from ..body import (
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    read_base64,
+    read_image_url,
+    read_json_object,
+    read_url,
+)
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
 from .tools import ResponsesToolRegistry
 from .wire import ResponsesContentPart, ResponsesInputAudio, ResponsesWireTool, WireContent, WireItem

@@ -30,13 +30,22 @@ from ..body import (
     read_json_object,
 )
 from ..body import abbreviate as quote
-from ..constraints import read_schema, read_structured_outputs, require_at_most_one
 from ..envelope import ResponseId
-from ..fields import check_metadata, check_service_tier, read_stop_strings, read_thinking_switch, resolve_model
+from ..fields import (
+    check_metadata,
+    check_service_tier,
+    read_schema,
+    read_stop_strings,
+    read_structured_outputs,
+    read_thinking_switch,
+    require_at_most_one,
+    resolve_model,
+)
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
 from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .errors import RESPONSES_NAMES
 from .input_items import normalize_item
+from .item_writers import Echo, ResponsesRenderOptions, encode_bool
 from .items import (
     COMPACTION_TRIGGER,
     CONFIGURATION_UPDATE,
@@ -45,7 +54,6 @@ from .items import (
     read_items,
     read_raw_items,
 )
-from .render_options import Echo, ResponsesRenderOptions, encode_bool
 from .tools import ResponsesToolRegistry
 from .wire import (
     RESPONSES,

@@ -42,13 +42,14 @@ from .item_writers import (
     INCOMPLETE,
     QUEUED,
     ClientCallItemWriter,
+    Echo,
     EventFields,
     ItemWriter,
     ItemWriterFactory,
     MessageItemWriter,
     ReasoningItemWriter,
+    ResponsesRenderOptions,
 )
-from .render_options import Echo, ResponsesRenderOptions
 
 _TEXT_DELTA_PREFIX = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'

@@ -1,8 +1,7 @@
 """TGI's /generate and /generate_stream, and LightLLM's: `inputs` and `parameters` in; text with tokens out."""
 
-from .errors import map_tgi_status, render_tgi_error
 from .reader import is_tgi_body, read_tgi
-from .wire import render_tgi_info
+from .wire import map_tgi_status, render_tgi_error, render_tgi_info
 from .writer import TgiRenderOptions, TgiWriter
 
 __all__ = [

@@ -7,23 +7,22 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.errors import RequestError
-from ...core.field_names import FieldNames
+from ...core.errors import FieldNames, RequestError
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
 from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
-from ..constraints import (
+from ..fields import (
     MAX_GRAMMAR,
     MAX_REGEX,
     check_text_size,
     read_grammar,
     read_schema_or_text,
+    read_stop_strings,
     require_at_most_one,
+    resolve_model,
 )
-from ..fields import read_stop_strings, resolve_model
 from ..parameter_table import read_part
-from .errors import TGI_NAMES
-from .wire import TGI, TGI_PARAMS, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .wire import TGI, TGI_NAMES, TGI_PARAMS, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")

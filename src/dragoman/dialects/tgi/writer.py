@@ -32,7 +32,7 @@ from ...core.reply import Choice, Reply
 from ..envelope import KEEPALIVE_COMMENT
 from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
 from ..logprobs import Matched, TokenMatcher
-from .errors import render_tgi_error
+from .wire import render_tgi_error
 
 
 class TgiRenderOptions(Struct, frozen=True, kw_only=True):

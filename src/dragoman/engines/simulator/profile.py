@@ -13,9 +13,41 @@ import yaml
 from msgspec import Struct
 
 from .config import SimulatedSchedulerConfig
-from .fitting import Prior, RankLayout, build_prior
-from .latency import LatencyModel, check_acceptance_rates
+from .latency import LatencyModel, TokenCost, check_acceptance_rates
 from .offloading import OffloadingSettings
+
+
+class Prior(Struct, frozen=True, forbid_unknown_fields=True):
+    """Expected coefficients from hardware and model, in seconds; None is no expectation.
+
+    base: a log of a saturated server does not separate it from load-dependent cost.
+    frontend: from the client to the queue.
+    per_expert_token: of experts that data-parallel ranks share; the fit scales the curve as a whole.
+    """
+
+    base: float | None = None
+    per_context_token: float | None = None
+    frontend: float = 0.001
+    per_expert_token: tuple[TokenCost, ...] = ()
+
+
+def build_prior(
+    *,
+    weight_bytes: float,
+    kv_bytes_per_token: float | None,
+    memory_bandwidth: float,
+    tensor_parallel: int = 1,
+    all_reduce_seconds: float = 0.0,
+) -> Prior:
+    """The expectation of a roofline: bytes, and bytes per second of one device.
+
+    A step reads all weights once, at about four fifths of the bandwidth. all_reduce_seconds: of all layers together,
+    without the bytes of the tokens.
+    """
+    bandwidth = memory_bandwidth * tensor_parallel
+    context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
+    return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
+
 
 SUFFIX = ".yaml"
 PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
@@ -216,3 +248,10 @@ def dumps(profile: SimulatorProfile) -> str:
         note = f"# {SECTION_COMMENTS[name]}\n" if name in SECTION_COMMENTS else ""
         parts.append(note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110))
     return "\n".join(parts)
+
+
+class RankLayout(Struct, frozen=True):
+    """The data-parallel ranks of a server. lock_step: they share experts, so that they step together."""
+
+    count: int = 1
+    lock_step: bool = False

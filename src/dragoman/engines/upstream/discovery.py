@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from ...core.embeddings import EncodingTask
 from ...core.engine import Feature
-from ...core.errors import EngineError
-from ...core.field_names import CORE_NAMES, FieldNames
+from ...core.errors import CORE_NAMES, EngineError, FieldNames
 from ...core.request import Extras, GenerationLimits, SamplingOptions
 
 # Extensions of OpenAI-compatible servers and their field names. A table.

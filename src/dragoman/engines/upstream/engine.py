@@ -31,8 +31,7 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from ...core.request import Conversation, GenerateRequest
-from ...core.trace_context import CURRENT_SPAN
+from ...core.request import CURRENT_SPAN, Conversation, GenerateRequest
 from ...http_client import (
     ClientTimeouts,
     ConnectFailed,

@@ -29,7 +29,7 @@ from ...core.engine import (
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
-from ...core.trace_context import CURRENT_SPAN
+from ...core.request import CURRENT_SPAN
 from . import backend
 from .backend import AdapterTable, AsyncLLM, ModelConfig, PoolerConfig, SamplingParams, VllmConfig, VllmFeatures
 from .pooling import PoolingLimits, VllmEmbedder, VllmScorer

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from ...core.errors import DragomanError
 from ...engines.remote import EngineChanges, EngineServer
 from ...serving.clock import SystemClock
-from ...serving.metrics_exchange import MetricFamily, read_families
+from ...serving.http_metrics import MetricFamily, read_families
 from ...settings import Settings
 from ..models import format_error
 from ..remote_engine import HostedModel, load_hosted_model

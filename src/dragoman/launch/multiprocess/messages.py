@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ...core.frames import FrameBuffer, build_frame
 from ...engines.remote import EngineChanges
-from ...serving.metrics_exchange import MetricFamily
+from ...serving.http_metrics import MetricFamily
 from ..remote_engine import HostedModel
 
 

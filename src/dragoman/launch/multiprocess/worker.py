@@ -18,15 +18,13 @@ from ...core.errors import DragomanError
 from ...core.frames import read_frame
 from ...pipeline.models import Models
 from ...serving.clock import Clock, SystemClock
-from ...serving.metrics_exchange import MetricFamily
+from ...serving.http_metrics import MetricFamily
 from ...settings import Settings, SettingsError
-from ..greeting import build_greeting
 from ..listener import ALIVE, Notifier, build_tls_context
 from ..models import format_error
 from ..reload import RELOADED, Reloader
 from ..remote_engine import HostedModel, build_front_end_models
-from ..server import Server, assemble_server, build_uvicorn_config
-from ..shutdown import ShutdownConfig
+from ..server import Server, ShutdownConfig, assemble_server, build_greeting, build_uvicorn_config
 from .messages import (
     Alive,
     AnyCommand,

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from ...core.control import EngineControl, PauseMode, Scriptable
+from ...core.control import EngineControl, PauseMode, Scriptable, SimulationState
 from ...core.errors import NotFound, RequestError, Unsupported
-from ...pipeline.adapters import Adapter
 from ...pipeline.models import ServedModel
+from ...pipeline.served_model import Adapter
 from ..admin_body import decode_body, resolve_path_below
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
+from ..port_faults import PortCommand, PortController, PortState
+from ..request_log import RequestLogLine
 from ..streaming import Responder
 
 
-def build_routes() -> Sequence[Route]:
-    """Uses vLLM's paths where they exist."""
+def build_routes(port_controller: PortController | None) -> Sequence[Route]:
+    """Uses vLLM's paths where they exist. port_controller: None unless the server is simulated."""
     admin = Access.ADMIN
+    simulation = {"GET": show_simulation, "PUT": change_simulation, "POST": change_simulation}
+    apply = partial(apply_port_commands, port_controller)
+    listener = {"GET": partial(show_ports, port_controller), "PUT": apply, "POST": apply}
     return (
         Route("/sleep", admin, OPENAI, {"POST": sleep}),
         Route("/wake_up", admin, OPENAI, {"POST": wake_up}),
@@ -34,6 +40,9 @@ def build_routes() -> Sequence[Route]:
         Route("/v1/unload_lora_adapter", admin, OPENAI, {"POST": unload_adapter}),
         Route("/dragoman/reply", admin, OPENAI, {"POST": enqueue_reply}),
         Route("/dragoman/faults", admin, OPENAI, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
+        Route("/dragoman/requests", admin, OPENAI, {"GET": list_requests}),
+        Route("/dragoman/simulator", admin, OPENAI, simulation),
+        Route("/dragoman/listener", admin, OPENAI, listener),
     )
 
 
@@ -220,3 +229,106 @@ async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
 
 def _render_text(text: str) -> JsonResponse:
     return JsonResponse(text.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+
+
+# The admin route for port faults of a simulated server. Independent of sockets.
+
+
+class PortStates(Struct, frozen=True):
+    ports: Sequence[PortState]
+
+
+async def show_ports(controller: PortController | None, _: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(PortStates(_require_controller(controller).states())))
+
+
+async def apply_port_commands(controller: PortController | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Apply one command or a list of them."""
+    required, body = _require_controller(controller), await decode_body(http, object)
+    try:
+        commands = msgspec.convert(body if isinstance(body, list) else [body], list[PortCommand])
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error)) from None
+    await required.apply(commands, http.client)
+    return await show_ports(required, http)
+
+
+def _require_controller(controller: PortController | None) -> PortController:
+    if controller is None:
+        raise NotFound("Only a simulated server on a port supports listener states.", code="unsupported_endpoint")
+    return controller
+
+
+# The state of a running server, for administrators: its last requests without their content, and its simulation.
+
+MAX_WARNINGS = 8
+MAX_WARNING_LENGTH = 200
+"""Characters; a warning may name a field that the client has made up."""
+
+
+class RecentRequestItem(RequestLogLine, kw_only=True):
+    """A line of the request log, and what was ignored of the request. It is running if it has neither `latency_s` nor
+    `error`."""
+
+    warnings: list[str]
+
+
+class RecentRequestList(Struct, frozen=True):
+    object: str
+    data: list[RecentRequestItem]
+
+
+async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
+    """List the last requests, the newest first: the fields of a line of the request log, and `warnings`."""
+    recent_requests = http.service.generation.recent_requests
+    if recent_requests is None:
+        raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
+    data = [
+        RecentRequestItem(
+            **msgspec.structs.asdict(request.line),
+            warnings=[warning[:MAX_WARNING_LENGTH] for warning in request.warnings[:MAX_WARNINGS]],
+        )
+        for request in recent_requests.iterate_newest_first()
+    ]
+    return JsonResponse(msgspec.json.encode(RecentRequestList("list", data)))
+
+
+class SimulatedModel(SimulationState, frozen=True, kw_only=True):
+    model: str
+
+
+class SimulatedModelList(Struct, frozen=True):
+    object: str
+    data: list[SimulatedModel]
+
+
+async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
+    """List the simulated models; there may be none."""
+    data = [
+        SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
+        for model in http.service.models
+        if model.simulation is not None
+    ]
+    return JsonResponse(msgspec.json.encode(SimulatedModelList("list", data)))
+
+
+class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of the speed of simulated time.
+
+    time_scale: 10 is ten times as fast.
+    model: None is every simulated one.
+    """
+
+    time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]
+    model: str | None = None
+
+
+async def change_simulation(http: HttpRequest) -> JsonResponse | Responder:
+    change = await decode_body(http, SimulationChange)
+    models = list(http.service.models) if change.model is None else [http.service.models.find_loaded(change.model)]
+    simulations = [model.simulation for model in models if model.simulation is not None]
+    if not simulations:
+        raise NotFound("No model of this server is simulated.", code="unsupported_endpoint")
+    for simulation in simulations:
+        simulation.set_time_scale(change.time_scale)
+    return await show_simulation(http)

@@ -28,8 +28,7 @@ from ...store import (
 from .. import file_store
 from ..auth import Access
 from ..batch_job import FINAL_STATES, decode_batch, process_batch
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import reject_unknown_fields
 from ..internal_client import InternalClient
 from ..jobs import JobRunner

@@ -17,10 +17,9 @@ from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_ch
 from ...dialects.pagination import PageQuery, paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import admit_call, build_header, build_responder, read_call
-from ..persistence import persist_before_finish
+from ..store_access import persist_before_finish
 from ..streaming import Responder
 
 CHAT_KIND = "chat_completion"

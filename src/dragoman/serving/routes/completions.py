@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...dialects.completions import read_completions
 from ..auth import Access
-from ..endpoint import Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, Route
 from ..generate import build_generation_handler
 
 

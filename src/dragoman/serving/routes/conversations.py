@@ -8,7 +8,7 @@ from ...core.errors import Conflict, NotFound, Unsupported
 from ...dialects.body import abbreviate
 from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
 from ...dialects.responses import NormalizedItem
-from ...dialects.responses.conversations import (
+from ...dialects.responses.stored import (
     CONVERSATION_PREFIX,
     ConversationItems,
     get_id_prefix,
@@ -20,8 +20,7 @@ from ...dialects.responses.conversations import (
 )
 from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import reject_unknown_fields
 from ..streaming import Responder
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error

@@ -10,16 +10,15 @@ import anyio.to_thread
 
 from ...core.errors import NotFound
 from ...dialects.base import Header
-from ...dialects.cohere_embed import read_cohere_embed, render_cohere_embed
-from ...dialects.embeddings import read_embeddings, render_embeddings
-from ...pipeline.embedding import embed
+from ...dialects.embeddings import read_cohere_embed, read_embeddings, render_cohere_embed, render_embeddings
+from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores, render_tei_rerank
+from ...pipeline.embedding import embed, score_pairs
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ..auth import Access
 from ..call_observer import observe_call
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import WarningSource, collect_warnings, find_queue_share, read_call, request_timeout
 from ..streaming import Responder
 from ..tenancy import EMBEDDINGS
@@ -39,6 +38,7 @@ T = TypeVar("T", bound=ComputedResult)
 
 
 def build_routes() -> Sequence[Route]:
+    rerank_paths, score_paths = ("/rerank", "/v1/rerank", "/v2/rerank"), ("/score", "/v1/score")
     return (
         Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
         *(
@@ -46,6 +46,8 @@ def build_routes() -> Sequence[Route]:
             for path in ("/v2/embed", "/cohere/v2/embed")
         ),
         Route("/pooling", Access.USER, OPENAI, {"POST": refuse_pooling}),
+        *(Route(path, Access.USER, OPENAI, {"POST": rerank}) for path in rerank_paths),
+        *(Route(path, Access.USER, OPENAI, {"POST": score_texts}) for path in score_paths),
     )
 
 
@@ -136,3 +138,32 @@ async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine
 
 async def render_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
     return write() if numbers <= LARGE_RESPONSE else await anyio.to_thread.run_sync(write)
+
+
+# Rerank and score.
+
+
+async def rerank(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_rerank)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
+    documents = call.texts.documents if call.return_documents else None
+    header = build_header(http, "rerank-", model)
+
+    def write() -> bytes:
+        if call.is_tei:
+            return render_tei_rerank(result, documents, call.top_n)
+        return render_rerank(result, header, documents, call.top_n)
+
+    characters = 0 if documents is None else sum(map(len, documents))
+    return JsonResponse(await render_in_thread_if_large(write, characters // 16), warnings=warnings)
+
+
+async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_score)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        result = await run_computation(http, model, score_pairs(model, call.texts, queue_share=find_queue_share(http)))
+    profile = http.service.options.profile
+    return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)

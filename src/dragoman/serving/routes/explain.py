@@ -8,19 +8,18 @@ from ...core.errors import NotFound, Unsupported
 from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.chat import read_chat
 from ...dialects.completions import read_completions
-from ...dialects.explain import PromptDifference, PromptExplanation, render_explanation
 from ...dialects.generate import read_generate, render_generate_body
+from ...dialects.tokenize import PromptDifference, PromptExplanation, render_explanation
 from ...pipeline.models import ServedModel, TokenBackend
 from ...pipeline.prepare import TokenJob
-from ...pipeline.recent_prompts import RecentPrompts, count_common_prefix
+from ...pipeline.prompt_encoding import RecentPrompts, count_common_prefix
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse, Route
-from ..envelopes import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope
+from ..endpoint import ANTHROPIC, OPENAI, RESPONSES, ErrorEnvelope, Handler, HttpRequest, JsonResponse, Route
 from ..generate import AdmittedCall, build_header, prepare_call, read_call
 from ..streaming import Responder
 from .generate import read_generate_call
 from .messages import read_conversation
-from .responses.input_tokens import read_call_with_history
+from .responses.create import read_call_with_history
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
 """Reads a request's call including its history."""

@@ -1,25 +1,34 @@
-"""The Files API: upload, list, read, delete, in OpenAI's format; `anthropic_files` has Anthropic's."""
+"""The Files API: upload, list, read, delete, in OpenAI's format and in Anthropic's."""
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Sequence
 
 import msgspec
 from starlette.datastructures import FormData
 
-from ...dialects.anthropic.batches import is_anthropic_request
-from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
+from ...dialects import batches
+from ...dialects.anthropic.batches import (
+    FileMetadata,
+    format_timestamp,
+    is_anthropic_request,
+    read_expiry_seconds,
+    read_file_page_query,
+    render_deleted_file,
+    render_file_list,
+    select_ids,
+)
+from ...dialects.batches import FileObject, read_purpose, render_deleted
 from ...dialects.body import invalid_value
 from ...dialects.pagination import read_page_query
 from ...store import Record
 from ..auth import Access
-from ..endpoint import Handler, HandlerResult, HttpRequest, JsonResponse, Route
-from ..envelopes import BY_CLIENT
-from ..file_store import FILE_KIND, is_complete, read_chunks
-from ..store_access import list_records, require_store
+from ..endpoint import BY_CLIENT, Handler, HandlerResult, HttpRequest, JsonResponse, Route
+from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
+from ..store_access import list_newest_first, list_records, require_store
 from ..streaming import RawFraming, ReplayResponder, Responder
 from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
-from . import anthropic_files
 
 _BATCH_TTL = 30 * 86400
 _MAX_LISTED = 10_000
@@ -29,12 +38,12 @@ OCTET_STREAM = (b"content-type", b"application/octet-stream")
 def build_routes() -> Sequence[Route]:
     """The routes that both vendors have; a request's headers choose the vendor's format."""
     collection: dict[str, Handler] = {
-        "GET": _choose_by_client(list_files, anthropic_files.list_files),
-        "POST": _choose_by_client(upload, anthropic_files.upload),
+        "GET": _choose_by_client(list_files, list_anthropic_files),
+        "POST": _choose_by_client(upload, upload_anthropic),
     }
     item: dict[str, Handler] = {
-        "GET": _choose_by_client(show, anthropic_files.show),
-        "DELETE": _choose_by_client(delete, anthropic_files.delete),
+        "GET": _choose_by_client(show, show_anthropic),
+        "DELETE": _choose_by_client(delete, delete_anthropic),
     }
     return (
         Route("/v1/files", Access.USER, BY_CLIENT, collection),
@@ -64,7 +73,7 @@ def _describe(form: FormData) -> UploadDescription:
     elif anchor != "created_at":
         raise invalid_value("expires_after.anchor", "expected 'created_at'")
     else:
-        ttl_seconds = read_expiry_seconds(seconds)
+        ttl_seconds = batches.read_expiry_seconds(seconds)
     return UploadDescription("file-", (file.filename or "upload")[:512], purpose, ttl_seconds)
 
 
@@ -99,4 +108,61 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
         RawFraming(),
         http.build_response_start([*http.build_headers(OCTET_STREAM), length, (b"x-content-type-options", b"nosniff")]),
         http.service.stream_monitor,
+    )
+
+
+# Anthropic's rendering and paging of the same files.
+
+_OCTET_STREAM = "application/octet-stream"
+
+
+async def upload_anthropic(http: HttpRequest) -> JsonResponse | Responder:
+    return _render_file(await store_upload(http, _describe_anthropic))
+
+
+def _describe_anthropic(form: FormData) -> UploadDescription:
+    part = find_file_part(form)
+    seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
+    # Browsers on Windows used to send whole paths.
+    name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
+    mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
+    name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
+    # OpenAI's purpose for files that models read: the file has one record for both vendors.
+    return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
+
+
+async def show_anthropic(http: HttpRequest) -> JsonResponse | Responder:
+    return _render_file(_decode_file(await load_file_record(http)))
+
+
+async def delete_anthropic(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(render_deleted_file(await delete_file(http)))
+
+
+async def list_anthropic_files(http: HttpRequest) -> JsonResponse | Responder:
+    store, owner = require_store(http), http.caller.owner
+    if ids := select_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
+        chosen_files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
+        return JsonResponse(render_file_list([_build_metadata(file) for file in chosen_files], has_more=False))
+    listing = read_file_page_query(http.query)
+    rows, has_more = await list_newest_first(store, owner, FILE_KIND, listing, is_complete)
+    return JsonResponse(render_file_list([_build_metadata(_decode_file(row)) for row in rows], has_more=has_more))
+
+
+def _decode_file(record: Record) -> FileObject:
+    return msgspec.json.decode(record.body, type=FileObject)
+
+
+def _render_file(file: FileObject) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(_build_metadata(file)))
+
+
+def _build_metadata(file: FileObject) -> FileMetadata:
+    return FileMetadata(
+        id=file.id,
+        filename=file.filename,
+        mime_type=file.mime_type or mimetypes.guess_type(file.filename)[0] or _OCTET_STREAM,
+        size_bytes=file.bytes,
+        created_at=format_timestamp(file.created_at),
+        expires_at=None if file.expires_at is None else format_timestamp(file.expires_at),
     )

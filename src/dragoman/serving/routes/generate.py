@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
+from ... import __version__
 from ...core.errors import DragomanError
 from ...dialects.base import GenerationCall
 from ...dialects.sglang import read_sglang
-from ...dialects.tgi import is_tgi_body, read_tgi
+from ...dialects.tgi import is_tgi_body, read_tgi, render_tgi_info
 from ..auth import Access
-from ..endpoint import EnvelopedError, HandlerResult, HttpRequest, Route, call_handler
-from ..envelopes import OPENAI, TGI
-from ..generate import parse_body, run_generation, run_in_thread_if_large
+from ..endpoint import OPENAI, TGI, EnvelopedError, HandlerResult, HttpRequest, JsonResponse, Route, call_handler
+from ..generate import build_generation_handler, find_queried_model, parse_body, run_generation, run_in_thread_if_large
 from ..streaming import Responder
+from .ui import redirect_to_page
 
 
-def build_routes() -> Sequence[Route]:
-    """SGLang's errors have OpenAI's format; those of TGI's bodies have TGI's, see `_generate_as_tgi`."""
-    return (Route("/generate", Access.USER, OPENAI, {"POST": generate, "PUT": generate}),)
+def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
+    """SGLang's errors have OpenAI's format; those of TGI's bodies have TGI's, see `_generate_as_tgi`.
+
+    redirects_browsers: from `/`, to the page at /ui.
+    """
+    user, browser_handler = Access.USER, redirect_to_page if redirects_browsers else None
+    post_root = build_generation_handler(partial(read_tgi, as_list=True))
+    post_stream = build_generation_handler(partial(read_tgi, always_stream=True))
+    return (
+        Route("/generate", user, OPENAI, {"POST": generate, "PUT": generate}),
+        Route("/", user, TGI, {"GET": show_index, "POST": post_root}, browser_handler),
+        Route("/generate_stream", user, TGI, {"POST": post_stream}),
+        Route("/info", user, TGI, {"GET": show_info}),
+    )
 
 
 async def generate(http: HttpRequest) -> HandlerResult:
@@ -50,3 +63,34 @@ async def _generate_as_tgi(http: HttpRequest, body: bytes) -> HandlerResult:
 
     result = await call_handler(handle())
     return EnvelopedError(result, TGI) if isinstance(result, DragomanError) else result
+
+
+# TGI's and LightLLM's routes, except for /generate, and the index page at TGI's path.
+
+INDEX_TEXT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+Ollama's clients      OLLAMA_HOST = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""The index page, for browsers too where the page at /ui is disabled."""
+
+
+OLLAMA_GREETING = "Ollama is running"
+"""What Ollama answers on `/`. Its clients, which all name themselves `ollama...`, look for it."""
+
+
+async def show_index(http: HttpRequest) -> JsonResponse | Responder:
+    is_ollama_client = http.headers.get("user-agent", "").lower().startswith("ollama")
+    text = OLLAMA_GREETING if is_ollama_client else INDEX_TEXT
+    return JsonResponse(text.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+
+
+async def show_info(http: HttpRequest) -> JsonResponse | Responder:
+    model = await find_queried_model(http)
+    return JsonResponse(
+        render_tgi_info(model.name, model.max_model_len, http.service.generation.reader_options.max_stop, __version__)
+    )

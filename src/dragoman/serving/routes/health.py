@@ -10,8 +10,7 @@ import msgspec
 from ... import __version__
 from ...pipeline.models import Models
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..streaming import Responder
 
 

@@ -26,8 +26,7 @@ from ...dialects.anthropic.batches import (
 from ...dialects.body import abbreviate
 from ...store import UNCLAIMED_RUN, Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, SeriesEntry, Store
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import ANTHROPIC
+from ..endpoint import ANTHROPIC, HttpRequest, JsonResponse, Route
 from ..generate import reject_unknown_fields, run_in_thread_if_large
 from ..internal_client import InternalClient, InternalResponse
 from ..jobs import JobRunner, JobTask, RecordLease

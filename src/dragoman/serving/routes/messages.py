@@ -28,8 +28,7 @@ from ...pipeline.truncation import build_edited_prompt
 from ...store import Key, Put, Store
 from ..auth import Access
 from ..context import build_owner_files
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import ANTHROPIC
+from ..endpoint import ANTHROPIC, HttpRequest, JsonResponse, Route
 from ..generate import (
     admit_call,
     build_header,
@@ -41,7 +40,7 @@ from ..generate import (
     parse_body,
     run_in_thread_if_large,
 )
-from ..persistence import persist_before_finish
+from ..store_access import persist_before_finish
 from ..streaming import Responder
 
 THREAD_KIND = "thread"

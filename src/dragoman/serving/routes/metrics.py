@@ -28,10 +28,8 @@ from ...core.metrics import EngineStats, Histogram, KvOffloadStats
 from ...pipeline.metrics import ModelMetrics
 from ...pipeline.models import ServedModel
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
-from ..http_metrics import HttpMetrics
-from ..metrics_exchange import MetricsExchange, build_registry, read_families
+from ..endpoint import OPENAI, Handler, HttpRequest, JsonResponse, Route
+from ..http_metrics import HttpMetrics, MetricsExchange, build_registry, read_families
 from ..streaming import Responder
 from ..tenancy import KeyMetrics, KeyUsage
 

@@ -3,24 +3,150 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, nullcontext
+import logging
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import DragomanError, NotFound, PermissionDenied, RequestError, Unsupported
-from ...core.pull import ModelPuller
+from ...core.control import ModelPuller, PullProgress
+from ...core.errors import DragomanError, EngineError, NotFound, PermissionDenied, RequestError, Unsupported
 from ...dialects.errors import render_openai_error
 from ...pipeline.models import Models, ModelSlot, ModelState
 from ..admin_body import decode_body
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import build_stream_headers
-from ..model_downloads import DownloadReport, FileProgress, ModelDownloads
 from ..streaming import ReplayResponder, Responder
+
+# Downloads that a client starts and then watches: they run in the background and belong to no request.
+
+log = logging.getLogger(__name__)
+
+
+class FileProgress(Struct, frozen=True):
+    """Bytes of a file, with llama.cpp's names."""
+
+    done: int
+    total: int
+
+
+class DownloadReport(Struct, frozen=True):
+    """A change of a download.
+
+    event: `download_progress`, `download_finished` or `download_failed`.
+    files: the bytes of each file, by its digest; of progress alone.
+    error: why it failed.
+    """
+
+    model: str
+    event: str
+    files: Mapping[str, FileProgress] = {}
+    error: DragomanError | None = None
+
+
+class ModelDownloads:
+    """The downloads that run now. A `lifespan.LifespanResource`: they end with the server, and can be resumed."""
+
+    def __init__(self, puller: ModelPuller) -> None:
+        self._puller = puller
+        self._downloads: dict[str, tuple[asyncio.Task[None], AsyncGenerator[PullProgress]]] = {}
+        self._files: dict[str, dict[str, FileProgress]] = {}
+        self._subscribers: list[list[DownloadReport]] = []
+
+    @property
+    def running(self) -> Mapping[str, Mapping[str, FileProgress]]:
+        """The bytes of each file, by the name of the model."""
+        return self._files
+
+    async def open(self) -> None:
+        """Nothing: downloads are started one by one."""
+
+    async def close(self) -> None:
+        for model in tuple(self._downloads):
+            await self.cancel(model)
+
+    async def start(self, model: str) -> None:
+        """Start a download, unless it runs; return once the hub has listed the files.
+
+        Raises:
+            DragomanError: there is no such model, or it cannot be downloaded.
+        """
+        # Not `_downloads`, which has no entry yet while the hub lists the files.
+        if model in self._files:
+            return
+        self._files[model] = {}
+        reports = self._puller.pull(model)
+        try:
+            # The first report precedes the request to the hub.
+            first = await anext(reports, None)
+            first = await anext(reports, first)
+        except BaseException:
+            # Also where the client has left.
+            del self._files[model]
+            await reports.aclose()
+            raise
+        if first is not None:
+            self._note(model, first)
+        task = asyncio.create_task(self._run(model, reports))
+        self._downloads[model] = task, reports
+        task.add_done_callback(lambda task: self._finish(model, task))
+
+    async def _run(self, model: str, reports: AsyncGenerator[PullProgress]) -> None:
+        async with aclosing(reports):
+            async for progress in reports:
+                self._note(model, progress)
+
+    def _finish(self, model: str, task: asyncio.Task[None]) -> None:
+        del self._downloads[model], self._files[model]
+        error = RequestError("The download was cancelled.") if task.cancelled() else task.exception()
+        if error is None:
+            log.info("%s: downloaded, as an administrator requested", model)
+            self._publish(DownloadReport(model, "download_finished"))
+            return
+        if not isinstance(error, DragomanError):
+            log.error("%s cannot be downloaded", model, exc_info=error)
+            # The cause is in the log only: it may contain paths and addresses of the server.
+            error = EngineError("The download failed.")
+        log.warning("%s is not downloaded: %s", model, error)
+        self._publish(DownloadReport(model, "download_failed", error=error))
+
+    def _note(self, model: str, progress: PullProgress) -> None:
+        if progress.total is not None and progress.completed is not None:
+            files = self._files[model]
+            files[progress.digest or progress.status] = FileProgress(progress.completed, progress.total)
+            self._publish(DownloadReport(model, "download_progress", dict(files)))
+
+    def _publish(self, report: DownloadReport) -> None:
+        for reports in self._subscribers:
+            # Of the progress that has not been read yet only the newest counts.
+            if report.event == "download_progress":
+                reports[:] = [known for known in reports if (known.model, known.event) != (report.model, report.event)]
+            reports.append(report)
+
+    @contextmanager
+    def subscribe(self) -> Generator[list[DownloadReport]]:
+        """A list to which reports are added, until the block ends; its reader removes them."""
+        reports: list[DownloadReport] = []
+        self._subscribers.append(reports)
+        try:
+            yield reports
+        finally:
+            self._subscribers.remove(reports)
+
+    async def cancel(self, model: str) -> bool:
+        """Cancel a download, and wait for its end. Returns whether there was one."""
+        if model not in self._downloads:
+            return False
+        task, reports = self._downloads[model]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        # A task that is cancelled before its first step closes nothing.
+        await reports.aclose()
+        return True
+
 
 PROGRESS_INTERVAL = 0.5
 """Seconds between two progress events of a load."""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...dialects.models import ModelCard, render_model, render_model_list
 from ...pipeline.models import ModelDetails, ModelSlot, ServedModel, is_name_pattern
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import BY_CLIENT
+from ..endpoint import BY_CLIENT, HttpRequest, JsonResponse, Route
 from ..streaming import Responder
 
 

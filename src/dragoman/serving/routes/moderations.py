@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...core.errors import NotFound
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 
 
 def build_routes() -> Sequence[Route]:

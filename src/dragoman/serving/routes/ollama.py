@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import anyio.to_thread
+import msgspec
 from msgspec.structs import replace
 
+from ...core.control import ModelPuller, PullProgress
 from ...core.embeddings import Embeddings
-from ...core.errors import RequestError, Unsupported
+from ...core.engine import Feature
+from ...core.errors import ModelNotFound, NotFound, PermissionDenied, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from ...core.request import Conversation, GenerateRequest
+from ...core.request import Conversation, GenerateRequest, Sampling
 from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.body import abbreviate
 from ...dialects.ollama import (
+    LATEST,
     AnswerClock,
+    LineFraming,
     OllamaCall,
     OllamaEmbedCall,
+    OllamaModelCard,
     OllamaTimings,
+    RunningModel,
+    list_served_progress,
     read_embed,
     read_embeddings,
+    read_model_reference,
     read_ollama_chat,
     read_ollama_generate,
     render_embed,
     render_embeddings,
     render_load_status,
+    render_pull_progress,
+    render_running_models,
+    render_show,
+    render_tags,
 )
-from ...pipeline.embedding import embed
+from ...pipeline.embedding import embed, find_embedder
 from ...pipeline.metrics import RequestMetrics, measure
-from ...pipeline.models import Models, ModelSlot, ServedModel, TokenBackend
+from ...pipeline.models import (
+    EmbedderBackend,
+    ModelDetails,
+    Models,
+    ModelSlot,
+    ServedModel,
+    TokenBackend,
+    is_name_pattern,
+)
 from ...pipeline.run import AdmittedRun
-from ...prompts.infill import build_infill_prompt
+from ...prompts.template import build_infill_prompt
 from ..auth import Access
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import Handler, HttpRequest, JsonResponse, Route
-from ..envelopes import OLLAMA
-from ..generate import admit_call, build_header, build_responder, collect_warnings
-from ..streaming import EventBatches, Responder
-from .ollama_models import NDJSON, apply_keep_alive, explain_keep_alive, find_model_slot, read_ollama_call, unload
+from ..endpoint import OLLAMA, Handler, HttpRequest, JsonResponse, Route
+from ..generate import admit_call, build_header, build_responder, build_stream_headers, collect_warnings, parse_body
+from ..streaming import EventBatches, ReplayResponder, Responder
 
 CallReader = Callable[..., OllamaCall]
 
 
-def build_routes() -> Sequence[Route]:
+def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
+    """puller: downloads models for /api/pull; None refuses to."""
+    user = Access.USER
     handlers: Mapping[str, Handler] = {
         "/api/chat": partial(_generate, read=read_ollama_chat, is_chat=True),
         "/api/generate": partial(_generate, read=read_ollama_generate, is_chat=False),
         "/api/embed": create_embeddings,
         "/api/embeddings": create_embedding,
     }
-    return tuple(Route(path, Access.USER, OLLAMA, {"POST": handler}) for path, handler in handlers.items())
+    return (
+        *(Route(path, user, OLLAMA, {"POST": handler}) for path, handler in handlers.items()),
+        Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
+        Route("/api/show", user, OLLAMA, {"POST": show}),
+        Route("/api/ps", user, OLLAMA, {"GET": list_running}),
+        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}),
+        Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
+        *(
+            Route(path, user, OLLAMA, {method: _build_refusal(method, path, reason)})
+            for path, (method, reason) in _REFUSED.items()
+        ),
+    )
 
 
 class AnswerTimer:
@@ -191,3 +225,202 @@ async def _embed(
             return call, warnings, None
         work = embed(model, call.texts, call.dimensions, call.normalize)
         return call, warnings, await cancel_on_disconnect(http.on_disconnect, work)
+
+
+# Ollama's model routes, and the rules for names and `keep_alive` that all of its routes share.
+
+T = TypeVar("T")
+
+OLLAMA_VERSION = "0.12.11"
+"""The Ollama whose API this is: the first with all fields that are honoured. Some clients require a minimum."""
+NDJSON = (b"content-type", b"application/x-ndjson")
+NEVER = 292 * 365.25 * 86_400
+"""Seconds after which a model that is never unloaded expires, according to Ollama: its largest duration."""
+
+_CAPABILITIES = (
+    ("generation", "completion"),
+    (Feature.TOOLS.value, "tools"),
+    ("infill", "insert"),
+    (Feature.IMAGES.value, "vision"),
+    ("embeddings", "embedding"),
+    ("reasoning", "thinking"),
+)
+"""Ollama's names of our capabilities."""
+_REFUSED = {
+    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
+    "/api/copy": ("POST", "an alias is set with --served-model-name"),
+    "/api/create": ("POST", "a model is configured in the settings file"),
+    "/api/push": ("POST", "models are not uploaded anywhere"),
+    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
+}
+
+
+def _build_refusal(method: str, path: str, reason: str) -> Handler:
+    message = f"{method} {path.partition('/{')[0]} is not supported: {reason}."
+
+    async def refuse(_: HttpRequest) -> JsonResponse | Responder:
+        raise Unsupported(message)
+
+    return refuse
+
+
+def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
+    """Find a model by name, alias or adapter, with or without `:latest`. Returns it with the name that was found.
+
+    Raises:
+        ModelNotFound: there is none, in Ollama's words.
+    """
+    known_names = {known for slot in models.slots for known in (slot.name, *slot.aliases)}
+    found_name = name if name in known_names else name.removesuffix(LATEST)
+    try:
+        return models.find_slot(found_name), found_name
+    except ModelNotFound:
+        served = ", ".join(slot.name for slot in models.slots)
+        raise ModelNotFound(f"model {abbreviate(name)} not found, served here: {served}", param="model") from None
+
+
+async def unload(http: HttpRequest, slot: ModelSlot) -> None:
+    """Unload a model, when its last request has finished.
+
+    Raises:
+        PermissionDenied: the caller may not control models.
+        Unsupported: the model is never unloaded.
+    """
+    if not _may_control(http):
+        raise PermissionDenied("Unloading a model needs an administrator's key.")
+    if slot.is_pinned:
+        raise Unsupported(
+            f"The model {abbreviate(slot.name)} cannot be unloaded: it is not loaded on demand.", param="keep_alive"
+        )
+    await http.service.models.unload(slot)
+
+
+def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> tuple[str, ...]:
+    """Return a warning if `keep_alive` has no effect."""
+    if keep_alive is None or (slot.is_pinned and keep_alive == math.inf):
+        return ()
+    if slot.is_pinned:
+        return ("keep_alive is ignored: this model is always loaded",)
+    return () if _may_control(http) else ("keep_alive is ignored: it needs an administrator's key",)
+
+
+def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> None:
+    """Apply `keep_alive` where `explain_keep_alive` has no warning. Call it while the model is in use."""
+    if keep_alive is not None and not slot.is_pinned and _may_control(http):
+        slot.keep_for(None if keep_alive == math.inf else keep_alive)
+
+
+def _may_control(http: HttpRequest) -> bool:
+    return http.caller.is_admin or http.service.tenancy.keyring.is_open
+
+
+async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    """Read a body, which LiteLLM sends without a content type. Raises RequestError."""
+    return await parse_body(http, await http.read_json(allow_untyped=True), read)
+
+
+async def list_tags(http: HttpRequest) -> JsonResponse | Responder:
+    slots = http.service.models.slots
+    names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
+    return JsonResponse(render_tags([_build_card(slot, name) for slot, name in names]))
+
+
+async def list_running(http: HttpRequest) -> JsonResponse | Responder:
+    now = http.service.clock.now()
+    loaded_slots = [slot for slot in http.service.models.slots if slot.model is not None]
+    expiries = [NEVER if slot.expires_in is None else slot.expires_in for slot in loaded_slots]
+    running = [
+        RunningModel(_build_card(slot, slot.name), now + min(expiry, NEVER))
+        for slot, expiry in zip(loaded_slots, expiries, strict=True)
+    ]
+    return JsonResponse(render_running_models(running))
+
+
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_ollama_call(http, read_model_reference)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    slot, name = find_model_slot(http.service.models, call.model)
+    return JsonResponse(render_show(_build_card(slot, name)), warnings=warnings)
+
+
+async def show_version(_: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode({"version": OLLAMA_VERSION}))
+
+
+async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse | Responder:
+    """Download a model and report the progress. For a model that is served there is nothing to download."""
+    call = await read_ollama_call(http, read_model_reference)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    reports = _find_reports(http, puller, call.model)
+    if not call.stream:
+        last = PullProgress("success")
+        async for progress in reports:
+            last = progress
+        return JsonResponse(render_pull_progress(last), warnings=warnings)
+    lines = (render_pull_progress(progress) async for progress in reports)
+    headers = build_stream_headers(http, warnings, NDJSON)
+    return ReplayResponder(lines, LineFraming(), http.build_response_start(headers), http.service.stream_monitor)
+
+
+def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
+    """Raises NotFound where the model is not served and cannot be downloaded, PermissionDenied."""
+    try:
+        slot, found_name = find_model_slot(http.service.models, name)
+    except ModelNotFound:
+        return _pull_by_name(http, puller, name)
+    return _report_served(_build_card(slot, found_name))
+
+
+def _pull_by_name(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
+    if puller is None:
+        raise NotFound(
+            f"pull model manifest: model {abbreviate(name)} is not served here, and this server does not download "
+            "models. Download it (`dragoman pull`), and start the server with it (`dragoman serve MODEL`)."
+        )
+    if not _may_control(http):
+        raise PermissionDenied("Downloading a model needs an administrator's key.")
+    return puller.pull(name)
+
+
+async def _report_served(card: OllamaModelCard) -> AsyncGenerator[PullProgress]:
+    for progress in list_served_progress(card):
+        yield progress
+
+
+def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
+    model, summary = slot.model, slot.summary
+    capabilities = None
+    if summary is not None:
+        has_native_reasoning = model is not None and model.capabilities.native_reasoning
+        supported = {*summary.capabilities, *(("reasoning",) if has_native_reasoning else ())}
+        capabilities = tuple(ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported)
+    details = ModelDetails() if summary is None else summary.details
+    return OllamaModelCard(
+        name,
+        slot.name,
+        slot.created,
+        size=details.size or (0 if slot.spec is None else slot.spec.memory),
+        max_model_len=None if summary is None else summary.max_model_len,
+        capabilities=capabilities,
+        embedding_length=None if model is None else _find_embedding_length(model),
+        architecture=details.family or "",
+        parameters=details.parameters,
+        # Of weights that are not quantized, Ollama names the type.
+        quantization=details.quantization or (details.dtype or "").upper(),
+        format=details.format or "",
+        template="" if model is None else _find_template(model),
+        sampling=Sampling() if model is None else model.sampling,
+    )
+
+
+def _find_embedding_length(model: ServedModel) -> int | None:
+    backend = model.backend
+    if isinstance(backend, EmbedderBackend) or (isinstance(backend, TokenBackend) and backend.embedder is not None):
+        return find_embedder(model)[0].embedding_info.dimensions
+    return None
+
+
+def _find_template(model: ServedModel) -> str:
+    backend = model.backend
+    renderer = backend.renderer if isinstance(backend, TokenBackend) else None
+    return "" if renderer is None else renderer.template.source

@@ -13,8 +13,7 @@ from ...core.errors import RequestError, Unsupported
 from ...pipeline.models import EventBackend, TokenBackend
 from ..admin_body import check_version, decode_body
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import find_queried_model
 from ..streaming import Responder
 from .admin import find_controls

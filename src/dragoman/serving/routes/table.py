@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.pull import ModelPuller
+from ...core.control import ModelPuller
 from ...pipeline.metrics import ModelMetrics
-from ...pipeline.recent_prompts import RecentPrompts
+from ...pipeline.prompt_encoding import RecentPrompts
 from ..endpoint import Route
-from ..http_metrics import HttpMetrics
-from ..metrics_exchange import MetricsExchange
-from ..model_downloads import ModelDownloads
+from ..http_metrics import HttpMetrics, MetricsExchange
 from ..port_faults import PortController
 from ..tenancy import KeyMetrics
 from . import (
@@ -26,8 +24,6 @@ from . import (
     files,
     generate,
     health,
-    listener,
-    live_state,
     message_batches,
     messages,
     metrics,
@@ -35,18 +31,16 @@ from . import (
     models,
     moderations,
     ollama,
-    ollama_models,
-    scoring,
     sglang,
-    tgi,
     tokenize,
     ui,
     usage,
     vllm,
     weights,
 )
-from .openapi import handlers as openapi
-from .responses import compact, create, input_tokens, stored
+from .model_admin import ModelDownloads
+from .openapi import document as openapi
+from .responses import create, stored
 from .responses.background import BackgroundRuns
 from .responses.turn import ConversationLocks
 
@@ -83,14 +77,11 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),
         "responses.create": create.build_routes(features.background, features.conversation_locks),
-        "responses.input_tokens": input_tokens.build_routes(),
-        "responses.compact": compact.build_routes(),
         "responses.stored": stored.build_routes(features.background),
         "conversations": conversations.build_routes(),
         "messages": messages.build_routes(),
         "message_batches": message_batches.build_routes(features.new_message_batches),
         "embeddings": embeddings.build_routes(),
-        "scoring": scoring.build_routes(),
         "moderations": moderations.build_routes(),
         "models": models.build_routes(),
         "model_admin": model_admin.build_routes(features.puller, features.downloads),
@@ -101,16 +92,12 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "health": health.build_routes(),
         "metrics": metrics.build_routes(meters, http_metrics, features.key_metrics, features.metrics_exchange),
         "usage": usage.build_routes(),
-        "generate": generate.build_routes(),
-        "ollama": ollama.build_routes(),
-        "ollama_models": ollama_models.build_routes(features.puller),
-        "tgi": tgi.build_routes(redirects_browsers=features.ui),
+        "generate": generate.build_routes(redirects_browsers=features.ui),
+        "ollama": ollama.build_routes(features.puller),
         "sglang": sglang.build_routes(),
         "vllm": vllm.build_routes(),
-        "admin": admin.build_routes(),
+        "admin": admin.build_routes(features.port_controller),
         "weights": weights.build_routes(),
-        "listener": listener.build_routes(features.port_controller),
-        "live_state": live_state.build_routes(),
         "ui": ui.build_routes(is_enabled=features.ui),
     }
     described = [route for group in groups.values() for route in group]

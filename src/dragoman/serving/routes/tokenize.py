@@ -17,8 +17,7 @@ from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..auth import Access
 from ..context import build_owner_files
 from ..disconnect import cancel_on_disconnect
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import build_terms, collect_warnings, find_queried_model
 from ..streaming import Responder
 

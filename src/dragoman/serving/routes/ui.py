@@ -8,9 +8,8 @@ from importlib.resources import files
 
 from ...core.errors import NotFound
 from ..auth import Access
-from ..endpoint import CompleteResponse, HttpRequest, Route
-from ..envelopes import OPENAI
-from .openapi.handlers import build_cached_response
+from ..endpoint import OPENAI, CompleteResponse, HttpRequest, Route
+from .openapi.document import build_cached_response
 
 INDEX = "index.html"
 _CONTENT_TYPES = {

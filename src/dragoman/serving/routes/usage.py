@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...core.errors import NotFound
 from ...dialects.usage import UsageRow, read_usage_query, render_usage
 from ..auth import Access
-from ..endpoint import Handler, HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, Handler, HttpRequest, JsonResponse, Route
 from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 

@@ -12,8 +12,7 @@ from ...core.errors import RequestError
 from ...dialects.generate import read_generate
 from ...pipeline.models import EventBackend, ServedModel, TokenBackend
 from ..auth import Access
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import build_generation_handler, find_queried_model
 from ..streaming import Responder
 

@@ -17,8 +17,7 @@ from ...core.errors import BodyTooLarge, Conflict, NotFound, RequestError, Unsup
 from ..admin_body import check_version, decode_body, resolve_path_below
 from ..auth import Access
 from ..body import read_body
-from ..endpoint import HttpRequest, JsonResponse, Route
-from ..envelopes import OPENAI
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..streaming import Responder
 
 BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.engines.simulator.logs.detect import read_any
-from dragoman.engines.simulator.logs.log import LogError, join_logs
+from dragoman.simulation.logs.detect import read_any
+from dragoman.simulation.logs.log import LogError, join_logs
 
 from . import examples
 

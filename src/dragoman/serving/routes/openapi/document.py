@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from .... import __version__
@@ -23,33 +27,42 @@ from ....core.errors import (
     UnsupportedMediaType,
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
-from ....dialects.errors import OpenAIErrorBody
+from ....dialects.errors import OpenAIErrorBody, render_anthropic_rate_limits, render_openai_rate_limits
 from ....dialects.ollama.answers import OllamaError
-from ....dialects.rate_limits import render_anthropic_rate_limits, render_openai_rate_limits
 from ....dialects.responses.answers import RESPONSE_EVENTS
-from ....dialects.tgi.errors import TgiError
-from ... import envelopes
+from ....dialects.tgi.wire import TgiError
+from ... import endpoint
 from ...auth import Access
-from ...endpoint import Route
-from ...envelopes import ErrorEnvelope
-from .administration import ADMINISTRATION
-from .generation import GENERATION
-from .ollama import OLLAMA
-from .operations import BINARY, EVENTS, FORM, JSON, ApiAnswer, Body, Catalogue, Form, Operation, Query
-from .schemas import Json, Schemas, any_of
-from .stored import STORED
+from ...endpoint import OPENAI, CompleteResponse, ErrorEnvelope, Handler, HttpRequest, Route
+from .administration import ADMINISTRATION, STORED
+from .generation import GENERATION, OLLAMA
+from .schemas import (
+    BINARY,
+    EVENTS,
+    FORM,
+    JSON,
+    ApiAnswer,
+    Body,
+    Catalogue,
+    Form,
+    Json,
+    Operation,
+    Query,
+    Schemas,
+    any_of,
+)
 
 CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
 
 _BINARY_STRING: Json = {"type": "string", "format": "binary"}
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _ERRORS: Mapping[str, tuple[object, ...]] = {
-    envelopes.OPENAI.name: (OpenAIErrorBody,),
-    envelopes.RESPONSES.name: (OpenAIErrorBody,),
-    envelopes.ANTHROPIC.name: (AnthropicErrorBody,),
-    envelopes.OLLAMA.name: (OllamaError,),
-    envelopes.TGI.name: (TgiError,),
-    envelopes.BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
+    endpoint.OPENAI.name: (OpenAIErrorBody,),
+    endpoint.RESPONSES.name: (OpenAIErrorBody,),
+    endpoint.ANTHROPIC.name: (AnthropicErrorBody,),
+    endpoint.OLLAMA.name: (OllamaError,),
+    endpoint.TGI.name: (TgiError,),
+    endpoint.BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
 }
 """The body of an error, by the name of its envelope."""
 _INTRODUCTION = """\
@@ -361,3 +374,78 @@ def _describe_websocket(schemas: Schemas) -> Json:
         "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
         "receive": {"anyOf": events},
     }
+
+
+# `/openapi.json` and `/docs`: the description of the API, and a page that shows it.
+
+PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""The page's Content-Security-Policy: no inline script or style, and nothing of another host."""
+VIEWER = Path(__file__).with_name("viewer")
+ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
+_FILES = (
+    ("/docs", VIEWER / "index.html", b"text/html; charset=utf-8"),
+    ("/docs/viewer.js", VIEWER / "viewer.js", b"text/javascript; charset=utf-8"),
+    ("/docs/viewer.css", VIEWER / "viewer.css", b"text/css; charset=utf-8"),
+    # Without an icon browsers ask for /favicon.ico, and log that there is none.
+    ("/docs/icon.svg", ICON, b"image/svg+xml"),
+)
+
+
+def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
+    """routes: all others, which the description includes."""
+    own = [Route(path, Access.PUBLIC, OPENAI, {"GET": _build_file_handler(file, type)}) for path, file, type in _FILES]
+    description = ApiDescription()
+    own.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
+    description.routes = (*routes, *own)
+    return own
+
+
+class ApiDescription:
+    """The documents, each built once and kept: with the routes for administrators, and without them."""
+
+    def __init__(self) -> None:
+        self.routes: tuple[Route, ...] = ()
+        self._documents: dict[bool, bytes] = {}
+        self._lock = anyio.Lock()
+
+    async def show(self, http: HttpRequest) -> CompleteResponse:
+        """Return the document of the routes that the caller's key may use."""
+        options = http.service.options
+        requires_key = bool(options.api_keys or options.admin_keys)
+        is_admin = http.caller.is_admin or not requires_key
+        async with self._lock:
+            if is_admin not in self._documents:
+                # In a thread: it takes as long as hundreds of requests.
+                self._documents[is_admin] = await anyio.to_thread.run_sync(
+                    lambda: describe_api(self.routes, requires_key=requires_key, is_admin=is_admin)
+                )
+        return build_cached_response(http, self._documents[is_admin], JSON.encode())
+
+
+def build_cached_response(
+    http: HttpRequest, body: bytes, content_type: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> CompleteResponse:
+    """Return the body with its ETag, or 304 without it for a client that has it (RFC 9110, 13.1.2)."""
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    known = [each.strip().removeprefix("W/") for each in http.headers.get("if-none-match", "").split(",")]
+    all_headers = [
+        *http.build_headers((b"content-type", content_type)),
+        (b"etag", tag.encode()),
+        # With revalidation, since an update of the server changes it.
+        (b"cache-control", b"no-cache"),
+        (b"x-content-type-options", b"nosniff"),
+        *headers,
+    ]
+    if tag in known or "*" in known:
+        return CompleteResponse(304, all_headers, b"", len(body))
+    return CompleteResponse(200, all_headers, body, len(body))
+
+
+def _build_file_handler(file: Path, content_type: bytes) -> Handler:
+    body = file.read_bytes()
+    headers = ((b"content-security-policy", PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
+
+    async def show(http: HttpRequest) -> CompleteResponse:
+        return build_cached_response(http, body, content_type, headers)
+
+    return show

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from ....dialects.anthropic.answers import MESSAGE_EVENTS, MessageAnswer, TokenCount
+from ....core.control import PullProgress
 from ....dialects.anthropic.errors import AnthropicErrorBody
 from ....dialects.anthropic.threads import ThreadReference
-from ....dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
+from ....dialects.anthropic.wire import (
+    COUNT_TOKENS,
+    MESSAGE_EVENTS,
+    MESSAGES,
+    MessageAnswer,
+    MessagesBody,
+    MessagesPromptFields,
+    TokenCount,
+)
 from ....dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
-from ....dialects.cohere_embed import COHERE_EMBED, CohereEmbedAnswer, CohereEmbedBody
 from ....dialects.completions import COMPLETIONS, CompletionsBody
-from ....dialects.embeddings import EMBEDDINGS, EmbeddingsAnswer, EmbeddingsBody
+from ....dialects.embeddings import (
+    COHERE_EMBED,
+    EMBEDDINGS,
+    CohereEmbedAnswer,
+    CohereEmbedBody,
+    EmbeddingsAnswer,
+    EmbeddingsBody,
+)
 from ....dialects.errors import OpenAIErrorBody
-from ....dialects.explain import ExplanationBody
 from ....dialects.generate import GENERATE, SAMPLING_PARAMS, GenerateBody, RenderedGenerateBody, VllmSamplingParams
+from ....dialects.ollama.answers import (
+    OllamaChatAnswer,
+    OllamaEmbedAnswer,
+    OllamaEmbedding,
+    OllamaError,
+    OllamaGenerateAnswer,
+    OllamaProcesses,
+    OllamaTags,
+    VersionObject,
+)
+from ....dialects.ollama.models import OllamaShow
+from ....dialects.ollama.wire import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_MODEL,
+    OLLAMA_OPTIONS,
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaModelBody,
+    OllamaOptions,
+)
 from ....dialects.openai_answers import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -25,21 +63,21 @@ from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTok
 from ....dialects.responses.wire import RESPONSES, ResponsesBody
 from ....dialects.scoring import RERANK, SCORE, RerankAnswer, RerankBody, ScoreAnswer, ScoreBody, TeiRerankResult
 from ....dialects.sglang import SGLANG, SGLANG_PARAMS, SglangAnswer, SglangBody, SglangSamplingParams
-from ....dialects.tgi.errors import TgiError
-from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiInfo, TgiParameters
+from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiError, TgiInfo, TgiParameters
 from ....dialects.tgi.writer import LightllmAnswer, TgiAnswer, TgiStreamEvent
 from ....dialects.tokenize import (
     DETOKENIZE,
     TOKENIZE,
     DetokenizeAnswer,
     DetokenizeBody,
+    ExplanationBody,
     TokenizeAnswer,
     TokenizeFields,
     TokenizeTextBody,
 )
 from ....prompts.template import TokenizerInfo
-from ... import envelopes
-from .operations import EVENTS, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer
+from ... import endpoint
+from .schemas import EVENTS, LINES, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -92,7 +130,7 @@ DETOKENIZE_REQUEST = Body("DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, ex
 
 _COMPLETION_ANSWERS = (answer(TextCompletion), answer(TextCompletionChunk, OpenAIErrorBody, media=EVENTS))
 _TGI_EVENTS = answer(TgiStreamEvent, TgiError, media=EVENTS)
-_SHARED_ENVELOPES = (envelopes.OPENAI, envelopes.TGI)
+_SHARED_ENVELOPES = (endpoint.OPENAI, endpoint.TGI)
 _EXPLANATION = (answer(ExplanationBody),)
 
 _GENERATE = Operation(
@@ -226,4 +264,78 @@ GENERATION: Catalogue = {
         generates=True,
     ),
     ("GET", "/info"): Operation("SGLang and TGI", "Show the model, as in TGI", (answer(TgiInfo),), query=(MODEL,)),
+}
+
+
+# The description of Ollama's routes.
+
+_TAG = "Ollama"
+_OPTIONS = {"options": Body("OllamaRequestOptions", (OllamaOptions,), OLLAMA_OPTIONS)}
+_OLLAMA_CHAT_REQUEST = Body(
+    "OllamaChatRequest",
+    (OllamaChatBody,),
+    OLLAMA_CHAT,
+    _OPTIONS,
+    {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
+)
+_OLLAMA_GENERATE_REQUEST = Body(
+    "OllamaGenerateRequest",
+    (OllamaGenerateBody,),
+    OLLAMA_GENERATE,
+    _OPTIONS,
+    {"model": "tiny", "prompt": "Once upon a time", "options": {"num_predict": 8}},
+)
+EMBED_REQUEST = Body(
+    "OllamaEmbedRequest", (OllamaEmbedBody,), OLLAMA_EMBED, _OPTIONS, {"model": "tiny", "input": "Hello"}
+)
+EMBEDDINGS_REQUEST = Body(
+    "OllamaEmbeddingsRequest",
+    (OllamaEmbeddingsBody,),
+    OLLAMA_EMBEDDINGS,
+    _OPTIONS,
+    {"model": "tiny", "prompt": "Hello"},
+)
+MODEL_REQUEST = Body("OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"})
+
+OLLAMA: Catalogue = {
+    ("POST", "/api/chat"): Operation(
+        _TAG,
+        "Answer a conversation",
+        (answer(OllamaChatAnswer), answer(OllamaChatAnswer, OllamaError, media=LINES)),
+        (_OLLAMA_CHAT_REQUEST,),
+        generates=True,
+        description="Streams unless `stream` is false. Without messages it loads or unloads the model.",
+    ),
+    ("POST", "/api/generate"): Operation(
+        _TAG,
+        "Continue a text",
+        (answer(OllamaGenerateAnswer), answer(OllamaGenerateAnswer, OllamaError, media=LINES)),
+        (_OLLAMA_GENERATE_REQUEST,),
+        generates=True,
+        description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
+    ),
+    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (answer(OllamaEmbedAnswer),), (EMBED_REQUEST,)),
+    ("POST", "/api/embeddings"): Operation(
+        _TAG, "Embed a text (deprecated)", (answer(OllamaEmbedding),), (EMBEDDINGS_REQUEST,)
+    ),
+    ("GET", "/api/tags"): Operation(_TAG, "List the models", (answer(OllamaTags),)),
+    ("POST", "/api/show"): Operation(_TAG, "Show a model", (answer(OllamaShow),), (MODEL_REQUEST,)),
+    ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (answer(OllamaProcesses),)),
+    ("GET", "/api/version"): Operation(_TAG, "Show the version of Ollama's API", (answer(VersionObject),)),
+    ("POST", "/api/pull"): Operation(
+        _TAG,
+        "Download a model",
+        (answer(PullProgress), answer(PullProgress, OllamaError, media=LINES)),
+        (MODEL_REQUEST,),
+    ),
+    **{
+        (method, path): Operation(_TAG, f"Refused: {reason}", ())
+        for method, path, reason in (
+            ("DELETE", "/api/delete", "models are not deleted here"),
+            ("POST", "/api/copy", "models are named in the settings"),
+            ("POST", "/api/create", "models are not created here"),
+            ("POST", "/api/push", "models are not uploaded"),
+            ("POST", "/api/blobs/{digest}", "models are not uploaded"),
+        )
+    },
 }

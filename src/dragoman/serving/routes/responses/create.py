@@ -6,24 +6,41 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from ....core.errors import DragomanError, Unsupported
-from ....dialects.base import ReaderOptions
+from ....core.request import Conversation
+from ....dialects.base import GenerationCall, ReaderOptions
 from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ....dialects.responses import ResponsesCall, read_responses, stored
+from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens, stored
 from ....dialects.responses.errors import render_error_fields
+from ....pipeline.admission import check_countable
+from ....pipeline.models import TokenBackend
+from ....pipeline.truncation import build_dropped_warning, build_fitting_prompt
 from ....store import Key
 from ...auth import Access
-from ...endpoint import HttpRequest, JsonResponse, Route
-from ...envelopes import RESPONSES
-from ...generate import build_responder, build_stream_headers, read_call
+from ...context import build_owner_files
+from ...endpoint import RESPONSES, HttpRequest, JsonResponse, Route
+from ...generate import (
+    admit_call,
+    build_header,
+    build_responder,
+    build_stream_headers,
+    build_terms,
+    collect_warnings,
+    count_with_engine,
+    read_call,
+)
 from ...streaming import ReplayResponder, Responder
 from .background import BackgroundRuns, start_run
 from .history import RESPONSE_KIND
-from .turn import ConversationLocks, open_turn
+from .turn import ConversationLocks, open_turn, prepend_history
 
 
 def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
     handlers = {"POST": partial(create, background, conversation_locks)}
-    return (Route("/v1/responses", Access.USER, RESPONSES, handlers),)
+    return (
+        Route("/v1/responses", Access.USER, RESPONSES, handlers),
+        Route("/v1/responses/compact", Access.USER, RESPONSES, {"POST": compact}),
+        Route("/v1/responses/input_tokens", Access.USER, RESPONSES, {"POST": count_input_tokens}),
+    )
 
 
 async def create(
@@ -92,3 +109,46 @@ class _ReplayFraming:
         async for chunk in events:
             self._last_number = stored.read_sequence_number(stored.get_last_event(chunk))
             yield chunk
+
+
+# POST /v1/responses/compact: the model summarizes a conversation, through the normal generation path.
+
+
+async def compact(http: HttpRequest) -> JsonResponse | Responder:
+    responses_call = await read_call(http, partial(read_responses, compact=True))
+    if responses_call.background:
+        raise Unsupported("Compaction is not supported in the background.", param="background")
+    header = build_header(http, responses_call.call)
+    responses_call, history, own_items = await prepend_history(http, responses_call, header.id)
+    admitted = await admit_call(http, responses_call.call, header)
+    writer = responses_call.create_compacted_writer(header, (*history.items, *own_items))
+    return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
+
+
+# POST /v1/responses/input_tokens: `usage.input_tokens` of the same call, without generation.
+
+
+async def read_call_with_history(http: HttpRequest) -> GenerationCall:
+    """Return the call with its history; nothing is stored.
+
+    Raises:
+        RequestError: the request is invalid.
+    """
+    responses_call, _, _ = await prepend_history(http, await read_call(http, read_responses), http.id)
+    return responses_call.call
+
+
+async def count_input_tokens(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call_with_history(http)
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    request = call.requests[0]
+    model = await http.service.models.load_and_find(request.model)
+    tokenizer = model.tokenizer
+    if isinstance(request.prompt, Conversation) and tokenizer is not None:
+        check_countable(request.prompt, model.max_model_len, tokenizer.longest_token)
+    request = await http.service.generation.media.resolve_request(build_owner_files(http), model, request)
+    if not isinstance(model.backend, TokenBackend):
+        return JsonResponse(render_input_tokens(await count_with_engine(model, request)), warnings=warnings)
+    prompted = await build_fitting_prompt(model.backend, request, build_terms(http, http.id), model.max_model_len)
+    dropped = [build_dropped_warning(prompted.n_dropped, model.max_model_len)] if prompted.n_dropped else []
+    return JsonResponse(render_input_tokens(len(prompted.ids)), warnings=(*warnings, *dropped))

@@ -15,8 +15,7 @@ from ....dialects.responses.reader import INCLUDABLE
 from ....dialects.responses.stored import read_stored_response
 from ....store import CommitConflict, Delete, Key, Record
 from ...auth import Access
-from ...endpoint import HttpRequest, JsonResponse, Route
-from ...envelopes import RESPONSES
+from ...endpoint import RESPONSES, HttpRequest, JsonResponse, Route
 from ...streaming import Responder
 from .background import BackgroundRuns
 from .create import build_replay

@@ -24,7 +24,7 @@ from ....dialects.responses.stored import StoredResponse, to_raw
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
 from ...context import RequestContext
 from ...generate import LARGE_BODY, AdmittedCall, admit_call, build_header
-from ...persistence import persist_before_finish
+from ...store_access import persist_before_finish
 from ...streaming import EventBatches, log, wrap_unexpected_error
 from .history import (
     CONVERSATION_KIND,

@@ -20,8 +20,7 @@ from ....core.events import ChoiceFinished, Event, FinishReason
 from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
 from ...auth import Access, AccessPolicy
 from ...disconnect import never
-from ...endpoint import HttpRequest, build_http_request, restrict_service, show_address
-from ...envelopes import RESPONSES
+from ...endpoint import RESPONSES, HttpRequest, build_http_request, restrict_service, show_address
 from ...generate import LARGE_BODY, AdmittedCall, build_reader_options, find_header_timeout
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from .engine_core import EngineCore
-from .hashing import KeyedRandom
-from .sequence import SimulatedSequence
+from ..engines.simulator.engine_core import EngineCore
+from ..engines.simulator.hashing import KeyedRandom
+from ..engines.simulator.sequence import SimulatedSequence
 
 Routing = Literal[
     "round-robin",

@@ -12,19 +12,21 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from .config import SimulatedSchedulerConfig
-from .fitting import MIN_REQUESTS, CalibrationError, Prior, RankLayout, fit, simulate
-from .latency import LatencyModel
-from .profile import (
+from ..engines.simulator.config import SimulatedSchedulerConfig
+from ..engines.simulator.latency import LatencyModel
+from ..engines.simulator.profile import (
     Calibration,
     ErrorSpread,
     Hardware,
     HeldOutError,
     MetricError,
     ModelProfile,
+    Prior,
+    RankLayout,
     SimulatorProfile,
     estimate_prior,
 )
+from .fitting import MIN_REQUESTS, CalibrationError, fit, simulate
 from .report import Spread, summarize
 from .timing import Timing
 from .workload import WorkloadError, WorkloadRequest, read_workload

@@ -21,13 +21,13 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from .disaggregation import LEASE_SECONDS, BlockLeases, NetworkLink, TransferCost
-from .engine_core import EngineCore, LaunchedSteps, StepOutcome
-from .hashing import TracedContents
-from .latency import StepLoad
+from ..engines.simulator.disaggregation import LEASE_SECONDS, BlockLeases, NetworkLink, TransferCost
+from ..engines.simulator.engine_core import EngineCore, LaunchedSteps, StepOutcome
+from ..engines.simulator.hashing import TracedContents
+from ..engines.simulator.latency import StepLoad
+from ..engines.simulator.scheduler import RemoteFetch
+from ..engines.simulator.sequence import SimulatedSequence as Running
 from .routing import ReplicaRouter
-from .scheduler import RemoteFetch
-from .sequence import SimulatedSequence as Running
 from .timing import Timing
 from .workload import WorkloadRequest
 

@@ -20,12 +20,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .config import SimulatedSchedulerConfig
-from .engine_core import EngineCore
-from .latency import LatencyModel, TokenCost, integrate_curve
+from ..engines.simulator.config import SimulatedSchedulerConfig
+from ..engines.simulator.engine_core import EngineCore
+from ..engines.simulator.latency import LatencyModel, TokenCost, integrate_curve
+from ..engines.simulator.profile import Prior, RankLayout
+from ..engines.simulator.scheduler import SimulatedScheduler
 from .replay import ReplayResult, StepLog, replay, replay_in_lock_step
 from .routing import ReplicaRouter
-from .scheduler import SimulatedScheduler
 from .timing import Timing
 from .workload import WorkloadRequest
 
@@ -227,20 +228,6 @@ class CalibrationError(ValueError):
     """The measurements cannot be fitted; the message says why."""
 
 
-class Prior(Struct, frozen=True, forbid_unknown_fields=True):
-    """Expected coefficients from hardware and model, in seconds; None is no expectation.
-
-    base: a log of a saturated server does not separate it from load-dependent cost.
-    frontend: from the client to the queue.
-    per_expert_token: of experts that data-parallel ranks share; the fit scales the curve as a whole.
-    """
-
-    base: float | None = None
-    per_context_token: float | None = None
-    frontend: float = 0.001
-    per_expert_token: tuple[TokenCost, ...] = ()
-
-
 class Fit(Struct, frozen=True):
     """A fitted latency model.
 
@@ -251,31 +238,6 @@ class Fit(Struct, frozen=True):
     latency: LatencyModel
     frontend_seconds: float
     error: float
-
-
-def build_prior(
-    *,
-    weight_bytes: float,
-    kv_bytes_per_token: float | None,
-    memory_bandwidth: float,
-    tensor_parallel: int = 1,
-    all_reduce_seconds: float = 0.0,
-) -> Prior:
-    """The expectation of a roofline: bytes, and bytes per second of one device.
-
-    A step reads all weights once, at about four fifths of the bandwidth. all_reduce_seconds: of all layers together,
-    without the bytes of the tokens.
-    """
-    bandwidth = memory_bandwidth * tensor_parallel
-    context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
-    return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
-
-
-class RankLayout(Struct, frozen=True):
-    """The data-parallel ranks of a server. lock_step: they share experts, so that they step together."""
-
-    count: int = 1
-    lock_step: bool = False
 
 
 ONE_RANK = RankLayout()

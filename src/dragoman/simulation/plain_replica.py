@@ -27,8 +27,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .config import SimulatedSchedulerConfig
-from .latency import LatencyModel, MemoizedLatency
+from ..engines.simulator.config import SimulatedSchedulerConfig
+from ..engines.simulator.latency import LatencyModel, MemoizedLatency
 
 EXACT_VALUES = 1 << 20
 """Of a sample; further ones are rounded."""

@@ -17,12 +17,14 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from .engine_core import EngineCore
-from .hashing import TracedContents
-from .latency import DraftAcceptance, StepTime, add_noise
-from .offloading import OffloadingSettings
+from ..engines.simulator.engine_core import EngineCore
+from ..engines.simulator.hashing import TracedContents
+from ..engines.simulator.latency import DraftAcceptance, StepTime, add_noise
+from ..engines.simulator.offloading import OffloadingSettings
+from ..engines.simulator.profile import SimulatorProfile
+from ..engines.simulator.scheduler import SimulatedScheduler
+from ..engines.simulator.sequence import SimulatedSequence
 from .plain_replica import EXACT_VALUES, LoadTotals, PlainReplica, RequestTimes, WeightedSample
-from .profile import SimulatorProfile
 from .replay import (
     DisaggregationConfig,
     Replay,
@@ -34,8 +36,6 @@ from .replay import (
 )
 from .report import Report, ReportColumns, Slo, Spread, build_report
 from .routing import ReplicaRouter, ReplicaState, Routing
-from .scheduler import SimulatedScheduler
-from .sequence import SimulatedSequence
 from .workload import RequestTable, WorkloadRequest
 
 # Replay of independent requests on a fleet with round-robin routing: only the figures of a report are kept.

@@ -23,9 +23,9 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from .config import SimulatedSchedulerConfig
-from .latency import LatencyModel, TokenCost
-from .profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
+from ..engines.simulator.config import SimulatedSchedulerConfig
+from ..engines.simulator.latency import LatencyModel, TokenCost
+from ..engines.simulator.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
 
 Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 BYTES_PER_WEIGHT: Mapping[Dtype, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "fp4": 0.5625}
@@ -140,7 +140,7 @@ class Parallelism(Struct, frozen=True):
 
 def load_gpus() -> dict[str, Gpu]:
     """The GPU table, by short name."""
-    text = (files("dragoman.engines.simulator") / "gpus.yaml").read_bytes()
+    text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
     return msgspec.convert(yaml.safe_load(text), dict[str, Gpu], strict=False)
 
 
@@ -167,7 +167,7 @@ def find_gpu(name: str) -> Gpu:
 
 def load_models() -> dict[str, Mapping[str, Any]]:
     """Configs of well-known models, by their names on the Hugging Face Hub."""
-    text = (files("dragoman.engines.simulator") / "models.yaml").read_bytes()
+    text = (files("dragoman.simulation") / "models.yaml").read_bytes()
     return msgspec.convert(yaml.safe_load(text), dict[str, Mapping[str, Any]])
 
 

@@ -15,10 +15,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import DragomanError
-from .disaggregation import TransferCost
+from ..core.errors import DragomanError
+from ..engines.simulator.disaggregation import TransferCost
+from ..engines.simulator.profile import ProfileError, SimulatorProfile
 from .fleet import Fleet
-from .profile import ProfileError, SimulatorProfile
 from .replay import DisaggregationConfig
 from .report import Report, Spread
 from .roofline import Gpu, ModelShape, Parallelism, predict_profile

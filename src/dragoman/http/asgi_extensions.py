@@ -1,0 +1,61 @@
+"""ASGI extensions of the server: a callback when the client disconnects, and pieces of a body written at once.
+
+The callback needs no task that waits in `receive`:
+
+    on_disconnect = find_on_disconnect(scope)  # None if the server lacks it: wait for `http.disconnect` instead
+    if on_disconnect is not None:
+        on_disconnect(callback)
+
+Both are in `scope["extensions"]` of HTTP requests, under their names below. The callback belongs to one request and can
+be held without the scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+DISCONNECT_EXTENSION = "dragoman.disconnect"
+
+
+class OnDisconnect(Protocol):
+    """The value of a request's scope under `DISCONNECT_EXTENSION`."""
+
+    def __call__(self, callback: Callable[[], object] | None, /) -> None:
+        """Call `callback` when the client disconnects before the response is complete; None removes the callback.
+
+        Only the last callback is registered. It is called once, without arguments, in its own iteration of the event
+        loop, never from within this call or `send`. If the client has already disconnected, it is called in the next
+        iteration. After the response is complete, or after removal, it is not called.
+        """
+        ...
+
+
+def find_on_disconnect(scope: Mapping[str, Any]) -> OnDisconnect | None:
+    """Return the server's extension, or None if it has none."""
+    extensions: Mapping[str, OnDisconnect] = scope.get("extensions") or {}
+    return extensions.get(DISCONNECT_EXTENSION)
+
+
+# An ASGI extension: pieces of a response's body are written at once, without a coroutine.
+
+DIRECT_WRITE_EXTENSION = "dragoman.direct_write"
+
+
+class DirectResponse(Protocol):
+    """The value of a request's scope under `DIRECT_WRITE_EXTENSION`."""
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the response has started, is not complete, and the client reads fast enough for more."""
+        ...
+
+    def write(self, body: bytes) -> None:
+        """Write a piece of the body, after which others follow. Only where `can_write` is true."""
+        ...
+
+
+def find_direct_response(scope: Mapping[str, Any]) -> DirectResponse | None:
+    """Return the server's extension, or None if it has none."""
+    extensions: Mapping[str, DirectResponse] = scope.get("extensions") or {}
+    return extensions.get(DIRECT_WRITE_EXTENSION)
