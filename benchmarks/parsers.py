@@ -15,8 +15,7 @@ from dragoman.core.events import Event, TextDelta, Token
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import ParseContext
 from dragoman.parsers import registry
-from dragoman.pipeline.choice import StopStage
-from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
+from dragoman.pipeline.choice import StopStage, TextAssembler, Vocabulary
 from dragoman.prompts.tokenizer import load_tokenizer
 
 REPEATS, ROUNDS = 7, 200

@@ -91,7 +91,7 @@ def dragoman(tokens: int, tick: float) -> App:
     from dragoman.core.events import FinishReason
     from dragoman.engines import tiny
     from dragoman.parsers import registry
-    from dragoman.pipeline.detokenizer import Vocabulary
+    from dragoman.pipeline.choice import Vocabulary
     from dragoman.pipeline.models import Models, ServedModel, TokenBackend
     from dragoman.prompts.render import Renderer
     from dragoman.prompts.template import load_template

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from dragoman.check.areas import AREAS, CHECKS
-from dragoman.check.registry import Check
+from dragoman.check.session import Check
 from dragoman.cli import create_app
 from dragoman.commands.options import list_explained_flags
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
-from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import ALL_PARAMETERS
 from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching

@@ -734,14 +734,14 @@ MUTANTS = (
     ),
     Mutant(
         "what an edit saves is counted though less than `clear_at_least` is saved",
-        "pipeline/truncation.py",
+        "pipeline/prompt_encoding.py",
         "if saved_tokens < (edit.at_least",
         "if saved_tokens <= 0 * (edit.at_least",
         ("tests/pipeline/test_context_edits.py",),
     ),
     Mutant(
         "results of tools that are excluded from clearing are cleared",
-        "pipeline/truncation.py",
+        "pipeline/prompt_encoding.py",
         "if names.get(id) not in edit.exclude}",
         "}",
         ("tests/pipeline/test_context_edits.py",),

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     )
     from .core.reply import Choice, Reply, ReplyBuilder
     from .core.request import Conversation, GenerateRequest, GenerationLimits, Sampling, SamplingOptions
+    from .dialects.all_dialects import Dialect, create_writer, read_request
     from .dialects.base import GenerationCall, Writer
-    from .dialects.translation import Dialect, create_writer, read_request
     from .engines.base import CONSTRAINED_TOKEN_CAPABILITIES, TOKEN_CAPABILITIES, BaseEngine, BaseTokenEngine
     from .launch.embedding import create_app
     from .serving.app import Application

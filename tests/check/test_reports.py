@@ -7,7 +7,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dragoman.check.registry import Area
 from dragoman.check.runner import (
     CheckOutcome,
     CheckReport,
@@ -17,7 +16,7 @@ from dragoman.check.runner import (
     render_json,
     render_junit,
 )
-from dragoman.check.session import CheckTarget, Exchange, Session
+from dragoman.check.session import Area, CheckTarget, Exchange, Session
 
 DATE = "2026-11-23T10:00:00Z"
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.check.areas import CHECKS
-from dragoman.check.registry import Area, Check, Skipped
 from dragoman.check.runner import PROFILES, CheckOutcome, CheckReport, run_checks
-from dragoman.check.session import CheckTarget, Session
+from dragoman.check.session import Area, Check, CheckTarget, Session, Skipped
 from dragoman.conformance.checks import Violation, require
 
 from .reference import build_reference, serve

@@ -13,8 +13,8 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman.simulation.logs.detect import read_any
 from dragoman.simulation.logs.log import LogError
+from dragoman.simulation.logs.tools import read_any
 from dragoman.simulation.workload import WorkloadRequest
 from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import ALL_PARAMETERS
 from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus

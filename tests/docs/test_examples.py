@@ -27,7 +27,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.reply import ReplyBuilder
-from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import ALL_PARAMETERS
 from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 

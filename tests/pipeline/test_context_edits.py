@@ -13,8 +13,7 @@ from dragoman.core.request import ClearReasoning, ClearToolResults, Conversation
 from dragoman.launch import build_models
 from dragoman.pipeline.admission import CallTerms
 from dragoman.pipeline.models import TokenBackend
-from dragoman.pipeline.prompt_encoding import encode_prompt
-from dragoman.pipeline.truncation import PLACEHOLDER, build_edited_prompt
+from dragoman.pipeline.prompt_encoding import PLACEHOLDER, build_edited_prompt, encode_prompt
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token
-from dragoman.pipeline.detokenizer import Detokenizer, TextAssembler, Vocabulary
+from dragoman.pipeline.choice import Detokenizer, TextAssembler, Vocabulary
 
 from .spelling import BYTES, END, THINK, WORDS, Bytes
 

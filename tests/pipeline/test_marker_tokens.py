@@ -15,7 +15,7 @@ from dragoman.launch import build_models
 from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import REASONING_FAMILIES
-from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.choice import Vocabulary
 from dragoman.pipeline.models import TokenBackend
 from dragoman.pipeline.served_model import ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer

@@ -12,7 +12,7 @@ from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import HfTokenizer
-from dragoman.testing.subject import build_terms
+from dragoman.testing.engine_kit import build_terms
 from tests.pipeline.mortal import Clock, Mortal, never
 from tests.serving.house import tokenizer
 

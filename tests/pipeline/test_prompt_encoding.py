@@ -14,7 +14,7 @@ from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.engines import tiny
 from dragoman.launch import build_models
 from dragoman.pipeline.admission import CallTerms
-from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.choice import Vocabulary
 from dragoman.pipeline.models import TokenBackend
 from dragoman.pipeline.prompt_encoding import encode_prompt
 from dragoman.prompts.render import Renderer

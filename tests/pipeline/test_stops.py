@@ -19,8 +19,7 @@ from dragoman.core.events import (
     ToolCallStart,
     get_answer_tokens,
 )
-from dragoman.pipeline.choice import StopStage, StopStrings
-from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
+from dragoman.pipeline.choice import StopStage, StopStrings, TextAssembler, Vocabulary
 
 from .spelling import BYTES, Bytes
 

@@ -26,7 +26,7 @@ from dragoman.pipeline.models import ServedModel, TokenBackend
 from dragoman.pipeline.run import admit
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from dragoman.testing.subject import build_conversation, build_terms
+from dragoman.testing.engine_kit import build_conversation, build_terms
 
 
 class Late:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.message import Message, Role, Text, ToolCall, ToolResult
-from dragoman.pipeline.truncation import find_droppable_turns
+from dragoman.pipeline.prompt_encoding import find_droppable_turns
 
 SYSTEM, USER = Message(Role.SYSTEM, (Text("s"),)), Message(Role.USER, (Text("u"),))
 ANSWER = Message(Role.ASSISTANT, (Text("a"),))

@@ -38,7 +38,7 @@ from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
 from dragoman.http import asgi_extensions
 from dragoman.parsers import registry
-from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.choice import Vocabulary
 from dragoman.pipeline.models import Models, ServedModel, TokenBackend
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template import load_template
@@ -152,9 +152,9 @@ async def respond(
     engine = Stepping()
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
     asked = scope(path)
-    extensions: dict[str, object] = {asgi_extensions.EXTENSION: client.watch}
+    extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if direct:
-        extensions[asgi_extensions.EXTENSION] = client
+        extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
     asked["extensions"] = extensions
     task = asyncio.create_task(cast(Any, build_app(engine))(asked, client.receive, client.send))
     while not engine.live and not task.done():  # noqa: ASYNC110
@@ -274,8 +274,8 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
     call = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": True, "stream": True}
     client = Client(json.dumps(call).encode(), direct, [])
     asked = scope("/v1/chat/completions")
-    asked["extensions"] = {asgi_extensions.EXTENSION: client.watch} | (
-        {asgi_extensions.EXTENSION: client} if direct else {}
+    asked["extensions"] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch} | (
+        {asgi_extensions.DIRECT_WRITE_EXTENSION: client} if direct else {}
     )
     task = asyncio.create_task(app(asked, client.receive, client.send))
     while not engine.live:  # noqa: ASYNC110

@@ -50,7 +50,7 @@ class Client:
     async def ask(self, app: ASGIApp, path: str) -> None:
         asked = scope(path)
         asked["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
-            {asgi_extensions.DISCONNECT_EXTENSION: self} if self._direct else {}
+            {asgi_extensions.DIRECT_WRITE_EXTENSION: self} if self._direct else {}
         )
         await app(asked, self.receive, self.send)
 

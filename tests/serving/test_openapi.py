@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import ALL_PARAMETERS
 from dragoman.dialects.base import ReaderOptions
 from dragoman.serving.routes.openapi import generation
 from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template

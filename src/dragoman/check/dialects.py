@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ..conformance import anthropic, chat, checks, completions, ollama, responses
 from ..conformance.checks import Violation, require, require_object, require_string
-from .registry import Json, get_object, get_objects
+from .session import Json, get_object, get_objects
 
 REASONS = {
     "stop": "stop", "length": "length", "tool_calls": "calls", "function_call": "calls",

@@ -11,8 +11,7 @@ from enum import StrEnum
 from xml.etree import ElementTree as ET
 
 from ..conformance.checks import Violation, require
-from .registry import Check, Json, Skipped, get_objects
-from .session import REFUSALS, CheckTarget, Client, Exchange, LimitReached, Session
+from .session import REFUSALS, Check, CheckTarget, Client, Exchange, Json, LimitReached, Session, Skipped, get_objects
 
 # Profiles: what a kind of server claims to have. A check applies where all of its claims are claimed.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ..simulation.logs.detect import read_any
+from ..simulation.logs.tools import read_any
 from ..simulation.report import Slo, Spread, summarize
 from ..simulation.timing import Timing
 from .drive import CountSource

@@ -213,8 +213,8 @@ def _run_calibration(options: CalibrateOptions) -> None:
 
 
 def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
-    from ..simulation.logs.detect import read_any  # noqa: PLC0415
     from ..simulation.logs.log import LogError  # noqa: PLC0415
+    from ..simulation.logs.tools import read_any  # noqa: PLC0415
 
     if options.url is not None:
         return [_measure_server(options, options.url)]

@@ -16,8 +16,8 @@ from .connection import resolve_api_key
 from .options import build_command, print_error, show_progress
 
 if TYPE_CHECKING:
-    from ..check.registry import Check
     from ..check.runner import CheckReport, Verdict
+    from ..check.session import Check
 
 CHECK_HELP = """Check any server of the OpenAI, Anthropic or Ollama APIs against their rules.
 

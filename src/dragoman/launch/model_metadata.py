@@ -28,7 +28,7 @@ from ..core.syntax import ReasoningFormat, ToolFormat
 from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, compute_fingerprint
 from ..hub import RepositoryFile, find_gguf_models, format_bytes
 from ..parsers import registry, response_template
-from ..pipeline.detokenizer import Vocabulary
+from ..pipeline.choice import Vocabulary
 from ..pipeline.models import ModelDetails, ServedModel, TokenBackend
 from ..pipeline.served_model import Adapters
 from ..prompts.render import Renderer

@@ -5,11 +5,24 @@ Stop strings are the last stage: they end a choice's text, never its reasoning o
 
 from __future__ import annotations
 
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta, get_answer_tokens
+from ..core.engine import Tokenizer, TokenLogprob
+from ..core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    Token,
+    WeightSpan,
+    get_answer_tokens,
+)
 from ..core.syntax import Parser
 from ..parsers.base import Buffer
 from ..parsers.multi_pattern import AhoCorasick
@@ -161,3 +174,156 @@ class ChoicePipeline:
                 elif isinstance(emitted, ChoiceFinished):
                     self.has_finished = True
         return events
+
+
+# Converts token ids into text, and the tokens of one choice into events.
+
+
+class VocabularyEntry(Struct, frozen=True, gc=False):
+    """One entry of the vocabulary.
+
+    token: the token as it is reported.
+    data: its bytes.
+    text: its characters, where it holds whole ones; None where it depends on its neighbours.
+    """
+
+    token: Token
+    data: bytes
+    text: str | None
+
+
+class Vocabulary:
+    """Caches what each id decodes to; one per model, shared by all its choices."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._entries: dict[int, VocabularyEntry] = {}
+        self._deltas: dict[int, TextDelta] = {}
+
+    def find_entry(self, id: int) -> VocabularyEntry:
+        entry = self._entries.get(id)
+        if entry is None:
+            data = self._tokenizer.token_bytes(id)
+            text = data.decode("utf-8", "replace")
+            # Compared, not searched for U+FFFD: a token may be that very character.
+            is_valid_utf8 = text.encode() == data
+            token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
+            entry = self._entries[id] = VocabularyEntry(token, data, text if is_valid_utf8 else None)
+        return entry
+
+    def find_delta(self, id: int) -> TextDelta | None:
+        """The cached event of choice 0 for this id; None where it depends on its neighbours or has no text.
+
+        Events are immutable values, so one instance serves every response. Nearly every token takes this path.
+        """
+        delta = self._deltas.get(id)
+        if delta is None:
+            entry = self.find_entry(id)
+            if not entry.text or entry.token.special:
+                return None
+            delta = self._deltas[id] = TextDelta(0, entry.text, (entry.token,))
+        return delta
+
+    def build_token(self, id: int, score: TokenLogprob | None = None) -> Token:
+        """The token as it is reported, with its logprob and alternatives."""
+        token = self.find_entry(id).token
+        if score is None:
+            return token
+        top = tuple(self._build_alternative(alternative_id, logprob) for alternative_id, logprob in score.top)
+        return Token(id, token.text, score.logprob, top, token.raw, score.rank, token.special)
+
+    def _build_alternative(self, id: int, logprob: float) -> Alternative:
+        token = self.find_entry(id).token
+        return Alternative(id, token.text, logprob, token.raw)
+
+
+class Detokenizer:
+    """Incremental detokenizer that never releases part of a character.
+
+    The joined texts equal `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
+    unless they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
+    """
+
+    __slots__ = ("_skips_special", "_visible_ids", "_vocabulary", "pending_bytes")
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, visible_ids: frozenset[int] = frozenset(), skips_special: bool = True
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._visible_ids = visible_ids
+        self._skips_special = skips_special
+        self.pending_bytes = b""
+        """The beginning of an incomplete character."""
+
+    def feed(self, id: int) -> str:
+        """The text that this id releases; "" while a character is incomplete."""
+        entry = self._vocabulary.find_entry(id)
+        if entry.token.special and self._skips_special and id not in self._visible_ids:
+            return ""
+        if entry.text is not None and not self.pending_bytes:
+            return entry.text
+        data = self.pending_bytes + entry.data
+        text, used = utf_8_decode(data, "replace", False)
+        self.pending_bytes = data[used:]
+        return text
+
+    def flush(self) -> str:
+        """The replacement for bytes that never completed a character."""
+        data, self.pending_bytes = self.pending_bytes, b""
+        return data.decode("utf-8", "replace")
+
+
+class TextAssembler:
+    """Assembles the tokens of one choice into events; every token is attached to exactly one event.
+
+    A token is attached to the event that releases the last of its text; one without text to the next event; the
+    remaining ones to ChoiceFinished.
+    """
+
+    __slots__ = ("_choice", "_detokenizer", "_pending_tokens", "_vocabulary")
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        choice: int,
+        *,
+        visible_ids: frozenset[int] = frozenset(),
+        skips_special: bool = True,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._choice = choice
+        self._detokenizer = Detokenizer(vocabulary, visible_ids=visible_ids, skips_special=skips_special)
+        # Tokens that are not attached to an event yet.
+        self._pending_tokens: list[Token] = []
+
+    def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
+        """Add the next token; returns the event that it releases, if any."""
+        if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.pending_bytes):
+            delta = self._vocabulary.find_delta(id)
+            if delta is not None:
+                return delta
+        self._pending_tokens.append(self._vocabulary.build_token(id, score))
+        return self._build_delta(self._detokenizer.feed(id))
+
+    def finish(
+        self,
+        reason: FinishReason,
+        stop: int | None = None,
+        kv_transfer_params: str | None = None,
+        weights: tuple[WeightSpan, ...] | None = None,
+    ) -> list[Event]:
+        """End the choice: pending text, then ChoiceFinished with the tokens that released no text.
+
+        stop: the sampled stop token.
+        kv_transfer_params, weights: as in `events.ChoiceFinished`.
+        """
+        final_delta = self._build_delta(self._detokenizer.flush()) if self._detokenizer.pending_bytes else None
+        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        finished = ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)
+        return [finished] if final_delta is None else [final_delta, finished]
+
+    def _build_delta(self, text: str) -> TextDelta | None:
+        if not text:
+            return None
+        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        return TextDelta(self._choice, text, tokens)

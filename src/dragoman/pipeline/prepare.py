@@ -23,14 +23,18 @@ from .admission import (
     estimate_prompt_tokens,
     find_prompt_param,
 )
-from .choice import ChoicePipeline, StopStage
-from .detokenizer import Vocabulary
+from .choice import ChoicePipeline, StopStage, Vocabulary
 from .embedding import build_no_generation_error
 from .grammar import build_reasoning_budget, build_sampling, compile_grammar, find_callable_tools
 from .models import EventBackend, ServedModel, TokenBackend
-from .prompt_encoding import EncodedPrompt, strip_reused_ids, truncate_prompt
+from .prompt_encoding import (
+    EncodedPrompt,
+    build_dropped_warning,
+    build_fitting_prompt,
+    strip_reused_ids,
+    truncate_prompt,
+)
 from .request_queue import QueueTicket
-from .truncation import build_dropped_warning, build_fitting_prompt
 
 ChoiceFactory = Callable[[int], ChoicePipeline]
 NO_IDS: frozenset[int] = frozenset()

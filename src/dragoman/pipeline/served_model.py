@@ -32,7 +32,7 @@ from ..prompts.render import Renderer
 from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import InfillTokens, TokenizerInfo, find_infill_tokens
 from ..prompts.tokenizer import HfTokenizer
-from .detokenizer import Vocabulary
+from .choice import Vocabulary
 from .engine_calls import DeliveryRounds, Progress
 from .request_queue import RequestQueue
 

@@ -31,8 +31,7 @@ from ..core.engine import (
 from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFull
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
-from .choice import ChoicePipeline
-from .detokenizer import TextAssembler
+from .choice import ChoicePipeline, TextAssembler
 from .engine_calls import DeliveryRounds, EngineCall, OutputQueue, Progress, close_stream, contain
 from .prepare import EventJob, TokenJob
 from .request_queue import QueuedRequest

@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from .logs.detect import read_any
 from .logs.log import LogError
+from .logs.tools import read_any
 from .workload import RequestTable, WorkloadError, WorkloadRequest, check_workload, read_workload
 
 Generator = np.random.Generator

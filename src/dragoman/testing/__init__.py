@@ -4,7 +4,6 @@ import pytest
 
 pytest.register_assert_rewrite("dragoman.testing.engine_kit")
 
-from .engine_kit import EngineKit  # noqa: E402 - after its assertions are registered
-from .subject import EngineUnderTest, serve_engine  # noqa: E402
+from .engine_kit import EngineKit, EngineUnderTest, serve_engine  # noqa: E402 - after its assertions are registered
 
 __all__ = ["EngineKit", "EngineUnderTest", "serve_engine"]

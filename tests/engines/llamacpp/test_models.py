@@ -35,7 +35,7 @@ from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.testing import EngineUnderTest
-from dragoman.testing.subject import build_conversation
+from dragoman.testing.engine_kit import build_conversation
 from tests.engines.harness import GREEDY, Only, Speaker, Told, alone
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")

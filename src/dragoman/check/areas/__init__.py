@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..registry import Area, Check
+from ..session import Area, Check
 from . import chat, codex, completions, embeddings, engines, http, messages, ollama, responses, sdk
 from . import history as history  # its checks are in the areas of the APIs
 

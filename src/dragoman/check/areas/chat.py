@@ -11,8 +11,7 @@ import jsonschema_rs
 
 from ...conformance.checks import Violation, check_chat_logprobs, require
 from ..dialects import CHAT, ClientAnswer, check_error_basics, fold_chat, parse_chunks, parse_sse, read_chat
-from ..registry import Json, Level, Skipped, get_object, get_objects
-from ..session import Session
+from ..session import Json, Level, Session, Skipped, get_object, get_objects
 from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
 
 AREA = AREAS["chat"]

@@ -9,8 +9,7 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import RESPONSES, parse_chunks, read_response
-from ..registry import Area, Json
-from ..session import Session
+from ..session import Area, Json, Session
 from .chat import PERSON, check_schema
 
 CODEX = Area("codex", claims=("responses", "codex"), source="https://github.com/openai/codex/tree/main/codex-rs/core")

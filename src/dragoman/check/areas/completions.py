@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from ...conformance.checks import require
 from ..dialects import COMPLETIONS, parse_chunks, parse_sse
-from ..registry import Json
-from ..session import Session
+from ..session import Json, Session
 from .chat import is_seconds
 from .generation import AREAS, STORY, ask_deterministic, ask_stream, ask_whole
 

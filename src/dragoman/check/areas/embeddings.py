@@ -10,8 +10,7 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import check_error_basics, check_openai_error
-from ..registry import Area, Json, Skipped
-from ..session import Session
+from ..session import Area, Json, Session, Skipped
 from .generation import ONE_MODEL, check_model_name, find_context
 
 AREA = Area("embeddings", claims=("embeddings",), source="https://platform.openai.com/docs/api-reference/embeddings")

@@ -10,8 +10,7 @@ from typing import Any
 from ...conformance import sglang, tgi
 from ...conformance.checks import require
 from ..dialects import CHAT, COMPLETIONS, read_chat, read_completion
-from ..registry import Area, Json, Skipped, get_objects
-from ..session import Session
+from ..session import Area, Json, Session, Skipped, get_objects
 from .chat import PERSON, check_schema
 from .generation import STORY
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import DIALECTS, ClientAnswer, Dialect, check_error_basics, parse_chunks, parse_lines
-from ..registry import Area, Json, Level, Skipped, get_object, get_objects
-from ..session import Exchange, Session
+from ..session import Area, Exchange, Json, Level, Session, Skipped, get_object, get_objects
 
 STORY = "Write a story about a dog and a village."
 UNICODE = "Repeat: \U0001f468‍\U0001f469‍\U0001f467 über \u65e5本語 e\u0301 \u200fعربي"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...conformance.checks import require
 from ..dialects import Dialect
-from ..registry import Json
-from ..session import Session
+from ..session import Json, Session
 from . import chat, messages, ollama, responses
 from .generation import on_every_dialect
 

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 from ...conformance.checks import require
 from ..dialects import CHAT, check_openai_error
-from ..registry import Area, Level, Skipped
-from ..session import Exchange, Session
+from ..session import Area, Exchange, Level, Session, Skipped
 
 RFC = "https://www.rfc-editor.org/rfc/rfc9112"
 SEMANTICS = "https://www.rfc-editor.org/rfc/rfc9110"

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import MESSAGES, check_error_basics, parse_sse, read_message
-from ..registry import Area, Json, Level
-from ..session import Session
+from ..session import Area, Json, Level, Session
 from .chat import TIME, WEATHER, check_call
 from .generation import AREAS, STORY, ask_stream, ask_whole
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...conformance.checks import require
 from ..dialects import OLLAMA_CHAT, OLLAMA_GENERATE, check_ollama_error, parse_lines, read_ollama
-from ..registry import Area, Json
-from ..session import Session
+from ..session import Area, Json, Session
 from .chat import PERSON, WEATHER, check_schema
 from .generation import AREAS, STORY, ask_stream, ask_whole
 

@@ -10,8 +10,7 @@ from typing import Any
 from ...conformance.checks import require
 from ...conformance.responses import RESPONSE_FIELDS
 from ..dialects import RESPONSES, check_error_basics, parse_chunks, parse_sse, read_response
-from ..registry import Area, Json, Level, Skipped, get_objects
-from ..session import Exchange, Session
+from ..session import Area, Exchange, Json, Level, Session, Skipped, get_objects
 from .chat import PERSON, TIME, WEATHER, check_call, check_schema, is_seconds
 from .generation import AREAS, STORY, ask_stream, ask_whole
 

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...conformance.checks import Violation, require
-from ..registry import Area, Skipped
-from ..session import REFUSALS, Exchange, Session
+from ..session import REFUSALS, Area, Exchange, Session, Skipped
 from .generation import ONE_MODEL, STORY
 
 if TYPE_CHECKING:

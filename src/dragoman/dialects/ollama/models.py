@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ...core.control import PullProgress
 from ...core.embeddings import Embeddings, TextInputs
@@ -28,7 +29,7 @@ from .wire import (
     OllamaModelBody,
     read_keep_alive,
 )
-from .writer import format_time
+from .writer import OllamaTokenLogprob, format_time
 
 LATEST = ":latest"
 UNKNOWN_ARCHITECTURE = "unknown"
@@ -320,3 +321,82 @@ def _render_vector(vector: bytes) -> bytes:
     """vector: little-endian float32. Nine significant digits determine a float32."""
     numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
     return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
+
+
+# The shapes that Ollama's writers write, as structs: the answer, and the lines of a stream.
+
+
+class OllamaCalledTool(Struct, frozen=True):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaToolCall(Struct, frozen=True):
+    id: str
+    index: int
+    function: OllamaCalledTool
+
+
+class OllamaAnswerMessage(Struct, frozen=True):
+    role: Literal["assistant"]
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaToolCall] | UnsetType = UNSET
+
+
+class _OllamaLine(Struct, frozen=True, kw_only=True):
+    """The fields of an answer and of a line. Durations are nanoseconds; those and the counts are in the last line."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    logprobs: list[OllamaTokenLogprob] | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+
+
+class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
+    message: OllamaAnswerMessage
+
+
+class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
+    """A text. context: the token ids of prompt and answer, to continue it."""
+
+    response: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[OllamaToolCall] | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET
+
+
+class OllamaEmbedAnswer(Struct, frozen=True):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbedding(Struct, frozen=True):
+    embedding: list[float]
+
+
+class OllamaTags(Struct, frozen=True):
+    models: list[OllamaListedModel]
+
+
+class OllamaProcesses(Struct, frozen=True):
+    models: list[OllamaProcessModel]
+
+
+class VersionObject(Struct, frozen=True):
+    version: str
+
+
+class OllamaError(Struct, frozen=True):
+    error: str

@@ -24,7 +24,7 @@ from ...dialects.anthropic.threads import (
 from ...dialects.base import GenerationCall, Writer
 from ...pipeline.admission import check_countable, drop_foreign_reasoning
 from ...pipeline.models import TokenBackend
-from ...pipeline.truncation import build_edited_prompt
+from ...pipeline.prompt_encoding import build_edited_prompt
 from ...store import Key, Put, Store
 from ..auth import Access
 from ..context import build_owner_files

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.simulation.logs.detect import read_any
 from dragoman.simulation.logs.log import LogError, join_logs
+from dragoman.simulation.logs.tools import read_any
 
 from . import examples
 

@@ -19,7 +19,7 @@ from ....dialects.batches import BatchBody, BatchObject, FileObject
 from ....dialects.chat.stored import ChatUpdate
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.models import ModelObject, ModelObjectList
-from ....dialects.ollama.answers import VersionObject
+from ....dialects.ollama.models import VersionObject
 from ....dialects.openai_answers import ChatCompletion
 from ....dialects.responses.answers import (
     RESPONSE_EVENTS,

@@ -28,7 +28,7 @@ from ....core.errors import (
 )
 from ....dialects.anthropic.errors import AnthropicErrorBody
 from ....dialects.errors import OpenAIErrorBody, render_anthropic_rate_limits, render_openai_rate_limits
-from ....dialects.ollama.answers import OllamaError
+from ....dialects.ollama.models import OllamaError
 from ....dialects.responses.answers import RESPONSE_EVENTS
 from ....dialects.tgi.wire import TgiError
 from ... import endpoint

@@ -26,17 +26,17 @@ from ....dialects.embeddings import (
 )
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.generate import GENERATE, SAMPLING_PARAMS, GenerateBody, RenderedGenerateBody, VllmSamplingParams
-from ....dialects.ollama.answers import (
+from ....dialects.ollama.models import (
     OllamaChatAnswer,
     OllamaEmbedAnswer,
     OllamaEmbedding,
     OllamaError,
     OllamaGenerateAnswer,
     OllamaProcesses,
+    OllamaShow,
     OllamaTags,
     VersionObject,
 )
-from ....dialects.ollama.models import OllamaShow
 from ....dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,

@@ -13,7 +13,7 @@ from ....dialects.responses import ResponsesCall, read_responses, render_input_t
 from ....dialects.responses.errors import render_error_fields
 from ....pipeline.admission import check_countable
 from ....pipeline.models import TokenBackend
-from ....pipeline.truncation import build_dropped_warning, build_fitting_prompt
+from ....pipeline.prompt_encoding import build_dropped_warning, build_fitting_prompt
 from ....store import Key
 from ...auth import Access
 from ...context import build_owner_files

@@ -6,9 +6,27 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from .anthropic import MessagesWriter, read_messages
+from .anthropic.wire import COUNT_TOKENS, MESSAGES
 from .base import GenerationCall, Header, ReaderOptions, Writer
 from .chat import ChatWriter, read_chat
-from .completions import CompletionsWriter, read_completions
+from .chat.wire import CHAT
+from .completions import COMPLETIONS, CompletionsWriter, read_completions
+from .embeddings import COHERE_EMBED, EMBEDDINGS
+from .generate import GENERATE, SAMPLING_PARAMS
+from .ollama.wire import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_MODEL,
+    OLLAMA_OPTIONS,
+)
+from .parameter_table import ParameterSupport
+from .responses.wire import RESPONSES
+from .scoring import RERANK, SCORE
+from .sglang import SGLANG, SGLANG_PARAMS
+from .tgi.wire import TGI, TGI_PARAMS
+from .tokenize import DETOKENIZE, TOKENIZE
 
 Dialect = Literal["chat", "completions", "messages"]
 """OpenAI's Chat Completions, OpenAI's Completions, Anthropic's Messages."""
@@ -42,3 +60,32 @@ def _find(table: Mapping[str, _Item], dialect: str) -> _Item:
     if dialect not in table:
         raise ValueError(f"unknown dialect {dialect!r}; known are {', '.join(table)}")
     return table[dialect]
+
+
+# The table of all parameters of all dialects, for the docs.
+
+ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
+    *CHAT.rows,
+    *COMPLETIONS.rows,
+    *RESPONSES.rows,
+    *MESSAGES.rows,
+    *COUNT_TOKENS.rows,
+    *EMBEDDINGS.rows,
+    *COHERE_EMBED.rows,
+    *RERANK.rows,
+    *SCORE.rows,
+    *GENERATE.rows,
+    *SAMPLING_PARAMS.rows,
+    *SGLANG.rows,
+    *SGLANG_PARAMS.rows,
+    *TGI.rows,
+    *TGI_PARAMS.rows,
+    *OLLAMA_CHAT.rows,
+    *OLLAMA_GENERATE.rows,
+    *OLLAMA_OPTIONS.rows,
+    *OLLAMA_EMBED.rows,
+    *OLLAMA_EMBEDDINGS.rows,
+    *OLLAMA_MODEL.rows,
+    *TOKENIZE.rows,
+    *DETOKENIZE.rows,
+)
