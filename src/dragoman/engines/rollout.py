@@ -35,7 +35,7 @@ from ..core.engine import (
 )
 from ..core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ..core.events import FinishReason
-from ..core.request import Sampling, SamplingOptions
+from ..core.request import Sampling
 
 # The interface of an RL executor, with optional parts. Implementations need not import this package.
 
@@ -226,7 +226,23 @@ def _find_reason(candidate: Candidate, stop: int | None, request: TokenRequest) 
     return FinishReason.LENGTH if is_full else FinishReason.STOP
 
 
-_EXECUTOR_PARAMETERS = frozenset({*SamplingOptions.__struct_fields__, "min_tokens"})
+_EXECUTOR_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "min_tokens",
+    }
+)
+"""The fields of RolloutSampling that an executor may declare."""
 _PIPELINE_PARAMETERS = frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
 """Parameters that need no support by the executor: stop tokens end every output, and the pipeline builds the prompt."""
 

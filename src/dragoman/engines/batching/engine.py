@@ -31,11 +31,10 @@ from ...core.engine import (
 )
 from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
-from ...core.request import GenerationLimits, SamplingOptions
 from .control import BatchingControl, Rejection
 from .model import Model, VisionRunner
 from .offload import BlockFiles
-from .sampler import RngFactory
+from .sampler import SAMPLING_PARAMETERS, RngFactory
 from .scheduler import SchedulerConfig
 from .sequence import AdapterRegistry, LoadedAdapter, Sequence
 from .worker import AbortSequence, AddSequence, Pause, SequenceOutput, Stepper, StepTask, Worker
@@ -51,7 +50,14 @@ _FEATURES = frozenset(
         Feature.TOKEN_IDS,
     }
 )
-_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(GenerationLimits.__struct_fields__)
+_PARAMETERS = SAMPLING_PARAMETERS | {
+    "max_tokens",
+    "stop",
+    "include_stop",
+    "ignore_eos",
+    "truncate_prompt",
+    "close_at_limit",
+}
 
 
 def build_capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:

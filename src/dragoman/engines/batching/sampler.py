@@ -17,6 +17,25 @@ from numpy.typing import NDArray
 
 from ...core.engine import TokenLogprob, TokenRequest
 
+SAMPLING_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "min_tokens",
+        "stop_token_ids",
+    }
+)
+"""The parameters that this sampler applies."""
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]

@@ -30,7 +30,7 @@ from ...core.engine import (
 )
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from ...core.request import GenerateRequest, GenerationLimits, SamplingOptions
+from ...core.request import GenerateRequest
 from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
@@ -58,6 +58,30 @@ _FEATURES = frozenset(
         Feature.LORA,
     }
 )
+_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "include_stop",
+        "ignore_eos",
+        "truncate_prompt",
+        "close_at_limit",
+    }
+)
+"""Parameters of a real engine. Those that shape a distribution have no effect on a planned reply."""
 _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
@@ -99,9 +123,7 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
     extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
     return Capabilities(
         features=_FEATURES | {Feature.IMAGES} if config.accepts_images else _FEATURES,
-        parameters=frozenset(SamplingOptions.__struct_fields__)
-        | frozenset(GenerationLimits.__struct_fields__)
-        | extras,
+        parameters=_PARAMETERS | extras,
         max_logprobs=vocab_size,
     )
 

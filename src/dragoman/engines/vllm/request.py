@@ -36,6 +36,7 @@ from ...core.images import PreparedImage, PromptImage
 from ..image_decoding import PillowImage, build_image_error, decode_image
 from . import backend
 from .backend import (
+    COPIED_PARAMETERS,
     Completion,
     MultiModalItem,
     PlaceholderMask,
@@ -187,13 +188,7 @@ def build_sampling_params(
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
     try:
         return backend.sampling.SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            repetition_penalty=sampling.repetition_penalty,
+            **{name: getattr(sampling, name) for name in COPIED_PARAMETERS},
             seed=None if sampling.seed is None else sampling.seed & _SEED_MASK,
             logit_bias=dict(sampling.logit_bias) or None,
             allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
