@@ -269,7 +269,7 @@ async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
         busy = [send(first, f"busy-{number}") for number in range(2)]
         await busy[0].wait(2)
         subject = EngineUnderTest(models[1])
-        with pytest.raises(QueueFull, match="already queued or running"):
+        with pytest.raises(QueueFull, match="reached its limit of 2 sequences"):
             await subject.complete(subject.build_request())
         with pytest.raises(QueueFull, match="The request queue is full"):
             await subject.complete(subject.build_request())

@@ -28,9 +28,10 @@ from ...core.engine import (
     TokenRequest,
     check_prompt,
 )
-from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ...core.metrics import EngineStats
 from ...core.request import GenerateRequest
+from ..active import SHUTTING_DOWN, check_admission
 from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
@@ -299,7 +300,7 @@ class SimulatorEngine:
         publisher.publish(self._unix_time(), events)
 
     async def stop(self) -> None:
-        self._fail_all("The engine is shutting down.", "the engine is not running")
+        self._fail_all(SHUTTING_DOWN, "the engine is not running")
         if self._timers is not None:
             self._timers.close()
         if self._notifier is not None:
@@ -323,11 +324,8 @@ class SimulatorEngine:
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
-        if request.id in self._live:
-            raise ValueError(f"a sequence {request.id!r} is already running")
         check_request(request, self._vocab_size, self._max_model_len)
-        if state.waiting >= self._config.max_num_waiting:
-            raise QueueFull(f"{state.waiting} sequences are already queued; retry later.")
+        check_admission(request.id, self._live, self._config.max_num_waiting, state.waiting)
         fault = self._find_fault(request)
         extras = dict(request.extras)
         rank = self._balancer.choose(self._ranks, extras.get("data_parallel_rank"))
