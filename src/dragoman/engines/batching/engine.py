@@ -10,7 +10,6 @@ from collections.abc import Sequence as Tokens
 from contextlib import suppress
 from functools import partial
 
-import msgspec
 from msgspec import Struct
 
 from ...core.engine import (
@@ -262,13 +261,12 @@ class BatchingEngine:
     def _find_adapter(self, request: TokenRequest) -> LoadedAdapter | None:
         """Find the request's adapter. Raises Unsupported if this engine has no adapters or does not accept images,
         RequestError for an adapter that was just unloaded."""
-        extras = dict(request.extras)
-        encoded_name = extras.pop("lora", None) if self._adapters else None
-        if extras:
-            raise Unsupported(f"This engine does not support {next(iter(extras))}.", param=next(iter(extras)))
-        if encoded_name is None or self._adapters is None:
+        for param in request.extras.list_set_fields():
+            if param != "lora" or self._adapters is None:
+                raise Unsupported(f"This engine does not support {param}.", param=param)
+        name = request.extras.lora
+        if name is None or self._adapters is None:
             return None
-        name = msgspec.json.decode(encoded_name, type=str)
         adapter = self._adapters.find(name)
         if adapter is None:
             raise RequestError(f"The adapter `{name}` is not loaded.", param="model")

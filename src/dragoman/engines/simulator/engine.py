@@ -327,15 +327,14 @@ class SimulatorEngine:
         check_request(request, self._vocab_size, self._max_model_len)
         check_admission(request.id, self._live, self._config.max_num_waiting, state.waiting)
         fault = self._find_fault(request)
-        extras = dict(request.extras)
-        rank = self._balancer.choose(self._ranks, extras.get("data_parallel_rank"))
+        rank = self._balancer.choose(self._ranks, request.extras.data_parallel_rank)
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
         # It is queued only after the front end's time, when its error could not become an HTTP status any more.
         rank.core.scheduler.check(live.sequence)
-        if "kv_transfer_params" in extras:
-            self._register_transfer(request, live, rank, extras["kv_transfer_params"])
+        if request.extras.kv_transfer_params is not None:
+            self._register_transfer(request, live, rank, request.extras.kv_transfer_params)
         self._live[request.id], self._rank_of[request.id] = live, rank
         # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
@@ -359,8 +358,7 @@ class SimulatorEngine:
     def _build_live(
         self, request: TokenRequest, deliver: OutputCallback, fault: Fault | None, rank: DataParallelRank
     ) -> LiveRequest:
-        extras = dict(request.extras)
-        lora = msgspec.json.decode(extras["lora"], type=str) if "lora" in extras else ""
+        lora = request.extras.lora or ""
         rng = self._build_rng(request)
         reply = self._replies.plan_reply(request, rng)
         # With prompt logprobs the prompt is computed: a private key prevents cache hits.

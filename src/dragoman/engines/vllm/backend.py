@@ -14,7 +14,6 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature, TokenRequest
@@ -193,10 +192,9 @@ class AdapterTable:
 
     def find_for(self, request: TokenRequest) -> LoRARequest | None:
         """Find the adapter of a request. Raises RequestError if it was unloaded."""
-        text = dict(request.extras).get("lora")
-        if text is None:
+        name = request.extras.lora
+        if name is None:
             return None
-        name = msgspec.json.decode(text, type=str)
         adapter = self._adapters.get(name)
         if adapter is None:
             raise RequestError(f"The lora adapter '{name}' is not loaded.", param="model")

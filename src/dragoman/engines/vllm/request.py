@@ -233,15 +233,13 @@ def build_prompt(request: TokenRequest) -> Prompt:
 
 def read_routing(request: TokenRequest) -> dict[str, Any]:
     """Arguments of `generate` that select an engine core, from where vLLM's own server reads them."""
-    extras = dict(request.extras)
+    extras = request.extras
     routing: dict[str, Any] = {}
-    if "data_parallel_rank" in extras:
-        routing["data_parallel_rank"] = int(extras["data_parallel_rank"])
-    session_id: object = None
-    if "session_id" in extras:
-        session_id = msgspec.json.decode(extras["session_id"])
-    elif "vllm_xargs" in extras:
-        session_id = msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any]).get("session_id")
+    if extras.data_parallel_rank is not None:
+        routing["data_parallel_rank"] = extras.data_parallel_rank
+    session_id: object = extras.session_id
+    if session_id is None and extras.vllm_xargs is not None:
+        session_id = msgspec.json.decode(extras.vllm_xargs, type=dict[str, Any]).get("session_id")
     if isinstance(session_id, str) and session_id:
         routing["session_id"] = session_id
     return routing
@@ -271,12 +269,12 @@ def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimite
 
 def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
     """Build extra arguments, placed as by vLLM's own server."""
-    extras = dict(request.extras)
+    extras = request.extras
     extra_args: dict[str, Any] = {}
-    if "vllm_xargs" in extras:
-        extra_args |= msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any])
-    if "kv_transfer_params" in extras:
-        extra_args["kv_transfer_params"] = msgspec.json.decode(extras["kv_transfer_params"])
+    if extras.vllm_xargs is not None:
+        extra_args |= msgspec.json.decode(extras.vllm_xargs, type=dict[str, Any])
+    if extras.kv_transfer_params is not None:
+        extra_args["kv_transfer_params"] = msgspec.json.decode(extras.kv_transfer_params)
     return extra_args or None
 
 
