@@ -47,7 +47,7 @@ class Boastful(Dice):
 
 def find_derived_names(source: str) -> list[str]:
     """The structs of a request whose fields the source lists."""
-    structs, names = {struct.__name__ for struct in REQUEST_STRUCTS}, []
+    structs, names = {struct.__name__ for struct in REQUEST_STRUCTS}, list[str]()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(ast.Name(name), "__struct_fields__" | "__annotations__"):

@@ -202,7 +202,7 @@ class EngineServer:
         return self._state
 
     def broadcast_state(self) -> None:
-        """Tell all front ends the state, if it has changed, and first whoever starts the next process."""
+        """Send the state, if it has changed, to all front ends, and before that to the process that starts the next one."""
         if (changes := self._read_changes()) != self._changes:
             self._changes = changes
             self._on_change(changes)
