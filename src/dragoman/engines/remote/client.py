@@ -169,7 +169,26 @@ class EngineClient:
             raise Unsupported("This engine does not accept images.", param="messages")
         if request.matcher is not None and request.grammar is None:
             raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
-        connection.transport.write(encode_frame(_build_message(request)))
+        message = AddRequest(
+            request.id,
+            request.prompt,
+            request.max_tokens,
+            request.sampling,
+            request.min_tokens,
+            request.stop_token_ids,
+            request.logprobs,
+            request.logprob_ids,
+            request.prompt_logprobs,
+            request.grammar,
+            request.closes_at_limit,
+            request.reasoning_budget,
+            request.priority,
+            request.cache_salt,
+            request.extras,
+            request.choice,
+            request.matcher is not None,
+        )
+        connection.transport.write(encode_frame(message))
         # Last, so that a request that cannot be encoded leaves no sequence behind.
         self._active.add(ActiveSequence(request, deliver))
 
@@ -289,28 +308,6 @@ class EngineClient:
                 sequence.send(Failed(sequence.id, _LOST))
             else:
                 sequence.send(Rejected(sequence.id, Overloaded(_LOST, retry_after=RESTART_TIME)))
-
-
-def _build_message(request: TokenRequest) -> AddRequest:
-    return AddRequest(
-        request.id,
-        request.prompt,
-        request.max_tokens,
-        request.sampling,
-        request.min_tokens,
-        request.stop_token_ids,
-        request.logprobs,
-        request.logprob_ids,
-        request.prompt_logprobs,
-        request.grammar,
-        request.closes_at_limit,
-        request.reasoning_budget,
-        request.priority,
-        request.cache_salt,
-        request.extras,
-        request.choice,
-        request.matcher is not None,
-    )
 
 
 class EngineClientControl:
