@@ -770,7 +770,7 @@ MUTANTS = (
     Mutant(
         "the rank that a router names is not asked",
         "engines/simulator/rank.py",
-        "            return ranks[number]\n",
+        "            return ranks[requested]\n",
         "",
         (f"{SIMULATOR}/test_steering.py",),
     ),
@@ -849,8 +849,8 @@ MUTANTS = (
     Mutant(
         "a shortened vector is not normalised again",
         "engines/arrays.py",
-        "_normalize(vector[:dimensions], normalize)",
-        "_normalize(vector, normalize)[:dimensions]",
+        "length = np.sqrt(doubles @ doubles)",
+        "length = np.linalg.norm(vector.astype(np.float64))",
         ("tests/engines/encoder",),
     ),
     Mutant(

@@ -32,7 +32,7 @@ class Prefilling:
         self.capabilities = Capabilities(features, frozenset({"max_tokens", "stop", *parameters}))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        asked = dict(request.extras).get("kv_transfer_params")
+        asked = request.extras.kv_transfer_params
         answer = None if asked is None else json.dumps({"asked": json.loads(asked), "remote_block_ids": [1, 2]})
         deliver(Scheduled(request.id, 0))
         deliver(Sampled(request.id, 65))

@@ -185,8 +185,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     session_id: Annotated[str, Meta(max_length=1_024)] | None = None
 
     def build_extras(self) -> Extras:
-        session_id = None if not self.session_id else msgspec.json.encode(self.session_id).decode()
-        return msgspec.structs.replace(super().build_extras(), session_id=session_id)
+        return msgspec.structs.replace(super().build_extras(), session_id=self.session_id or None)
 
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"

@@ -325,7 +325,7 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
     request: the client's request.
     token_request: the engine's request for its first choice. Parameters that the server added are left out.
     """
-    transfer = dict(token_request.extras).get("kv_transfer_params", "null")
+    transfer = token_request.extras.kv_transfer_params or "null"
     limits = request.limits
     params: dict[str, Any] = {
         "n": request.choices,

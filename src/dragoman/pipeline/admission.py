@@ -249,8 +249,10 @@ def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]
     """Find the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     names = [*request.sampling.list_set_fields()]
     # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
-    for name, value in request.extras.list_items():
-        if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value):
+    transfer = request.extras.kv_transfer_params
+    for name in request.extras.list_set_fields():
+        is_for_pipeline = name == "kv_transfer_params" and transfer and _ONLY_PROMPT_IDS.fullmatch(transfer)
+        if name != "session_id" and not is_for_pipeline:
             names.append(name)
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):

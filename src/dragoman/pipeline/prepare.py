@@ -12,7 +12,7 @@ from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
-from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
+from ..core.request import Conversation, Extras, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
 from ..parsers import registry
 from .admission import (
@@ -313,17 +313,17 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         closes = self.terms.close_at_limit if closes is None else closes
         return closes and "close_at_limit" in self.model.capabilities.parameters
 
-    def _select_extras(self) -> tuple[tuple[str, str], ...]:
+    def _select_extras(self) -> Extras:
         """The extras that the engine supports; `check_request` has warned about the others."""
-        items = self.request.extras.list_items()
-        if not items:
-            return ()
+        extras = self.request.extras
+        names = extras.list_set_fields()
+        if not names:
+            return extras
         supported = self.model.capabilities.parameters
-        return tuple(
-            (name, strip_reused_ids(value) if name == "kv_transfer_params" else value)
-            for name, value in items
-            if name in supported
-        )
+        changes: dict[str, str | None] = {name: None for name in names if name not in supported}
+        if extras.kv_transfer_params is not None and "kv_transfer_params" in supported:
+            changes["kv_transfer_params"] = strip_reused_ids(extras.kv_transfer_params)
+        return msgspec.structs.replace(extras, **changes)
 
     def _find_stop_ids(self) -> frozenset[int]:
         limits = self.request.limits

@@ -15,7 +15,6 @@ from msgspec import Struct
 from ...core.embeddings import EncodingTask
 from ...core.engine import Feature
 from ...core.errors import CORE_NAMES, EngineError, FieldNames
-from ...core.request import Extras, GenerationLimits, SamplingOptions
 
 # Extensions of OpenAI-compatible servers and their field names. A table.
 
@@ -127,9 +126,9 @@ _VLLM_FEATURES = _OPENAI_FEATURES | {
 _VLLM = (
     _OPENAI
     | _TEMPLATE
-    | frozenset(SamplingOptions.__struct_fields__)
-    | frozenset(GenerationLimits.__struct_fields__)
-    | frozenset(Extras.__struct_fields__)
+    | {"top_k", "min_p", "repetition_penalty", "allowed_token_ids", "bad_words"}
+    | {"min_tokens", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt"}
+    | {"kv_transfer_params", "vllm_xargs", "lora", "session_id"}
     | {"priority", "cache_salt", "skip_special_tokens", "documents", "continue_final_message"}
 )
 _LOCAL = _OPENAI | _TEMPLATE | {"top_k", "min_p", "repetition_penalty"}
@@ -151,7 +150,7 @@ _ALL = (
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
         # vLLM rejects a priority unless it runs with the priority scheduling policy.
-        _VLLM - {"priority", "close_at_limit"},
+        _VLLM - {"priority"},
         owners=("vllm",),
         unlimited_max_tokens=b"null",
         reasoning_fields=("reasoning", "reasoning_content"),
@@ -164,7 +163,7 @@ _ALL = (
     ServerKind(
         "dragoman",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
-        _VLLM,
+        _VLLM | {"close_at_limit"},
         owners=("dragoman",),
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,

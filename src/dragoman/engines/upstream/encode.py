@@ -200,9 +200,11 @@ def encode_request(
     # vLLM has no logprobs of a prompt in streams.
     is_streamed = request.prompt_logprobs is None
     # An adapter is a model of its own there.
-    lora = request.extras.lora
-    name = model if lora is None else msgspec.json.decode(lora, type=str)
-    body = {"model": name, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
+    body = {
+        "model": request.extras.lora or model,
+        "stream": is_streamed,
+        **dict(_encode_common(request, kind, defaults)),
+    }
     if isinstance(request.prompt, Conversation):
         path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
     else:
@@ -315,9 +317,12 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
         yield "skip_special_tokens", False
     yield from _encode_sampling(merge_sampling(request.sampling, defaults.sampling), kind)
     yield from _encode_limits(request.limits, kind)
-    for name, value in request.extras.list_items():
-        if name in kind.parameters and name != "lora":
-            yield name, to_raw(value)
+    extras = request.extras
+    for name, text in (("kv_transfer_params", extras.kv_transfer_params), ("vllm_xargs", extras.vllm_xargs)):
+        if text is not None and name in kind.parameters:
+            yield name, to_raw(text)
+    if extras.session_id is not None and "session_id" in kind.parameters:
+        yield "session_id", extras.session_id
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
