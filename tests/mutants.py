@@ -922,7 +922,7 @@ MUTANTS = (
         "simulation/calibrate.py",
         "held_out = [timing for timing in measured if timing.id not in excluded]",
         "held_out = [timing for timing in measured if timing.id in excluded]",
-        (f"{SIMULATOR}/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
+        ("tests/simulation/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
     ),
     # The upstream engine.
     Mutant(
