@@ -25,6 +25,7 @@ from ..core.request import (
 )
 from .base import Profile, ReaderOptions
 from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object, read_json_value
+from .parameter_table import Note
 
 INT32 = 2**31 - 1
 # The limit of OpenAI's `top_logprobs`, and the default of vLLM's `max_logprobs`.
@@ -90,15 +91,17 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     None: the client sent null or nothing.
     """
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Note("0 to 2; 0 is greedy")] = None
     top_p: Probability | None = None
-    top_k: CountOrUnlimited | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("0 and -1 disable it")] = None
     min_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    seed: Int64 | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: Annotated[Int64 | None, Note("a signed 64-bit integer")] = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+    ] = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
 
@@ -106,21 +109,33 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    truncate_prompt_tokens: CountOrUnlimited | None = None
+    truncate_prompt_tokens: Annotated[
+        CountOrUnlimited | None, Note("keeps only the last N tokens; -1 is the model's limit")
+    ] = None
 
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Raw = Raw()
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        Note(
+            "json, regex, choice, grammar, json_object; structural_tag is refused. With close_at_limit (ours; may "
+            "stand alone), the last tokens within the limit end the answer legally"
+        ),
+    ] = None
+    guided_json: Annotated[Raw, Note("as structured_outputs.json")] = Raw()
+    guided_regex: Annotated[str | None, Note("as structured_outputs.regex")] = None
+    guided_choice: Annotated[list[str] | None, Note("as structured_outputs.choice")] = None
+    guided_grammar: Annotated[str | None, Note("as structured_outputs.grammar")] = None
 
     skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    priority: Int64 | None = None
-    request_id: RequestId | None = None
+    add_special_tokens: Annotated[
+        bool | None, Note("special tokens that the tokenizer adds to a text, in addition to the chat template's")
+    ] = None
+    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    request_id: Annotated[RequestId | None, Note("becomes the suffix of the response id")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    kv_transfer_params: Raw = Raw()
-    vllm_xargs: Raw = Raw()
+    kv_transfer_params: Annotated[
+        Raw, Note("for engines that support it; prompt_token_ids are used as the ids of a conversation")
+    ] = Raw()
+    vllm_xargs: Annotated[Raw, Note("for engines that support it")] = Raw()
 
     def build_sampling(self) -> SamplingOptions:
         return SamplingOptions(
@@ -168,21 +183,36 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
 class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     """The fields that Chat Completions and Completions share. None: the client sent null or nothing."""
 
-    model: str | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[
+        StreamOptions | None, Note("include_usage, continuous_usage_stats; include_obfuscation: true is refused")
+    ] = None
     n: AtLeastOne | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
-    max_tokens: CountOrUnlimited | None = None
-    stop: str | list[str] | None = None
-    response_format: ResponseFormat | None = None
-    prompt_logprobs: Logprobs | None = None
-    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    return_weight_versions: bool | None = None
-    session_id: Annotated[str, Meta(max_length=1_024)] | None = None
+    metadata: Annotated[
+        dict[str, str] | None,
+        Note("validated: at most 16 keys of 64 characters with values of 512 characters; has no effect"),
+    ] = None
+    service_tier: Annotated[
+        str | None, Note("there is one tier, reported as `default`; other values give a warning")
+    ] = None
+    max_tokens: Annotated[CountOrUnlimited | None, Note("-1 and null are the rest of the context")] = None
+    stop: Annotated[str | list[str] | None, Note("a string or a list; maximum count set by the server")] = None
+    response_format: Annotated[
+        ResponseFormat | None, Note("text, json_object, json_schema; at most one constraint per request")
+    ] = None
+    prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
+    logprob_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None,
+        Note("with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
+    ] = None
+    return_token_ids: Annotated[bool | None, Note("in both profiles; logprobs then list every token")] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Note("logprobs then list every token")] = None
+    return_weight_versions: Annotated[bool | None, Note("null if the engine does not report weight versions")] = None
+    session_id: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Note("a hint for routers and for vLLM, also as the header x-session-id"),
+    ] = None
 
     def build_extras(self) -> Extras:
         session_id = None if not self.session_id else msgspec.json.encode(self.session_id).decode()

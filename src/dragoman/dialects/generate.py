@@ -46,63 +46,41 @@ from .fields import (
 )
 from .json_encoding import clamp_logprob, encode_field, encode_string
 from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
-from .parameter_table import SHARED_HONOURED, ParameterTable, accept, honour, read_part, reject
+from .parameter_table import Note, ParameterTable, accept, read_part, reject
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
     """vLLM's SamplingParams, without the fields that have no meaning on the wire."""
 
     n: AtLeastOne | None = None
-    max_tokens: CountOrUnlimited | None = None
-    stop: str | list[str] | None = None
-    logprobs: Logprobs | None = None
-    prompt_logprobs: Logprobs | None = None
+    max_tokens: Annotated[CountOrUnlimited | None, Note("16 by default, as in vLLM; -1 is the rest of the context")] = (
+        None
+    )
+    stop: Annotated[str | list[str] | None, Note("matched against the decoded text")] = None
+    logprobs: Annotated[Logprobs | None, Note("0 to 20; -1 is refused")] = None
+    prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
 
 
 class GenerateBody(Struct, frozen=True, kw_only=True):
-    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
-    sampling_params: Raw = Raw()
-    model: str | None = None
+    token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)], Note("the prompt, used unchanged")]
+    sampling_params: Annotated[Raw, Note("see below; the default is the model's own")] = Raw()
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    request_id: RequestId | None = None
+    stream_options: Annotated[StreamOptions | None, Note("include_usage")] = None
+    request_id: Annotated[RequestId | None, Note("echoed; generated if missing")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    priority: Int64 | None = None
-    kv_transfer_params: Raw = Raw()
+    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    kv_transfer_params: Annotated[Raw, Note("for engines that support it")] = Raw()
 
 
 DIALECT, SAMPLING = "generate", "sampling_params"
 
-_NOTES = dict(SHARED_HONOURED)
-_HONOURED = (
-    ("token_ids", "the prompt, used unchanged"),
-    ("sampling_params", "see below; the default is the model's own"),
-    ("model", "optional if the server has a default model"),
-    ("stream", ""),
-    ("stream_options", "include_usage"),
-    ("request_id", "echoed; generated if missing"),
-    ("cache_salt", ""),
-    ("priority", "lower runs first"),
-    ("kv_transfer_params", "for engines that support it"),
-)
-GENERATE = ParameterTable(
-    (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
-        *reject(DIALECT, "features", "only token input is supported", {}),
-    )
-)
+GENERATE = ParameterTable(DIALECT, (GenerateBody,), reject(DIALECT, "features", "only token input is supported", {}))
 
-_PARAMS = (
-    ("n", ""),
-    ("max_tokens", "16 by default, as in vLLM; -1 is the rest of the context"),
-    ("stop", "matched against the decoded text"),
-    ("logprobs", "0 to 20; -1 is refused"),
-    ("prompt_logprobs", "not with stream; -1 is refused"),
-)
 SAMPLING_PARAMS = ParameterTable(
+    SAMPLING,
+    (VllmSamplingParams,),
     (
-        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
-        *(row for name in DecodingFields.__struct_fields__ for row in honour(SAMPLING, name, note=_NOTES[name])),
         *accept(SAMPLING, "output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
         *accept(SAMPLING, "flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
         *accept(SAMPLING, "spaces_between_special_tokens", note="there is no text output"),
@@ -112,7 +90,7 @@ SAMPLING_PARAMS = ParameterTable(
         *reject(SAMPLING, "repetition_detection", "not supported"),
         *reject(SAMPLING, "logprob_token_ids", "logprobs are available only for the most likely tokens", []),
         *reject(SAMPLING, "best_of", "use n", 1),
-    )
+    ),
 )
 
 

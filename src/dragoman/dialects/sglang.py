@@ -52,7 +52,7 @@ from .fields import (
     resolve_model,
 )
 from .json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
-from .parameter_table import ParameterTable, accept, honour, read_part, reject, warn
+from .parameter_table import Note, ParameterTable, accept, read_part, reject, warn
 
 # Renders SGLang's /generate: each event contains the whole answer so far, the last one the complete answer.
 
@@ -287,24 +287,28 @@ DEFAULT_MAX_NEW_TOKENS = 128
 class SglangSamplingParams(Struct, frozen=True, kw_only=True):
     """SGLang's SamplingParams, without the fields that have no meaning on the wire."""
 
-    max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
+    max_new_tokens: Annotated[Count | None, Note("128 by default, as in SGLang; null is the rest of the context")] = (
+        DEFAULT_MAX_NEW_TOKENS
+    )
     min_new_tokens: Count | None = None
     n: AtLeastOne | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
     top_p: Probability | None = None
-    top_k: CountOrUnlimited | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("-1 disables it")] = None
     min_p: Probability | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+    ] = None
     sampling_seed: Int64 | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
-    json_schema: Raw = Raw()
+    no_stop_trim: Annotated[bool | None, Note("true includes the stop string in the text")] = None
+    json_schema: Annotated[Raw, Note("a string or an object; at most one constraint")] = Raw()
     regex: str | None = None
     ebnf: str | None = None
 
@@ -315,43 +319,33 @@ class SglangBody(Struct, frozen=True, kw_only=True):
     model: an extension; SGLang serves one model.
     """
 
-    text: str | list[str] | None = None
-    input_ids: list[TokenId | list[TokenId]] | None = None
-    sampling_params: Raw = Raw()
+    text: Annotated[str | list[str] | None, Note("one or several raw texts, without a chat template")] = None
+    input_ids: Annotated[list[TokenId | list[TokenId]] | None, Note("one or several prompts, used unchanged")] = None
+    sampling_params: Annotated[Raw, Note("see below; one object for all prompts")] = Raw()
     return_logprob: bool | None = None
-    logprob_start_len: CountOrUnlimited | None = None
-    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprob_start_len: Annotated[CountOrUnlimited | None, Note("-1, the default, returns the answer only")] = None
+    top_logprobs_num: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None, Note("0 to 20, requires return_logprob")
+    ] = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
-    stream: bool | None = None
-    rid: RequestId | None = None
-    lora_path: str | None = None
-    priority: Int64 | None = None
-    extra_key: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    model: str | None = None
+    stream: Annotated[bool | None, Note("each event has the full text so far")] = None
+    rid: Annotated[RequestId | None, Note("echoed as `meta_info.id`; generated if missing")] = None
+    lora_path: Annotated[str | None, Note("the name of a loaded adapter")] = None
+    priority: Annotated[Int64 | None, Note("higher runs first")] = None
+    extra_key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1_024)] | None,
+        Note("cached prefixes are shared only between equal values"),
+    ] = None
+    model: Annotated[str | None, Note("extension to SGLang: selects one of several models")] = None
 
 
 DIALECT, SAMPLING = "sglang", "sglang_params"
 
-_HONOURED = (
-    ("text", "one or several raw texts, without a chat template"),
-    ("input_ids", "one or several prompts, used unchanged"),
-    ("sampling_params", "see below; one object for all prompts"),
-    ("return_logprob", ""),
-    ("logprob_start_len", "-1, the default, returns the answer only"),
-    ("top_logprobs_num", "0 to 20, requires return_logprob"),
-    ("return_text_in_logprobs", ""),
-    ("return_prompt_token_ids", ""),
-    ("stream", "each event has the full text so far"),
-    ("rid", "echoed as `meta_info.id`; generated if missing"),
-    ("lora_path", "the name of a loaded adapter"),
-    ("priority", "higher runs first"),
-    ("extra_key", "cached prefixes are shared only between equal values"),
-    ("model", "extension to SGLang: selects one of several models"),
-)
 SGLANG = ParameterTable(
+    DIALECT,
+    (SglangBody,),
     (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
         *accept(DIALECT, "log_metrics", "no_logs", "custom_labels", note="internal to the server"),
         *accept(DIALECT, "routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
         *accept(DIALECT, "data_parallel_rank", "modalities", note="a hint for routers"),
@@ -374,34 +368,13 @@ SGLANG = ParameterTable(
         *reject(DIALECT, "bootstrap_host", "disaggregated prefill is not supported"),
         *reject(DIALECT, "bootstrap_port", "disaggregated prefill is not supported"),
         *reject(DIALECT, "bootstrap_room", "disaggregated prefill is not supported"),
-    )
+    ),
 )
 
-_PARAMS = (
-    ("max_new_tokens", "128 by default, as in SGLang; null is the rest of the context"),
-    ("min_new_tokens", ""),
-    ("n", ""),
-    ("stop", ""),
-    ("stop_token_ids", ""),
-    ("temperature", "0 is greedy"),
-    ("top_p", ""),
-    ("top_k", "-1 disables it"),
-    ("min_p", ""),
-    ("frequency_penalty", ""),
-    ("presence_penalty", ""),
-    ("repetition_penalty", ""),
-    ("logit_bias", "keys are token ids, values -100 to 100"),
-    ("sampling_seed", ""),
-    ("ignore_eos", ""),
-    ("skip_special_tokens", ""),
-    ("no_stop_trim", "true includes the stop string in the text"),
-    ("json_schema", "a string or an object; at most one constraint"),
-    ("regex", ""),
-    ("ebnf", ""),
-)
 SGLANG_PARAMS = ParameterTable(
+    SAMPLING,
+    (SglangSamplingParams,),
     (
-        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
         *warn(SAMPLING, "stream_interval", "every token is sent immediately", 1),
         *accept(SAMPLING, "spaces_between_special_tokens", note="no effect: decoding follows the tokenizer"),
         *reject(SAMPLING, "stop_regex", "only strings and token ids are supported", []),
@@ -409,7 +382,7 @@ SGLANG_PARAMS = ParameterTable(
         *reject(SAMPLING, "beam_width", "beam search is not supported", 1),
         *reject(SAMPLING, "custom_params", "there is no plugin that uses it", {}),
         *reject(SAMPLING, "watermark", "watermarking is not supported", False),
-    )
+    ),
 )
 
 
