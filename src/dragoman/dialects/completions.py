@@ -65,7 +65,7 @@ from .logprobs import (
     render_prompt_logprobs,
     render_token_ids,
 )
-from .parameter_table import Note, ParameterTable, build_shared_rows, reject
+from .parameter_table import SHARED_ROWS, Note, ParameterTable, reject
 
 
 class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
@@ -85,19 +85,17 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
     logprobs: Annotated[Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")] = None
 
 
-DIALECT = "completions"
-
 _UNSUPPORTED = (
-    *reject(DIALECT, "suffix", "fill-in-the-middle is not supported", ""),
-    *reject(DIALECT, "prompt_embeds", "prompts must be text or token ids"),
-    *reject(DIALECT, "thinking_token_budget", "completions do not separate reasoning from text", -1),
+    *reject("suffix", "fill-in-the-middle is not supported", ""),
+    *reject("prompt_embeds", "prompts must be text or token ids"),
+    *reject("thinking_token_budget", "completions do not separate reasoning from text", -1),
 )
 
 COMPLETIONS = ParameterTable(
-    DIALECT,
+    "completions",
     (CompletionsBody,),
     (
-        *build_shared_rows(DIALECT),
+        *SHARED_ROWS,
         *_UNSUPPORTED,
     ),
 )

@@ -15,7 +15,7 @@ from .base import Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
 from .fields import AtLeastOne, CountOrUnlimited, TokenId, resolve_model
 from .json_encoding import replace_surrogates
-from .parameter_table import Note, ParameterSupport, ParameterTable, accept, reject
+from .parameter_table import Note, ParameterTable, accept, reject
 
 MAX_INPUTS = 2048
 """OpenAI's limit."""
@@ -57,28 +57,23 @@ class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
     use_activation: Annotated[bool | None, Note("vLLM's current name for normalize")] = None
 
 
-DIALECT = "embeddings"
-
-
-def build_text_input_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """The rows that all routes with text input share besides `TextInputFields`."""
-    return (
-        *accept(dialect, "request_id", note="the server generates the id"),
-        *accept(dialect, "priority", note="requests are processed in turn, input by input"),
-        *accept(dialect, "cache_salt", note="vectors are not cached"),
-        *reject(dialect, "padding", "padding is not supported", "do_not_pad"),
-        *reject(dialect, "mm_processor_kwargs", "only text input is supported", {}),
-    )
+TEXT_INPUT_ROWS = (
+    *accept("request_id", note="the server generates the id"),
+    *accept("priority", note="requests are processed in turn, input by input"),
+    *accept("cache_salt", note="vectors are not cached"),
+    *reject("padding", "padding is not supported", "do_not_pad"),
+    *reject("mm_processor_kwargs", "only text input is supported", {}),
+)
 
 
 EMBEDDINGS = ParameterTable(
-    DIALECT,
+    "embeddings",
     (EmbeddingsBody,),
     (
-        *build_text_input_rows(DIALECT),
-        *reject(DIALECT, "messages", "send the text as `input`"),
-        *reject(DIALECT, "embed_dtype", "only float32 is supported", "float32"),
-        *reject(DIALECT, "endianness", "only little-endian is supported", "little", "native"),
+        *TEXT_INPUT_ROWS,
+        *reject("messages", "send the text as `input`"),
+        *reject("embed_dtype", "only float32 is supported", "float32"),
+        *reject("endianness", "only little-endian is supported", "little", "native"),
     ),
 )
 
@@ -220,7 +215,6 @@ def _encode_base64(vector: bytes) -> str:
 
 # Cohere's `/v2/embed`: vectors in several types at once. Texts only.
 
-_COHERE = "cohere_embed"
 MAX_TEXTS = 2048
 """As of `/v1/embeddings`; Cohere's own limit is 96."""
 EMBEDDING_TYPES = ("float", "binary", "ubinary", "base64")
@@ -259,12 +253,12 @@ class CohereEmbedBody(Struct, frozen=True, kw_only=True):
 
 
 COHERE_EMBED = ParameterTable(
-    _COHERE,
+    "cohere_embed",
     (CohereEmbedBody,),
     (
-        *accept(_COHERE, "input_type", note="no prefix is added: put one into the texts if the model needs it"),
-        *accept(_COHERE, "priority", note="requests are processed in turn, input by input"),
-        *reject(_COHERE, "images", "only text input is supported", []),
+        *accept("input_type", note="no prefix is added: put one into the texts if the model needs it"),
+        *accept("priority", note="requests are processed in turn, input by input"),
+        *reject("images", "only text input is supported", []),
     ),
 )
 

@@ -5,7 +5,8 @@ The fields of a struct here are supported. Fields that are only accepted or reje
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import (
+    NO_SAMPLING_OPTIONS,
     Constraint,
     ContextFreeGrammar,
     Extras,
@@ -138,20 +140,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     vllm_xargs: Annotated[Raw, Note("for engines that support it")] = Raw()
 
     def build_sampling(self) -> SamplingOptions:
-        return SamplingOptions(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            # vLLM's -1 and 0 both mean no limit.
-            top_k=None if self.top_k is None else max(self.top_k, 0),
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-            logit_bias=read_logit_bias(self.logit_bias),
-            allowed_token_ids=_to_tuple(self.allowed_token_ids),
-            bad_words=_to_tuple(self.bad_words),
-        )
+        return _DECODING_SAMPLING.read(self)
 
     def build_limits(
         self, max_tokens: int | None, stop: tuple[str, ...], max_tokens_name: str = "max_tokens"
@@ -178,6 +167,71 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
             kv_transfer_params=read_json_object(self.kv_transfer_params, "kv_transfer_params"),
             vllm_xargs=read_json_object(self.vllm_xargs, "vllm_xargs"),
         )
+
+
+def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
+    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
+    if wrong_keys:
+        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
+        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
+        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
+    return tuple((int(key), value) for key, value in bias.items())
+
+
+_SAMPLING_CONVERTERS: Mapping[str, Callable[[Any], object]] = {
+    # vLLM's and SGLang's -1 is no limit, as 0 is in the core.
+    "top_k": lambda top_k: max(top_k, 0),
+    "logit_bias": _read_logit_bias,
+    "allowed_token_ids": tuple,
+    "bad_words": tuple,
+}
+"""By core name: the conversion of a value from that on the wire."""
+
+
+class SamplingFields:
+    """The fields of a wire struct that are sampling parameters.
+
+    core_names: those of `SamplingOptions`, by the struct's own.
+    renames: the core names of fields that the struct names differently.
+    """
+
+    def __init__(self, struct: type[Struct], renames: Mapping[str, str] | None = None) -> None:
+        core_names = {name: name for name in struct.__struct_fields__} | dict(renames or {})
+        sampling_names = SamplingOptions.__struct_fields__
+        self.core_names = {name: core for name, core in core_names.items() if core in sampling_names}
+        self._get_values = attrgetter(*self.core_names)
+        self._unset_values = (None,) * len(self.core_names)
+        own_names = tuple(self.core_names.values())
+        # The values in the order of `SamplingOptions`; -1 is the None that follows them.
+        self._arrange = itemgetter(*[own_names.index(name) if name in own_names else -1 for name in sampling_names])
+        self._converters = tuple(
+            (index, _SAMPLING_CONVERTERS[name])
+            for index, name in enumerate(sampling_names)
+            if name in own_names and name in _SAMPLING_CONVERTERS
+        )
+
+    def read(self, params: Struct, **overrides: float | None) -> SamplingOptions:
+        """overrides: by core name, in place of the struct's values."""
+        values = self._get_values(params)
+        # Most requests leave all to the model's defaults.
+        if values == self._unset_values and not overrides:
+            return NO_SAMPLING_OPTIONS
+        options: list[Any] = [*self._arrange((*values, None))]
+        for index, convert in self._converters:
+            if options[index] is not None:
+                options[index] = convert(options[index])
+        sampling = SamplingOptions(*options)
+        return msgspec.structs.replace(sampling, **overrides) if overrides else sampling
+
+    def list_paths(self, path: str) -> tuple[tuple[str, str], ...]:
+        """The fields' names for `FieldNames`. path: of the struct in the body."""
+        renamed = [(core, f"{path}.{name}") for name, core in self.core_names.items() if core != name]
+        equal_names = "|".join(name for name, core in self.core_names.items() if core == name)
+        return (*renamed, (f"({equal_names})", rf"{path}.\1"))
+
+
+_DECODING_SAMPLING = SamplingFields(DecodingFields)
 
 
 class GenerationFields(DecodingFields, frozen=True, kw_only=True):
@@ -314,22 +368,6 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
 def get_max_logprobs(profile: Profile) -> int:
     """The limit of Completions' `logprobs`: 5 in OpenAI, 20 in vLLM."""
     return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
-
-
-def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(values)
-
-
-def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
-    if bias is None:
-        return None
-    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
-    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
-    if wrong_keys:
-        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
-        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
-        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
-    return tuple((int(key), value) for key, value in bias.items())
 
 
 THINKING_KWARGS = ("enable_thinking", "thinking")

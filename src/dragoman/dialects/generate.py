@@ -16,7 +16,7 @@ from ..core.engine import TokenRequest
 from ..core.errors import DragomanError, FieldNames, RequestError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
 from ..core.reply import Reply
-from ..core.request import GenerateRequest, Sampling
+from ..core.request import GenerateRequest
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from .envelope import (
@@ -73,23 +73,21 @@ class GenerateBody(Struct, frozen=True, kw_only=True):
     kv_transfer_params: Annotated[Raw, Note("for engines that support it")] = Raw()
 
 
-DIALECT, SAMPLING = "generate", "sampling_params"
-
-GENERATE = ParameterTable(DIALECT, (GenerateBody,), reject(DIALECT, "features", "only token input is supported", {}))
+GENERATE = ParameterTable("generate", (GenerateBody,), reject("features", "only token input is supported", {}))
 
 SAMPLING_PARAMS = ParameterTable(
-    SAMPLING,
+    "sampling_params",
     (VllmSamplingParams,),
     (
-        *accept(SAMPLING, "output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
-        *accept(SAMPLING, "flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
-        *accept(SAMPLING, "spaces_between_special_tokens", note="there is no text output"),
-        *reject(SAMPLING, "logits_processors", "requests cannot contain code", []),
-        *reject(SAMPLING, "extra_args", "there is no plugin that uses it", {}),
-        *reject(SAMPLING, "thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
-        *reject(SAMPLING, "repetition_detection", "not supported"),
-        *reject(SAMPLING, "logprob_token_ids", "logprobs are available only for the most likely tokens", []),
-        *reject(SAMPLING, "best_of", "use n", 1),
+        *accept("output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
+        *accept("flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
+        *accept("spaces_between_special_tokens", note="there is no text output"),
+        *reject("logits_processors", "requests cannot contain code", []),
+        *reject("extra_args", "there is no plugin that uses it", {}),
+        *reject("thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
+        *reject("repetition_detection", "not supported"),
+        *reject("logprob_token_ids", "logprobs are available only for the most likely tokens", []),
+        *reject("best_of", "use n", 1),
     ),
 )
 
@@ -212,7 +210,7 @@ ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """The default of vLLM's SamplingParams."""
 
-_TOP_LEVEL = "model|stream|priority|cache_salt|kv_transfer_params|sampling_params"
+_TOP_LEVEL = "|".join(GenerateBody.__struct_fields__)
 _FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
 
 _BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
@@ -305,9 +303,13 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
     """
     transfer = dict(token_request.extras).get("kv_transfer_params", "null")
     limits = request.limits
+    sampling = msgspec.structs.asdict(token_request.sampling)
+    # Token ids here, texts in a body.
+    del sampling["bad_words"]
     params: dict[str, Any] = {
         "n": request.choices,
-        **_render_sampling(token_request.sampling),
+        **sampling,
+        "logit_bias": {str(id): bias for id, bias in token_request.sampling.logit_bias} or None,
         "max_tokens": token_request.max_tokens,
         "min_tokens": token_request.min_tokens,
         "stop": list(limits.stop),
@@ -328,18 +330,3 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
             kv_transfer_params=Raw(transfer.encode()),
         )
     )
-
-
-def _render_sampling(sampling: Sampling) -> dict[str, Any]:
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
-        "seed": sampling.seed,
-        "logit_bias": {str(id): bias for id, bias in sampling.logit_bias} or None,
-        "allowed_token_ids": None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
-    }

@@ -1,6 +1,6 @@
 """The support of every parameter of every dialect: the rules that readers apply, and the source of the docs' table.
 
-The rows that the generating dialects share are here too: those of `fields`, and further ones of vLLM.
+A field of a body's struct is honoured unless a row says otherwise; its note stands on the field.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ class ParameterSupport(Struct, frozen=True):
     """One row.
 
     harmless: the values, besides null, with which a rejected or warned field has no effect.
+    dialect: empty until the row is in the table of one.
     """
 
     name: str
-    dialect: str
     status: SupportStatus
     note: str = ""
     harmless: tuple[object, ...] = ()
+    dialect: str = ""
 
 
 class Note(Struct, frozen=True):
@@ -70,6 +71,7 @@ class ParameterTable:
     ) -> None:
         self._dialect, self._structs, self._notes = dialect, structs, dict(notes or {})
         self._others = {row.name: row for row in others}
+        assert len(self._others) == len(others), f"a parameter of {dialect} has two rows"
         fields = [name for struct in structs for name in struct.__struct_fields__]
         self.names: Collection[str] = dict.fromkeys((*fields, *self._others))
         """The names of all rows."""
@@ -87,8 +89,8 @@ class ParameterTable:
             names: list[str] = []
             for base in reversed([base for base in struct.__mro__ if issubclass(base, Struct)]):
                 names = [name for name in base.__struct_fields__ if name not in names] + names
-            rows |= {name: ParameterSupport(name, self._dialect, SupportStatus.HONOURED, notes[name]) for name in names}
-        return tuple((rows | self._others).values())
+            rows |= {name: ParameterSupport(name, SupportStatus.HONOURED, notes[name]) for name in names}
+        return tuple(msgspec.structs.replace(row, dialect=self._dialect) for row in (rows | self._others).values())
 
     def classify_body(self, parsed: ParsedBody, *schemas: BodySchema[Any]) -> tuple[list[str], tuple[str, ...]]:
         """Return the warnings, and the unknown names at the top level and below it. Raises as `classify`.
@@ -127,16 +129,16 @@ def _is_harmless(row: ParameterSupport, raw: Raw) -> bool:
     )
 
 
-def accept(dialect: str, *names: str, note: str) -> tuple[ParameterSupport, ...]:
-    return tuple(ParameterSupport(name, dialect, SupportStatus.ACCEPTED, note) for name in names)
+def accept(*names: str, note: str) -> tuple[ParameterSupport, ...]:
+    return tuple(ParameterSupport(name, SupportStatus.ACCEPTED, note) for name in names)
 
 
-def warn(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
-    return (ParameterSupport(name, dialect, SupportStatus.WARNED, note, harmless),)
+def warn(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, SupportStatus.WARNED, note, harmless),)
 
 
-def reject(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
-    return (ParameterSupport(name, dialect, SupportStatus.REFUSED, note, harmless),)
+def reject(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, SupportStatus.REFUSED, note, harmless),)
 
 
 def read_part(
@@ -152,22 +154,21 @@ def read_part(
     return part, warnings, tuple(f"{path}.{name}" for name in unknown)
 
 
-def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """Fields of both endpoints that are not in the struct."""
-    return (
-        *accept(dialect, "user", "safety_identifier", note="identifies the end user; has no effect"),
-        *accept(dialect, "guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
-        *warn(dialect, "stream_interval", "every token is sent immediately", 1),
-        *reject(dialect, "use_beam_search", "beam search is not supported", False),
-        *reject(dialect, "length_penalty", "beam search is not supported", 1.0, 1),
-        *reject(dialect, "early_stopping", "beam search is not supported", False),
-        *reject(dialect, "watermarking", "watermarking is not supported", False),
-        *reject(dialect, "spaces_between_special_tokens", "decoding follows the tokenizer", True),
-        *reject(dialect, "truncation_side", "prompts are truncated on the left", "left"),
-        *reject(dialect, "repetition_detection", "not supported"),
-        *reject(dialect, "routed_experts_prompt_start", "routed experts are not reported", 0),
-        *reject(dialect, "return_token_offsets", "offsets are not reported", False),
-        *reject(dialect, "mm_payload", "media payloads are not returned", "tensors"),
-        *reject(dialect, "return_mm_kwargs", "media payloads are not returned", False),
-        *reject(dialect, "ec_transfer_params", "encoder cache transfer is not supported"),
-    )
+SHARED_ROWS = (
+    *accept("user", "safety_identifier", note="identifies the end user; has no effect"),
+    *accept("guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
+    *warn("stream_interval", "every token is sent immediately", 1),
+    *reject("use_beam_search", "beam search is not supported", False),
+    *reject("length_penalty", "beam search is not supported", 1.0, 1),
+    *reject("early_stopping", "beam search is not supported", False),
+    *reject("watermarking", "watermarking is not supported", False),
+    *reject("spaces_between_special_tokens", "decoding follows the tokenizer", True),
+    *reject("truncation_side", "prompts are truncated on the left", "left"),
+    *reject("repetition_detection", "not supported"),
+    *reject("routed_experts_prompt_start", "routed experts are not reported", 0),
+    *reject("return_token_offsets", "offsets are not reported", False),
+    *reject("mm_payload", "media payloads are not returned", "tensors"),
+    *reject("return_mm_kwargs", "media payloads are not returned", False),
+    *reject("ec_transfer_params", "encoder cache transfer is not supported"),
+)
+"""Rows that the generating dialects share: of vLLM's and OpenAI's parameters."""

@@ -15,10 +15,10 @@ from ..core.embeddings import RelevanceScores, TextPairs
 from ..core.errors import RequestError, Unsupported
 from .base import Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
-from .embeddings import PromptUsage, TextInputFields, build_prompt_usage, build_text_input_rows
+from .embeddings import TEXT_INPUT_ROWS, PromptUsage, TextInputFields, build_prompt_usage
 from .fields import Count, resolve_model
 from .json_encoding import replace_surrogates
-from .parameter_table import Note, ParameterSupport, ParameterTable, reject
+from .parameter_table import Note, ParameterTable, reject
 
 MAX_DOCUMENTS = 10_000
 """Cohere's limit."""
@@ -82,23 +82,22 @@ class ScoreBody(ScoringFields, frozen=True, kw_only=True):
     data_2: Annotated[str | DocumentList | None, Note("as text_2")] = None
 
 
-def _build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    return (
-        *build_text_input_rows(dialect),
-        *reject(dialect, "instruction", "scoring uses no template"),
-        *reject(dialect, "chat_template_kwargs", "scoring uses no template", {}),
-    )
+_SHARED_ROWS = (
+    *TEXT_INPUT_ROWS,
+    *reject("instruction", "scoring uses no template"),
+    *reject("chat_template_kwargs", "scoring uses no template", {}),
+)
 
 
 RERANK = ParameterTable(
     "rerank",
     (RerankBody,),
     (
-        *_build_shared_rows("rerank"),
-        *reject("rerank", "rank_fields", "documents have one text field", ["text"], []),
+        *_SHARED_ROWS,
+        *reject("rank_fields", "documents have one text field", ["text"], []),
     ),
 )
-SCORE = ParameterTable("score", (ScoreBody,), _build_shared_rows("score"))
+SCORE = ParameterTable("score", (ScoreBody,), _SHARED_ROWS)
 
 
 class RerankCall(Struct, frozen=True):

@@ -64,15 +64,15 @@ TOKENIZE = ParameterTable(
     "tokenize",
     (TokenizeTextBody, ChatPromptFields),
     (
-        *reject("tokenize", "media_io_kwargs", "media processing is configured by the server", {}),
-        *reject("tokenize", "mm_processor_kwargs", "media processing is configured by the server", {}),
+        *reject("media_io_kwargs", "media processing is configured by the server", {}),
+        *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
     ),
     notes=dict.fromkeys(ChatPromptFields.__struct_fields__, "as in chat"),
 )
 DETOKENIZE = ParameterTable(
     "detokenize",
     (DetokenizeBody,),
-    accept("detokenize", "skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
+    accept("skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
 )
 
 _COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ..body import NestedRules
 from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
-from ..parameter_table import Note, ParameterTable, accept, build_shared_rows, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 
 
 class BlockSource(Struct, frozen=True):
@@ -211,47 +211,45 @@ class MessagesBody(DecodingFields, frozen=True, kw_only=True):
     service_tier: Annotated[str | None, Note("auto and standard_only; there is one tier, reported as standard")] = None
 
 
-DIALECT, COUNT_TOKENS_DIALECT = "messages", "count_tokens"
-
 _UNSUPPORTED = (
-    *accept(DIALECT, "cache_control", note="caching is automatic"),
-    *accept(DIALECT, "betas", note="beta headers of any value are accepted"),
-    *accept(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
-    *accept(DIALECT, "fallback_credit_token", note="this server does no billing"),
-    *accept(DIALECT, "stream_options", note="usage is always included"),
-    *warn(DIALECT, "inference_geo", "the location cannot be selected"),
-    *warn(DIALECT, "speed", "only the standard speed is available", "standard"),
-    *warn(DIALECT, "fallbacks", "fallback models are not supported", [], "default"),
-    *warn(DIALECT, "diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
-    *reject(DIALECT, "container", "code execution containers are not supported"),
-    *reject(DIALECT, "mcp_servers", "MCP servers are not supported", []),
-    *reject(DIALECT, "compaction", "compaction is not supported in Messages"),
-    *reject(DIALECT, "stop", "use stop_sequences", []),
-    *reject(DIALECT, "response_format", "use output_config.format", {"type": "text"}),
-    *reject(DIALECT, "n", "a message has exactly one answer", 1),
-    *reject(DIALECT, "best_of", "a message has exactly one answer", 1),
-    *reject(DIALECT, "logprobs", "a message has no field for them; use /v1/chat/completions", False),
-    *reject(DIALECT, "top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
-    *reject(DIALECT, "prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
-    *reject(DIALECT, "logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
-    *reject(DIALECT, "return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
+    *accept("cache_control", note="caching is automatic"),
+    *accept("betas", note="beta headers of any value are accepted"),
+    *accept("user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
+    *accept("fallback_credit_token", note="this server does no billing"),
+    *accept("stream_options", note="usage is always included"),
+    *warn("inference_geo", "the location cannot be selected"),
+    *warn("speed", "only the standard speed is available", "standard"),
+    *warn("fallbacks", "fallback models are not supported", [], "default"),
+    *warn("diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
+    *reject("container", "code execution containers are not supported"),
+    *reject("mcp_servers", "MCP servers are not supported", []),
+    *reject("compaction", "compaction is not supported in Messages"),
+    *reject("stop", "use stop_sequences", []),
+    *reject("response_format", "use output_config.format", {"type": "text"}),
+    *reject("n", "a message has exactly one answer", 1),
+    *reject("best_of", "a message has exactly one answer", 1),
+    *reject("logprobs", "a message has no field for them; use /v1/chat/completions", False),
+    *reject("top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
+    *reject("prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
+    *reject("logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
+    *reject("return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
 )
 
 
 MESSAGES = ParameterTable(
-    DIALECT,
+    "messages",
     (MessagesPromptFields, MessagesBody),
     (
-        *build_shared_rows(DIALECT),
-        *accept(DIALECT, "session_id", note="a hint for routers"),
+        *SHARED_ROWS,
+        *accept("session_id", note="a hint for routers"),
         *_UNSUPPORTED,
     ),
 )
 _NOT_COUNTED = [name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__]
 COUNT_TOKENS = ParameterTable(
-    COUNT_TOKENS_DIALECT,
+    "count_tokens",
     (MessagesPromptFields,),
-    accept(COUNT_TOKENS_DIALECT, *_NOT_COUNTED, note="does not change the count"),
+    accept(*_NOT_COUNTED, note="does not change the count"),
 )
 
 

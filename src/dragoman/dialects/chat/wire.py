@@ -11,7 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..body import NestedRules
 from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs, StructuredOutputs
-from ..parameter_table import Note, ParameterTable, accept, build_shared_rows, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -215,26 +215,24 @@ class ChatBody(GenerationFields, frozen=True, kw_only=True):
     store: Annotated[bool | None, Note("true stores the completion; a warning if the server has no store")] = None
 
 
-DIALECT = "chat"
-
 _UNSUPPORTED = (
-    *accept(DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
-    *warn(DIALECT, "prediction", "the prediction was not used; it does not affect the answer"),
-    *reject(DIALECT, "modalities", "only text output is supported", ["text"], []),
-    *reject(DIALECT, "audio", "only text output is supported"),
-    *reject(DIALECT, "web_search_options", "web search is not supported"),
-    *reject(DIALECT, "moderation", "moderation is not supported"),
-    *reject(DIALECT, "echo", "chat prompts cannot be echoed; see return_prompt_text", False),
-    *reject(DIALECT, "best_of", "use n", 1),
-    *reject(DIALECT, "media_io_kwargs", "media processing is configured by the server", {}),
-    *reject(DIALECT, "mm_processor_kwargs", "media processing is configured by the server", {}),
+    *accept("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *warn("prediction", "the prediction was not used; it does not affect the answer"),
+    *reject("modalities", "only text output is supported", ["text"], []),
+    *reject("audio", "only text output is supported"),
+    *reject("web_search_options", "web search is not supported"),
+    *reject("moderation", "moderation is not supported"),
+    *reject("echo", "chat prompts cannot be echoed; see return_prompt_text", False),
+    *reject("best_of", "use n", 1),
+    *reject("media_io_kwargs", "media processing is configured by the server", {}),
+    *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
 )
 
 CHAT = ParameterTable(
-    DIALECT,
+    "chat",
     (ChatPromptFields, ChatBody),
     (
-        *build_shared_rows(DIALECT),
+        *SHARED_ROWS,
         *_UNSUPPORTED,
     ),
 )

@@ -12,8 +12,8 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..body import NestedRules, abbreviate, invalid_value
-from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
-from ..parameter_table import Note, ParameterSupport, ParameterTable, accept, reject, warn
+from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, SamplingFields, TokenId
+from ..parameter_table import Note, ParameterTable, accept, reject, warn
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
@@ -37,6 +37,9 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
     repeat_penalty: Annotated[Annotated[float, Meta(gt=0, le=100)] | None, Note("1 disables it")] = None
     presence_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
     frequency_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
+
+
+OLLAMA_SAMPLING = SamplingFields(OllamaOptions, {"repeat_penalty": "repetition_penalty"})
 
 
 class OllamaCalledFunction(Struct, frozen=True):
@@ -155,67 +158,62 @@ class OllamaModelBody(Struct, frozen=True, kw_only=True):
     stream: Annotated[bool | None, Note("of `/api/pull`: true by default")] = None
 
 
-CHAT, GENERATE, OPTIONS = "ollama_chat", "ollama_generate", "ollama_options"
-EMBED, EMBEDDINGS, MODEL = "ollama_embed", "ollama_embeddings", "ollama_model"
+_SHARED_ROWS = (
+    *warn("shift", "an answer ends where the context is full", False),
+    *reject("_debug_render_only", "use /v1/chat/completions/render", False),
+)
 
 
-def _build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    return (
-        *warn(dialect, "shift", "an answer ends where the context is full", False),
-        *reject(dialect, "_debug_render_only", "use /v1/chat/completions/render", False),
-    )
-
-
-OLLAMA_CHAT = ParameterTable(CHAT, (OllamaChatBody,), _build_shared_rows(CHAT))
+OLLAMA_CHAT = ParameterTable("ollama_chat", (OllamaChatBody,), _SHARED_ROWS)
 OLLAMA_GENERATE = ParameterTable(
-    GENERATE,
+    "ollama_generate",
     (OllamaGenerateBody,),
     (
-        *_build_shared_rows(GENERATE),
-        *reject(GENERATE, "width", "images are not generated", 0),
-        *reject(GENERATE, "height", "images are not generated", 0),
-        *reject(GENERATE, "steps", "images are not generated", 0),
+        *_SHARED_ROWS,
+        *reject("width", "images are not generated", 0),
+        *reject("height", "images are not generated", 0),
+        *reject("steps", "images are not generated", 0),
     ),
 )
 
 _LOAD_TIME = ("numa", "num_batch", "num_gqa", "num_gpu", "main_gpu", "low_vram", "f16_kv", "use_mmap", "use_mlock")
 OLLAMA_OPTIONS = ParameterTable(
-    OPTIONS,
+    "ollama_options",
     (OllamaOptions,),
     (
-        *accept(OPTIONS, "num_keep", note="the context is never shifted"),
-        *accept(OPTIONS, "mirostat_tau", "mirostat_eta", note="no effect without mirostat"),
-        *accept(OPTIONS, "vocab_only", "logits_all", "embedding_only", note="no effect on an answer"),
+        *accept("num_keep", note="the context is never shifted"),
+        *accept("mirostat_tau", "mirostat_eta", note="no effect without mirostat"),
+        *accept("vocab_only", "logits_all", "embedding_only", note="no effect on an answer"),
         *(
             row
             for name in (*_LOAD_TIME, "num_thread")
-            for row in warn(OPTIONS, name, "the server's settings determine how a model is loaded")
+            for row in warn(name, "the server's settings determine how a model is loaded")
         ),
-        *warn(OPTIONS, "repeat_last_n", "penalties apply to the whole context", -1),
-        *warn(OPTIONS, "penalize_newline", "penalties apply to all tokens", True),
-        *reject(OPTIONS, "typical_p", "use top_p", 1, 1.0),
-        *reject(OPTIONS, "tfs_z", "use top_p", 1, 1.0),
-        *reject(OPTIONS, "mirostat", "use top_p", 0),
-        *reject(OPTIONS, "rope_frequency_base", "set it when the model is loaded", 0, 0.0),
-        *reject(OPTIONS, "rope_frequency_scale", "set it when the model is loaded", 0, 0.0, 1, 1.0),
+        *warn("repeat_last_n", "penalties apply to the whole context", -1),
+        *warn("penalize_newline", "penalties apply to all tokens", True),
+        *reject("typical_p", "use top_p", 1, 1.0),
+        *reject("tfs_z", "use top_p", 1, 1.0),
+        *reject("mirostat", "use top_p", 0),
+        *reject("rope_frequency_base", "set it when the model is loaded", 0, 0.0),
+        *reject("rope_frequency_scale", "set it when the model is loaded", 0, 0.0, 1, 1.0),
     ),
 )
 
 OLLAMA_EMBED = ParameterTable(
-    EMBED, (OllamaEmbedBody,), accept(EMBED, "options", note="none of them affects an embedding")
+    "ollama_embed", (OllamaEmbedBody,), accept("options", note="none of them affects an embedding")
 )
 OLLAMA_EMBEDDINGS = ParameterTable(
-    EMBEDDINGS, (OllamaEmbeddingsBody,), accept(EMBEDDINGS, "options", note="none of them affects an embedding")
+    "ollama_embeddings", (OllamaEmbeddingsBody,), accept("options", note="none of them affects an embedding")
 )
 OLLAMA_MODEL = ParameterTable(
-    MODEL,
+    "ollama_model",
     (OllamaModelBody,),
     (
-        *accept(MODEL, "insecure", "username", "password", note="deprecated in Ollama too"),
-        *accept(MODEL, "verbose", note="all that is known is returned"),
-        *reject(MODEL, "system", "there is no Modelfile to override", ""),
-        *reject(MODEL, "template", "there is no Modelfile to override", ""),
-        *reject(MODEL, "options", "there is no Modelfile to override", {}),
+        *accept("insecure", "username", "password", note="deprecated in Ollama too"),
+        *accept("verbose", note="all that is known is returned"),
+        *reject("system", "there is no Modelfile to override", ""),
+        *reject("template", "there is no Modelfile to override", ""),
+        *reject("options", "there is no Modelfile to override", {}),
     ),
 )
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Raw, Struct
 from ..body import NestedRules
 from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
 from ..json_encoding import escape_line_breaks
-from ..parameter_table import Note, ParameterTable, accept, build_shared_rows, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 
 MAX_INPUT_ITEMS = 100_000
 """Maximum items of one input."""
@@ -270,46 +270,43 @@ def minify(raw: Raw) -> bytes:
     return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"
 
 
-DIALECT = "responses"
-
 _USE_CHAT = "a response has no field for them; use /v1/chat/completions"
 
 _UNSUPPORTED = (
-    *accept(DIALECT, "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
-    *accept(DIALECT, "client_metadata", note="metadata of agents; has no effect"),
+    *accept("prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *accept("client_metadata", note="metadata of agents; has no effect"),
     *warn(
-        DIALECT,
         "context_management",
         "automatic compaction is not supported; end the input with a compaction_trigger",
         [],
     ),
-    *reject(DIALECT, "prompt", "stored prompts are not supported"),
-    *reject(DIALECT, "moderation", "moderation is not supported"),
-    *reject(DIALECT, "n", "a response has exactly one answer", 1),
-    *reject(DIALECT, "best_of", "a response has exactly one answer", 1),
-    *reject(DIALECT, "max_tokens", "use max_output_tokens"),
-    *reject(DIALECT, "max_completion_tokens", "use max_output_tokens"),
-    *reject(DIALECT, "response_format", "use text.format", {"type": "text"}),
-    *reject(DIALECT, "reasoning_effort", "use reasoning.effort"),
-    *reject(DIALECT, "logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
-    *reject(DIALECT, "prompt_logprobs", _USE_CHAT),
-    *reject(DIALECT, "logprob_token_ids", _USE_CHAT, []),
-    *reject(DIALECT, "return_token_ids", _USE_CHAT, False),
-    *reject(DIALECT, "return_tokens_as_token_ids", _USE_CHAT, False),
-    *reject(DIALECT, "enable_response_messages", "raw messages are not returned", False),
-    *reject(DIALECT, "previous_input_messages", "send the conversation in input"),
-    *reject(DIALECT, "media_io_kwargs", "media processing is configured by the server", {}),
-    *reject(DIALECT, "mm_processor_kwargs", "media processing is configured by the server", {}),
+    *reject("prompt", "stored prompts are not supported"),
+    *reject("moderation", "moderation is not supported"),
+    *reject("n", "a response has exactly one answer", 1),
+    *reject("best_of", "a response has exactly one answer", 1),
+    *reject("max_tokens", "use max_output_tokens"),
+    *reject("max_completion_tokens", "use max_output_tokens"),
+    *reject("response_format", "use text.format", {"type": "text"}),
+    *reject("reasoning_effort", "use reasoning.effort"),
+    *reject("logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
+    *reject("prompt_logprobs", _USE_CHAT),
+    *reject("logprob_token_ids", _USE_CHAT, []),
+    *reject("return_token_ids", _USE_CHAT, False),
+    *reject("return_tokens_as_token_ids", _USE_CHAT, False),
+    *reject("enable_response_messages", "raw messages are not returned", False),
+    *reject("previous_input_messages", "send the conversation in input"),
+    *reject("media_io_kwargs", "media processing is configured by the server", {}),
+    *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
 )
 
 
 RESPONSES = ParameterTable(
-    DIALECT,
+    "responses",
     (ResponsesBody,),
     (
         # Responses echoes some of the fields that the other dialects only accept.
-        *(row for row in build_shared_rows(DIALECT) if row.name not in ResponsesBody.__struct_fields__),
-        *accept(DIALECT, "session_id", note="a hint for routers"),
+        *(row for row in SHARED_ROWS if row.name not in ResponsesBody.__struct_fields__),
+        *accept("session_id", note="a hint for routers"),
         *_UNSUPPORTED,
     ),
 )

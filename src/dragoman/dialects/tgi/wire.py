@@ -12,7 +12,7 @@ from msgspec import Meta, Raw, Struct
 
 from ...core.errors import DragomanError, FieldNames, RateLimited, RequestError
 from ..errors import MAX_MESSAGE
-from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrUnlimited, Penalty, Probability, TokenId
+from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrUnlimited, Penalty, Probability, SamplingFields, TokenId
 from ..json_encoding import escape_line_breaks, replace_surrogates
 from ..parameter_table import Note, ParameterTable, accept, reject
 
@@ -95,32 +95,30 @@ class TgiBody(Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Note("extension to TGI: selects one of several models")] = None
 
 
-DIALECT, PARAMETERS = "tgi", "tgi_params"
-
 TGI = ParameterTable(
-    DIALECT,
+    "tgi",
     (TgiBody,),
     (
-        *accept(DIALECT, "options", note="for the hub's caches"),
-        *reject(DIALECT, "multimodal_params", "send images to Chat Completions", {}),
-        *reject(DIALECT, "num_beam", "beam search is not supported", 1),
+        *accept("options", note="for the hub's caches"),
+        *reject("multimodal_params", "send images to Chat Completions", {}),
+        *reject("num_beam", "beam search is not supported", 1),
     ),
 )
 
 TGI_PARAMS = ParameterTable(
-    PARAMETERS,
+    "tgi_params",
     (TgiParameters,),
     (
-        *accept(PARAMETERS, "group_request_id", "suggested_dp_index", note="a hint for routers"),
-        *reject(PARAMETERS, "typical_p", "use top_p", 1, 1.0),
-        *reject(PARAMETERS, "watermark", "watermarking is not supported", False),
-        *reject(PARAMETERS, "exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
-        *reject(PARAMETERS, "input_penalty", "penalties on the prompt cannot be configured", False),
-        *reject(PARAMETERS, "print_eos_token", "use skip_special_tokens=false", False),
-        *reject(PARAMETERS, "add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
-        *reject(PARAMETERS, "token_healing_top_k", "token healing is not supported", 0),
-        *reject(PARAMETERS, "token_healing_unmerge_last_token", "token healing is not supported", 0),
-        *reject(PARAMETERS, "move_kv_to_decode_node", "disaggregated prefill is not supported"),
+        *accept("group_request_id", "suggested_dp_index", note="a hint for routers"),
+        *reject("typical_p", "use top_p", 1, 1.0),
+        *reject("watermark", "watermarking is not supported", False),
+        *reject("exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
+        *reject("input_penalty", "penalties on the prompt cannot be configured", False),
+        *reject("print_eos_token", "use skip_special_tokens=false", False),
+        *reject("add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
+        *reject("token_healing_top_k", "token healing is not supported", 0),
+        *reject("token_healing_unmerge_last_token", "token healing is not supported", 0),
+        *reject("move_kv_to_decode_node", "disaggregated prefill is not supported"),
     ),
 )
 
@@ -152,6 +150,7 @@ VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
 """TGI's statuses instead of 400, 500 and 503."""
 
 
+TGI_SAMPLING = SamplingFields(TgiParameters)
 TGI_NAMES = FieldNames(
     ("prompt", "inputs"),
     ("logprobs", "parameters.details"),
@@ -161,8 +160,8 @@ TGI_NAMES = FieldNames(
     ("max_tokens", "parameters.max_new_tokens"),
     ("min_tokens", "parameters.min_new_tokens"),
     ("truncate_prompt_tokens", "parameters.truncate"),
-    ("(n|best_of|temperature|top_p|top_k|presence_penalty|frequency_penalty|repetition_penalty)", r"parameters.\1"),
-    ("(seed|allowed_token_ids|stop|ignore_eos)", r"parameters.\1"),
+    ("(n|best_of|stop|ignore_eos)", r"parameters.\1"),
+    *TGI_SAMPLING.list_paths("parameters"),
 )
 """This dialect's names of core fields, for errors and warnings that are raised after parsing."""
 
