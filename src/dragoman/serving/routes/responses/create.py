@@ -9,8 +9,9 @@ from ....core.errors import DragomanError, Unsupported
 from ....core.request import Conversation
 from ....dialects.base import GenerationCall, ReaderOptions
 from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens, stored
+from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens
 from ....dialects.responses.errors import render_error_fields
+from ....dialects.responses.stored import StoredEvent, build_event
 from ....pipeline.admission import check_countable
 from ....pipeline.models import TokenBackend
 from ....pipeline.prompt_encoding import build_dropped_warning, build_fitting_prompt
@@ -86,7 +87,7 @@ def build_replay(
     framing = _ReplayFraming(starting_after)
     response_start = http.build_response_start(build_stream_headers(http, warnings))
     return ReplayResponder(
-        framing.track_numbers(background.follow(key, starting_after)),
+        framing.render(background.follow(key, starting_after)),
         framing,
         response_start,
         http.service.stream_monitor,
@@ -102,13 +103,12 @@ class _ReplayFraming:
     end, keepalive = DONE, KEEPALIVE_COMMENT
 
     def render_error(self, error: DragomanError) -> bytes:
-        template = b'event: error\ndata: {"type":"error","sequence_number":%d,%s}\n\n'
-        return template % (self._last_number + 1, render_error_fields(error)) + DONE
+        return build_event(self._last_number + 1, b"error", render_error_fields(error)).render() + DONE
 
-    async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        async for chunk in events:
-            self._last_number = stored.read_sequence_number(stored.get_last_event(chunk))
-            yield chunk
+    async def render(self, batches: AsyncGenerator[list[StoredEvent]]) -> AsyncGenerator[bytes]:
+        async for events in batches:
+            self._last_number = events[-1].number
+            yield b"".join(event.render() for event in events)
 
 
 # POST /v1/responses/compact: the model summarizes a conversation, through the normal generation path.
