@@ -17,8 +17,8 @@ from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
 from .errors import render_error_fields, render_failure
-from .input_items import ID_PREFIXES, NormalizedItem, normalize_item
-from .items import read_items, read_raw_items
+from .input_items import ID_PREFIXES, InputItem, build_input_item
+from .items import ItemReader, TurnBuilder, read_raw_items
 from .tools import ResponsesToolRegistry
 from .wire import WireItem
 
@@ -211,7 +211,7 @@ class ConversationItems(Struct, frozen=True):
     unknown: names of unknown fields.
     """
 
-    items: tuple[NormalizedItem, ...]
+    items: tuple[InputItem, ...]
     metadata: bytes = b"{}"
     unknown: tuple[str, ...] = ()
 
@@ -246,7 +246,7 @@ def encode_metadata(metadata: dict[str, str] | None) -> bytes:
     return escape_line_breaks(msgspec.json.encode(metadata or {}))
 
 
-def get_id_prefix(item: NormalizedItem) -> str:
+def get_id_prefix(item: InputItem) -> str:
     """The id prefix of an item that came without an id."""
     return ID_PREFIXES.get(item.type, "item") + "_"
 
@@ -259,11 +259,13 @@ def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[InputItem, ...]:
     # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
-    read_items(items, ResponsesToolRegistry((), []), None, [], path="items")
+    reader, turns = ItemReader(None, []), TurnBuilder(ResponsesToolRegistry((), []))
+    for i, item in enumerate(items):
+        turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
             raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
     pairs = zip(items, read_raw_items(items, parsed.fields, "items"), strict=True)
-    return tuple(normalize_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(pairs))
+    return tuple(build_input_item(item, fields, None, f"items[{i}]") for i, (item, fields) in enumerate(pairs))
