@@ -1460,10 +1460,10 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that is resumed begins with the event that the client has already",
-        "dialects/responses/stored.py",
-        "for event in split_events(log) if read_sequence_number(event) > last)",
-        "for event in split_events(log) if read_sequence_number(event) >= last)",
-        ("tests/serving/responses/test_background.py", RESPONSES),
+        "serving/routes/responses/background.py",
+        "event.number > starting_after",
+        "event.number >= starting_after",
+        ("tests/serving/responses/test_background.py",),
     ),
     Mutant(
         "what a dead process left behind is in progress for ever",
