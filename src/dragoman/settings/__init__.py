@@ -14,6 +14,7 @@ from .sections import (
     SettingsError,
     read_ray_settings,
 )
+from .serving import ServingSettings
 from .sources import (
     check_exposure,
     is_loopback,
@@ -36,6 +37,7 @@ __all__ = [
     "Option",
     "RaySettings",
     "Secret",
+    "ServingSettings",
     "SettingField",
     "Settings",
     "SettingsError",
