@@ -20,7 +20,6 @@ from .sections import (
     ModelEntry,
     Option,
     RaySettings,
-    Secret,
 )
 from .simulator import SimulatorSettings
 
@@ -222,11 +221,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     upstream_api_key: Annotated[
-        tuple[Secret, ...],
+        tuple[str, ...],
         Option(
             "Upstream",
             "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in the same order.",
             engines=("upstream",),
+            is_secret=True,
         ),
     ] = ()
     upstream_weight: Annotated[
@@ -347,11 +347,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     secret_key: Annotated[
-        Secret | None,
+        str | None,
         Option(
             "Access",
             "Secret that encrypts and signs the reasoning returned to clients. Servers with the same secret "
             "accept each other's. By default generated and stored in the state directory.",
+            is_secret=True,
         ),
     ] = None
     no_auth: Annotated[

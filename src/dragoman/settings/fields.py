@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from .definition import Settings
-from .sections import Option, Secret
+from .sections import Option
 from .serving import ServingSettings
 
 PREFIX = "DRAGOMAN_"
@@ -32,7 +32,7 @@ class SettingField(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        return flag_of(self.name)
+        return format_flag(self.name)
 
     @property
     def off_flag(self) -> str:
@@ -40,23 +40,19 @@ class SettingField(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        return variable_of(self.name)
+        return format_variable(self.name)
 
     @property
     def is_list(self) -> bool:
         return typing.get_origin(self.kind) is tuple
 
-    @property
-    def is_secret(self) -> bool:
-        return self.kind is Secret or (self.is_list and typing.get_args(self.kind)[0] is Secret)
 
-
-def flag_of(name: str) -> str:
+def format_flag(name: str) -> str:
     """The option of a setting on the command line."""
     return "--" + name.replace("_", "-")
 
 
-def variable_of(name: str) -> str:
+def format_variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.upper()
 

@@ -163,6 +163,7 @@ class Option(Struct, frozen=True):
     off_flag: the flag that switches it off where `--no-...` would read badly.
     vllm_name: vLLM's name, where it differs.
     engines: the engines that support it, by name; empty for all. Another one warns that it ignores the setting.
+    is_secret: the text is read as a `Secret`.
     """
 
     group: str
@@ -174,3 +175,4 @@ class Option(Struct, frozen=True):
     metavar: str | None = None
     vllm_name: str | None = None
     engines: tuple[str, ...] = ()
+    is_secret: bool = False

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from .sections import BATCHING_ENGINES, MIB, Option, Secret
+from .sections import BATCHING_ENGINES, MIB, Option
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):
@@ -70,10 +70,11 @@ class ServingSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = 600.0
     api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "API key that clients must send. Repeatable: any of them is accepted.")
+        tuple[str, ...],
+        Option("Access", "API key that clients must send. Repeatable: any of them is accepted.", is_secret=True),
     ] = ()
     admin_api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "API key for administrative endpoints. Repeatable.")
+        tuple[str, ...], Option("Access", "API key for administrative endpoints. Repeatable.", is_secret=True)
     ] = ()
     weights_dir: Annotated[
         str | None,
