@@ -15,7 +15,7 @@ from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house, scope
 
 SECRET, KEY = "the-secret-prompt", "sk-the-key"
-LOGGED = ServingOptions(access_log=True, api_keys=(KEY,))
+LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 
 async def raw(server: House, path: str, **headers: str) -> list[tuple[bytes, bytes]]:

@@ -128,12 +128,18 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:nothing_here:create", "nothing_here cannot be imported"),
         ("python:house_engine:nothing", "house_engine has no nothing"),
         ("python:house_engine", "python:MODULE:FACTORY"),
-        ("python:house_engine:wrong", "returned a object; it must be an Engine, a TokenEngine with a `tokenizer`"),
+        (
+            "python:house_engine:wrong",
+            "returned an object of type object; it must be an Engine, a TokenEngine with a",
+        ),
         ("python:house_engine:uncalled", "returned the class Limited instead of an instance"),
-        ("python:house_engine:bare", "a Fixed lacks `tokenizer`"),
+        ("python:house_engine:bare", "Fixed lacks `tokenizer`"),
         ("fixed:/nowhere", "`tokenizer` must be a directory with a tokenizer.json, not /nowhere"),
         ("python:house_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
-        ("python:house_engine:constant", "the factory is a int; a factory must be a function that takes"),
+        (
+            "python:house_engine:constant",
+            "the factory is an object of type int; a factory must be a function that takes",
+        ),
         (
             "python:house_engine:one_argument",
             r"one_argument\(argument\) cannot be called: too many positional arguments; a factory must be a function "

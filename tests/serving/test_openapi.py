@@ -294,7 +294,7 @@ async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
             assert check_response("POST", path, 200, dict(response.headers), response.body) == []
 
 
-KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
+KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",))
 
 
 async def test_a_key_sees_the_routes_that_it_may_use() -> None:

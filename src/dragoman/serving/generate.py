@@ -186,7 +186,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
 
 def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
     """Have the answer contain its timings, if the server reports them."""
-    if not context.service.options.per_request_metrics:
+    if not context.service.options.enable_per_request_metrics:
         return admitted
     batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
     # It changes the last batch, so all of them must pass through it.
