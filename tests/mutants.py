@@ -359,14 +359,14 @@ MUTANTS = (
     Mutant(
         "an answer that was closed at its limit looks complete",
         "pipeline/token_run.py",
-        "if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):",
+        "if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):",
         "if False:",
         ("tests/serving/test_closing.py",),
     ),
     Mutant(
         "the same where the engine is in another process",
         "pipeline/token_run.py",
-        "(choice.was_closed or end.was_closed)",
+        "(choice.was_closed or output.was_closed)",
         "choice.was_closed",
         (REMOTE,),
     ),
@@ -735,8 +735,8 @@ MUTANTS = (
     Mutant(
         "what an edit saves is counted though less than `clear_at_least` is saved",
         "pipeline/prompt_encoding.py",
-        "if saved_tokens < (edit.at_least",
-        "if saved_tokens <= 0 * (edit.at_least",
+        "if saved_tokens >= least_saved:",
+        "if saved_tokens > 0:",
         ("tests/pipeline/test_context_edits.py",),
     ),
     Mutant(
