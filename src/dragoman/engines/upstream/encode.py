@@ -217,12 +217,10 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
         value = getattr(request.limits, name)
         if value != getattr(_NO_LIMITS, name) and name in kind.parameters:
             yield field, value
-    extras = request.extras
-    for name, text in (("kv_transfer_params", extras.kv_transfer_params), ("vllm_xargs", extras.vllm_xargs)):
-        if text is not None and name in kind.parameters:
-            yield name, to_raw(text)
-    if extras.session_id is not None and "session_id" in kind.parameters:
-        yield "session_id", extras.session_id
+    for name in ("kv_transfer_params", "vllm_xargs", "session_id"):
+        value = getattr(request.extras, name)
+        if value is not None and name in kind.parameters:
+            yield name, value if name == "session_id" else to_raw(value)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
