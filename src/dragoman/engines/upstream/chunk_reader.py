@@ -108,7 +108,7 @@ class ChunkReader:
                 # A prompt of token ids may have been truncated where the upstream returns others.
                 sent_ids = prompt if isinstance(prompt, tuple) else ()
                 ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), sent_ids)
-                rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), [])
+                rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None) or []
                 tokens = tuple(Token(id, "") for id in ids) if top is None else read_prompt_tokens(ids, rows, top)
                 events.append(PromptTokens(0, text, tokens))
         for choice in chunk.choices or ():
