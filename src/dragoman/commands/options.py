@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,18 +48,18 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
         with report_errors():
             run(options(**values))
 
+    parameters: list[inspect.Parameter] = []
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
+    for field in fields:
+        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
     call.__doc__ = about
     # What typer looks at to find the options.
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
-    vars(call)["__signature__"] = inspect.Signature([_build_parameter(field, hints[field.name]) for field in fields])
+    vars(call)["__signature__"] = inspect.Signature(parameters)
     return call
-
-
-def _build_parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
-    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @contextmanager
@@ -68,7 +68,8 @@ def report_errors() -> Generator[None]:
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
-        print_error(_format_error(error))
+        has_file = isinstance(error, OSError) and error.filename
+        print_error(f"{error.filename}: {error.strerror}" if has_file else str(error))
         raise typer.Exit(2) from None
 
 
@@ -85,12 +86,6 @@ def print_warning(message: str) -> None:
 def _print_colored(line: str, color: str) -> None:
     # https://no-color.org: any value but the empty one disables colours, also on a terminal.
     typer.secho(line, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
-
-
-def _format_error(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def read_file(path: str) -> bytes:
@@ -237,7 +232,7 @@ class EngineOptions:
             raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text) from None
 
 
-# Progress bar of a long run; none where stderr is no terminal.
+# The progress bar of a long run, where stderr is a terminal.
 
 OnProgress = Callable[[int], None]
 """Called with the number of completed items."""
@@ -398,33 +393,24 @@ def explain_vllm_flag(flag: str) -> str | None:
     As in vLLM, `_` stands for `-`, a flag can be negated (`--no-X`, `--disable-X`), and JSON's fields follow a dot.
     """
     name = flag.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-")
-    for candidate in (name, *_list_positive(name)):
-        if candidate in _REASON_BY_NAME:
-            return _REASON_BY_NAME[candidate]
-    return None
-
-
-def _list_positive(name: str) -> Iterator[str]:
     positive = name.removeprefix("no-")
-    yield positive
-    for prefix, other in (("disable-", "enable-"), ("enable-", "disable-")):
+    candidates = [name, positive]
+    for prefix, opposite in (("disable-", "enable-"), ("enable-", "disable-")):
         if positive.startswith(prefix):
-            yield positive.removeprefix(prefix)
-            yield other + positive.removeprefix(prefix)
+            stem = positive.removeprefix(prefix)
+            candidates += stem, opposite + stem
+    return next((_REASON_BY_NAME[candidate] for candidate in candidates if candidate in _REASON_BY_NAME), None)
 
 
-def find_vllm_flag(arguments: Iterable[str], known: frozenset[str]) -> tuple[str, str] | None:
-    """The first of these arguments that is a flag of vLLM's which a command does not have, and the reason.
-
-    known: the command's own flags.
-    """
+def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple[str, str] | None:
+    """The first of these arguments that is a flag of vLLM's which a command does not have, and the reason."""
     for argument in arguments:
         flag = argument.partition("=")[0].replace("_", "-")
         # The flag, and what it was before vLLM 0.33 if it is a negated one.
         if (
             len(flag) < 2
             or not flag.startswith("-")
-            or not known.isdisjoint((flag, flag.replace("--disable-", "--no-enable-", 1)))
+            or not own_flags.isdisjoint((flag, flag.replace("--disable-", "--no-enable-", 1)))
         ):
             continue
         if (reason := explain_vllm_flag(flag)) is not None:
