@@ -40,6 +40,13 @@ def build_extra_body_option(panel: str) -> OptionInfo:
     )
 
 
+def build_engine_option(about: str, *flags: str, metavar: str | None = None, minimum: int | None = None) -> OptionInfo:
+    """An option of the simulated engine, whose default is the profile's. about: its help."""
+    return typer.Option(
+        *flags, help=about, metavar=metavar, min=minimum, show_default=False, rich_help_panel=ENGINE_PANEL
+    )
+
+
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
     """Build a function for `typer.Typer.command`. about: its help."""
     hints = get_type_hints(options, include_extras=True)
@@ -97,116 +104,58 @@ def read_file(path: str) -> bytes:
 class EngineOptions:
     """vLLM's flags. Where a value is None the profile decides."""
 
-    max_num_seqs: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of sequences per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of tokens per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    block_size: Annotated[
-        int | None,
-        typer.Option(help="KV cache block size in tokens.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    num_gpu_blocks_override: Annotated[
-        int | None, typer.Option(help="Number of KV cache blocks.", show_default=False, rich_help_panel=ENGINE_PANEL)
-    ] = None
+    max_num_seqs: Annotated[int | None, build_engine_option("Maximum number of sequences per step.")] = None
+    max_num_batched_tokens: Annotated[int | None, build_engine_option("Maximum number of tokens per step.")] = None
+    block_size: Annotated[int | None, build_engine_option("KV cache block size in tokens.")] = None
+    num_gpu_blocks_override: Annotated[int | None, build_engine_option("Number of KV cache blocks.")] = None
     max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum context length in tokens, prompt and output together.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum context length in tokens, prompt and output together.")
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
-        typer.Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Reuse the KV cache of shared prompt prefixes.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Reuse the KV cache of shared prompt prefixes.", "--enable-prefix-caching/--no-enable-prefix-caching"
         ),
     ] = None
     enable_chunked_prefill: Annotated[
         bool | None,
-        typer.Option(
-            "--enable-chunked-prefill/--no-enable-chunked-prefill",
-            help="Split long prompts over several steps.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Split long prompts over several steps.", "--enable-chunked-prefill/--no-enable-chunked-prefill"
         ),
     ] = None
     long_prefill_token_threshold: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of tokens of one prompt per step; 0 is no limit.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum number of tokens of one prompt per step; 0 is no limit.")
     ] = None
     long_prefill_token_threshold_adaptive: Annotated[
         bool | None,
-        typer.Option(
-            "--long-prefill-token-threshold-adaptive",
-            help="Raise that limit to a fair share of the tokens of a step.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Raise that limit to a fair share of the tokens of a step.", "--long-prefill-token-threshold-adaptive"
         ),
     ] = None
     max_num_active_seqs: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of sequences that run at once, up to --max-num-seqs.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum number of sequences that run at once, up to --max-num-seqs.")
     ] = None
     watermark: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the KV cache that stays free when a request is admitted.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        float | None, build_engine_option("Share of the KV cache that stays free when a request is admitted.")
     ] = None
-    scheduling_policy: Annotated[
-        str | None,
-        typer.Option(help="Scheduling policy: fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
+    scheduling_policy: Annotated[str | None, build_engine_option("Scheduling policy: fcfs or priority.")] = None
     async_scheduling: Annotated[
         bool | None,
-        typer.Option(
-            "--async-scheduling/--no-async-scheduling",
-            help="Schedule a step while the previous one runs.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        build_engine_option("Schedule a step while the previous one runs.", "--async-scheduling/--no-async-scheduling"),
     ] = None
     scheduler_reserve_full_isl: Annotated[
         bool | None,
-        typer.Option(
+        build_engine_option(
+            "Admit a prompt only if all of it fits into the KV cache.",
             "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
-            help="Admit a prompt only if all of it fits into the KV cache.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
 
-    max_loras: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of LoRA adapters that run at once.", show_default=False, rich_help_panel=ENGINE_PANEL
-        ),
-    ] = None
+    max_loras: Annotated[int | None, build_engine_option("Maximum number of LoRA adapters that run at once.")] = None
     speculative_config: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="Speculative decoding, in vLLM's format: method and num_speculative_tokens.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Speculative decoding, in vLLM's format: method and num_speculative_tokens.", metavar="JSON"
         ),
     ] = None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import ENGINE_PANEL, EngineOptions, build_command, show_progress
+from .options import ENGINE_PANEL, EngineOptions, build_command, build_engine_option, show_progress
 from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
@@ -135,11 +135,8 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
 
     kv_offloading_size: Annotated[
         float | None,
-        typer.Option(
-            metavar="GIB",
-            help="Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.", metavar="GIB"
         ),
     ] = None
     kv_offloading_backend: Annotated[
@@ -148,57 +145,37 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     ] = "native"
     kv_offloading_bandwidth: Annotated[
         float | None,
-        typer.Option(
-            help="Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default."
         ),
     ] = None
     kv_offloading_latency: Annotated[
         float | None,
-        typer.Option(
-            help="Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-        ),
+        build_engine_option("Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default."),
     ] = None
     enable_lora: Annotated[
         bool, typer.Option("--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL)
     ] = False
     tensor_parallel_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of devices that share every layer; must match the profile.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-            min=1,
-        ),
+        int | None, build_engine_option("Number of devices that share every layer; must match the profile.", minimum=1)
     ] = None
     data_parallel_size: Annotated[
         int | None,
-        typer.Option(
-            help="Data-parallel ranks of a replica; must match the profile if they share experts.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-            min=1,
+        build_engine_option(
+            "Data-parallel ranks of a replica; must match the profile if they share experts.", minimum=1
         ),
     ] = None
     enable_expert_parallel: Annotated[
         bool | None,
-        typer.Option(
+        build_engine_option(
+            "Whether the ranks share their experts; must match the profile.",
             "--enable-expert-parallel/--no-enable-expert-parallel",
-            help="Whether the ranks share their experts; must match the profile.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
         ),
     ] = None
     acceptance_rates: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATES",
-            help="Share of the drafts of --speculative-config whose first, second, ... token is accepted.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Share of the drafts of --speculative-config whose first, second, ... token is accepted.", metavar="RATES"
         ),
     ] = None
 
