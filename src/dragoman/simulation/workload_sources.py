@@ -285,7 +285,7 @@ def _read_burstgpt(data: bytes) -> Trace:
 
 
 def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was said before."""
+    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was prompt_tokens before."""
     try:
         conversations = msgspec.json.decode(data, type=list[_Conversation])
     except msgspec.MsgspecError as error:
@@ -294,15 +294,15 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
     requests: list[WorkloadRequest] = []
     for index, conversation in enumerate(conversations):
         turns: list[tuple[int, int]] = []
-        """Tokens of what was said and of its answer. A conversation may begin with the assistant."""
-        said = 0
+        """Tokens of each prompt and of its answer. A conversation may begin with the assistant."""
+        prompt_tokens = 0
         for message in conversation.conversations:
             tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
             if message.sender not in _ASSISTANTS:
-                said += max(tokens, 1)
-            elif said and tokens:
-                turns.append((said, tokens))
-                said = 0
+                prompt_tokens += max(tokens, 1)
+            elif prompt_tokens and tokens:
+                turns.append((prompt_tokens, tokens))
+                prompt_tokens = 0
         if not turns or (options.max_requests is not None and len(requests) >= options.max_requests):
             continue
         begins = next(times)

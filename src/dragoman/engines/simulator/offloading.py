@@ -101,7 +101,7 @@ class HostCache:
         even without all idle chunks but these. The least recent idle chunks are evicted for it."""
         missing = [key for key in keys if key not in self._counts]
         self._record([key for key in keys if self._counts.get(key) != _WRITTEN], use)
-        protected, kept = frozenset(keys), list[tuple[tuple[int, int], bytes]]()
+        protected, skipped = frozenset(keys), list[tuple[tuple[int, int], bytes]]()
         num_needed = len(missing) - (self.size - len(self._counts))
         if num_needed > 0 and self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < num_needed:
             return None
@@ -111,12 +111,12 @@ class HostCache:
             if self._counts.get(key) != 0 or self._ranks[key] != rank:
                 continue
             if key in protected:
-                kept.append(entry)
+                skipped.append(entry)
                 continue
             del self._counts[key], self._ranks[key]
             self.num_idle -= 1
             num_needed -= 1
-        for entry in kept:
+        for entry in skipped:
             heappush(self._heap, entry)
         for key in missing:
             self._counts[key] = _WRITTEN
