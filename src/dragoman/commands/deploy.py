@@ -8,6 +8,7 @@ import signal
 import threading
 from importlib import import_module
 from importlib.util import find_spec
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -96,8 +97,12 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         typer.echo(f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} replicas on Ray.")
         if address is None:
             stopped = threading.Event()
+
+            def stop(_number: int, _frame: FrameType | None) -> None:
+                stopped.set()
+
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stopped.set())
+                signal.signal(number, stop)
             stopped.wait()
     finally:
         if address is None:

@@ -92,7 +92,9 @@ def add_key(
 def list_keys(keys_file: KeysFile = None) -> None:
     """List the keys with their limits and states."""
     with report_errors():
-        rows = [("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")]
+        rows: list[tuple[str, ...]] = [
+            ("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")
+        ]
         now = _now()
         for name, tenant in load_key_file(_find_file(keys_file)).items():
             num_valid = sum(secret.expires is None or secret.expires > now for secret in tenant.secrets)

@@ -75,8 +75,10 @@ def report_errors() -> Generator[None]:
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
-        has_file = isinstance(error, OSError) and error.filename
-        print_error(f"{error.filename}: {error.strerror}" if has_file else str(error))
+        if isinstance(error, OSError) and error.filename:
+            print_error(f"{error.filename}: {error.strerror}")
+        else:
+            print_error(str(error))
         raise typer.Exit(2) from None
 
 

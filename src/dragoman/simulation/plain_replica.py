@@ -275,7 +275,8 @@ class PlainReplica:
         """Begins and ends of steps."""
         self._num_scheduled = self._num_completed = 0
         self._last_end = 0.0
-        self._num_decoding = self._sum_offsets = 0
+        self._num_decoding = 0
+        self._sum_offsets: int = 0
         self._num_at_boundary = [0] * config.block_size
         """Decoding sequences by the steps in which they need a block: those of this number modulo the block size."""
         self._ending: dict[int, list[PlainSequence]] = {}

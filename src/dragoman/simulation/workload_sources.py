@@ -285,7 +285,7 @@ def _read_burstgpt(data: bytes) -> Trace:
 
 
 def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was prompt_tokens before."""
+    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was said before."""
     try:
         conversations = msgspec.json.decode(data, type=list[_Conversation])
     except msgspec.MsgspecError as error:

@@ -274,9 +274,10 @@ class DraftAcceptance:
 
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
-        self._rates = rates = tuple(rates) or DEFAULT_RATES
+        self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
+        rates, last = self._rates, len(self._rates) - 1
         # Beyond the last rate, a draft is accepted after the one before it as often as the last one was.
-        self._decay = rates[-1] / rates[-2] if len(rates) > 1 and rates[-2] else rates[-1]
+        self._decay = rates[last] / rates[last - 1] if last and rates[last - 1] else rates[last]
         self._seed = seed
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
