@@ -1,13 +1,13 @@
-"""The command line: options generated from the settings, and the commands.
+"""The command line: the commands, and the options of `serve`, which follow from the settings.
 
-Knows no server: `launch` is imported on demand, so that `--help` is fast.
+The server itself is imported on demand, so that `--help` is fast.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -67,12 +67,12 @@ class SimulatorCommand(Command):
     """A command with vLLM's flags, which explains those that it does not have."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
-        """Fail for a flag of vLLM's that is no option, with the reason."""
-        known = frozenset(flag for option in self.params for flag in (*option.opts, *option.secondary_opts))
+        """Fail for a flag of vLLM's that is not an option, with the reason."""
+        own_flags = frozenset(flag for option in self.params for flag in (*option.opts, *option.secondary_opts))
         is_simulator = self.name != "serve" or any(argument.partition(":")[0] == "sim" for argument in args)
-        found = find_vllm_flag(args, known) if is_simulator else None
-        if found is not None:
-            flag, reason = found
+        flag_and_reason = find_vllm_flag(args, own_flags) if is_simulator else None
+        if flag_and_reason is not None:
+            flag, reason = flag_and_reason
             ctx.fail(f"{flag} of vLLM is not an option of `dragoman {self.name}`: {reason}.")
         return super().parse_args(ctx, args)
 
@@ -152,10 +152,19 @@ def _show_about(
 
 
 def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
+    """Build `serve`. Its parameters are of text type: the settings parse them, so that a value has the same syntax in
+    every source."""
+
     def serve(**options: object) -> None:
         """Serve a model over HTTP."""
         try:
-            set_options = _select_set_options(options)
+            # An option that is not set is None, and a repeatable one an empty list.
+            set_options = {name: value for name, value in options.items() if value not in (None, [])}
+            for field in FIELDS:
+                if set_options.pop(_build_off_name(field), None) is not None:
+                    if field.name in set_options:
+                        raise SettingsError(f"{field.flag} and {field.off_flag} exclude each other")
+                    set_options[field.name] = False
             code = run(
                 load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)
             )
@@ -164,7 +173,28 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
             code = 2
         raise typer.Exit(code)
 
-    parameters = [parameter for field in FIELDS for parameter in _build_parameters(field)]
+    parameters: list[inspect.Parameter] = []
+    for field in FIELDS:
+        if field.name == "model":
+            info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
+            parameters.append(_build_parameter(field.name, str | None, info))
+        elif field.kind is bool:
+            # Of the two flags the help shows the one that changes the default; both where the default depends.
+            flag = _build_flag(field, field.flag, hidden=field.default is True)
+            off_flag = _build_flag(field, field.off_flag, hidden=field.default is False)
+            parameters.append(_build_parameter(field.name, bool | None, flag))
+            parameters.append(_build_parameter(_build_off_name(field), bool | None, off_flag))
+        else:
+            info = typer.Option(
+                None,
+                field.flag,
+                help=_build_help(field),
+                metavar=field.option.metavar or {int: "N", float: "SECONDS"}.get(field.kind, "TEXT"),
+                show_default=False,
+                rich_help_panel=field.option.group,
+            )
+            kind = list[str] | None if field.is_list else str | None
+            parameters.append(_build_parameter(field.name, kind, info))
     parameters += [
         _build_parameter(name, str | None, typer.Option(None, format_flag(name), hidden=True)) for name in FORMER_NAMES
     ]
@@ -173,43 +203,8 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
     return serve
 
 
-def _select_set_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Only the options that are set. A repeatable option is an empty list where it is not."""
-    set_options = {name: value for name, value in options.items() if value not in (None, [])}
-    for field in FIELDS:
-        if set_options.pop(_build_off_name(field), None) is not None:
-            if field.name in set_options:
-                raise SettingsError(f"{field.flag} and {field.off_flag} exclude each other")
-            set_options[field.name] = False
-    return set_options
-
-
 def _build_off_name(field: SettingField) -> str:
     return f"not_{field.name}"
-
-
-def _build_parameters(field: SettingField) -> Iterator[inspect.Parameter]:
-    """Parameters of text type: the settings parse them, so that a value has the same syntax in every source."""
-    if field.name == "model":
-        info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
-        yield _build_parameter(field.name, str | None, info)
-    elif field.kind is bool:
-        # Of the two flags the help shows the one that changes the default; both where the default depends.
-        yield _build_parameter(field.name, bool | None, _build_flag(field, field.flag, hidden=field.default is True))
-        yield _build_parameter(
-            _build_off_name(field), bool | None, _build_flag(field, field.off_flag, hidden=field.default is False)
-        )
-    else:
-        kind = list[str] | None if field.is_list else str | None
-        info = typer.Option(
-            None,
-            field.flag,
-            help=_build_help(field),
-            metavar=field.option.metavar or {int: "N", float: "SECONDS"}.get(field.kind, "TEXT"),
-            show_default=False,
-            rich_help_panel=field.option.group,
-        )
-        yield _build_parameter(field.name, kind, info)
 
 
 def _build_flag(field: SettingField, flag: str, *, hidden: bool) -> object:

@@ -1,4 +1,4 @@
-"""Replays a recording: the same request gets the same bytes at the same times. No model is involved.
+"""Records the traffic of an upstream, and replays it: the same request gets the same bytes at the same times.
 
 Times are absolute since the arrival of the request: a late chunk does not delay the following ones.
 """
@@ -24,8 +24,6 @@ from starlette.types import Receive, Scope, Send
 from .core.errors import BodyTooLarge, RequestError
 from .serving.cors import CorsPolicy, check_host
 
-# The file format of a recording: one line of JSON per exchange. Knows bytes and times; no sockets, no clock.
-
 VERSION = 1
 RECORDED_REQUEST_HEADERS = frozenset(
     {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
@@ -46,6 +44,22 @@ REDACTED_HEADER_WORDS = (
 """Response headers whose names contain any of these words are not recorded."""
 SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
 """Query parameters whose names contain any of these words are recorded without their values."""
+HOP_BY_HOP_HEADERS = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
+
+HeaderList = list[tuple[str, str]]
+RawHeaders = list[tuple[bytes, bytes]]
+LifespanHook = Callable[[], Awaitable[None]]
+MatchMode = Literal["question", "path"]
+"""Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""
+
+_NO_PAGES = CorsPolicy()
+
+
+# The file format: one line of JSON for each exchange.
 
 
 class CassetteError(ValueError):
@@ -57,7 +71,6 @@ class Base64Data(Struct, frozen=True):
 
 
 Data = str | Base64Data
-HeaderList = list[tuple[str, str]]
 
 
 def encode_data(raw: bytes) -> Data:
@@ -168,10 +181,7 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
     return exchanges
 
 
-# ASGI helpers of recorder and player: lifespan, body, Host check, plain errors.
-
-LifespanHook = Callable[[], Awaitable[None]]
-_NO_PAGES = CorsPolicy()
+# What the two ASGI applications share: lifespan, body, Host check, plain errors.
 
 
 async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
@@ -236,8 +246,7 @@ async def send_request_error(send: Send, error: RequestError) -> None:
     await send_error(send, error.status, error.message)
 
 
-MatchMode = Literal["question", "path"]
-"""Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""
+# Replay.
 
 
 class Player:
@@ -292,13 +301,16 @@ class Player:
         if body is None:
             return
         path = read_raw_path(scope)
-        exchange = self._find_next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
-        if exchange is None:
+        key = self._build_key(scope["method"], path, scope["query_string"].decode("latin-1"), body)
+        exchanges = self._exchanges.get(key)
+        if exchanges is None:
             await send_error(send, 404, f"The recording has no response for this {scope['method']} {path}.")
             return
+        index = self._next_index.get(key, 0)
+        self._next_index[key] = index + 1
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
-            await self._play(exchange, started_at, send)
+            await self._play(exchanges[index % len(exchanges)], started_at, send)
             # The task that waits for a disconnect does not end by itself.
             tasks.cancel_scope.cancel()
 
@@ -306,15 +318,6 @@ class Player:
         return (
             hash_request(method, path, query, body) if self._match_mode == "question" else f"{method} {path}".encode()
         )
-
-    def _find_next(self, method: str, path: str, query: str, body: bytes) -> RecordedExchange | None:
-        key = self._build_key(method, path, query, body)
-        exchanges = self._exchanges.get(key)
-        if exchanges is None:
-            return None
-        index = self._next_index.get(key, 0)
-        self._next_index[key] = index + 1
-        return exchanges[index % len(exchanges)]
 
     async def _play(self, exchange: RecordedExchange, started_at: float, send: Send) -> None:
         async def until(offset: float) -> None:
@@ -334,14 +337,7 @@ class Player:
         # A recorded response that was cut breaks off here too: the server closes the connection.
 
 
-# A recording reverse proxy: forwards bytes as they arrive, and records them with their times.
-
-HOP_BY_HOP_HEADERS = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-     "transfer-encoding", "upgrade"}
-)  # fmt: skip
-"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
-RawHeaders = list[tuple[bytes, bytes]]
+# Recording.
 
 
 class CassetteSink(Protocol):
@@ -351,7 +347,7 @@ class CassetteSink(Protocol):
 
 
 class Recorder:
-    """An ASGI application.
+    """An ASGI application that forwards requests to an upstream, bytes as they arrive, and records them.
 
     client: sends to the upstream; its base_url is the upstream.
     now: seconds; monotonic.
@@ -420,39 +416,40 @@ class _ProxiedRequest:
         self._outcome: Literal["complete", "cut", "left"] = "left"
 
     async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
+        base, query = client.base_url, self._scope["query_string"]
+        # A URL below the upstream's, whatever the path contains: it cannot select another host.
+        path = base.raw_path.rstrip(b"/") + b"/" + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
+        url = base.copy_with(raw_path=path.rstrip(b"?") + (b"?" + query if query else b""))
+        headers: RawHeaders = list(self._scope["headers"])
+        connection = b",".join(value for name, value in headers if name == b"connection").decode("latin-1")
+        # httpx2 sets Host and Content-Length itself: the upstream's, and that of a body that is sent as one piece.
+        excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(connection)
+        excluded |= {"host", "accept-encoding", "content-length"}
+        headers = [pair for pair in headers if pair[0].decode("latin-1") not in excluded]
+        headers.append((b"accept-encoding", b"identity"))
         try:
-            async with client.stream(
-                self._scope["method"],
-                _build_upstream_url(client, self._scope),
-                headers=_build_upstream_headers(self._scope),
-                content=self._body,
-            ) as response:
-                await self._relay_response(response, send)
+            async with client.stream(self._scope["method"], url, headers=headers, content=self._body) as response:
+                self._head_at = self._now() - self._started_at
+                self._status = response.status_code
+                excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(response.headers.get("connection", ""))
+                self._response_headers = [
+                    pair for pair in response.headers.raw if pair[0].lower().decode("latin-1") not in excluded
+                ]
+                await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
+                async for raw in response.aiter_raw():
+                    # The time is taken before `send`, which waits for a slow client.
+                    self._chunks.append((self._now() - self._started_at, raw))
+                    await send({"type": "http.response.body", "body": raw, "more_body": True})
+                self._end_at = self._now() - self._started_at
+                # Before the last `send`: the upstream's response is complete even if the client disconnects now.
+                self._outcome = "complete"
+                await send({"type": "http.response.body"})
         except httpx2.HTTPError as error:
             self._end_at = self._now() - self._started_at
             self._outcome = "cut"
             if self._status is None:
                 await send_error(send, 502, f"The upstream did not respond: {type(error).__name__}.")
             # A truncated response stays unfinished: the server closes the connection.
-
-    async def _relay_response(self, response: httpx2.Response, send: Send) -> None:
-        self._head_at = self._now() - self._started_at
-        self._status = response.status_code
-        connection_headers = _parse_connection_header(response.headers.get("connection", ""))
-        self._response_headers = [
-            pair
-            for pair in response.headers.raw
-            if pair[0].lower().decode("latin-1") not in HOP_BY_HOP_HEADERS | connection_headers
-        ]
-        await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
-        async for raw in response.aiter_raw():
-            # The time is taken before `send`, which waits for a slow client.
-            self._chunks.append((self._now() - self._started_at, raw))
-            await send({"type": "http.response.body", "body": raw, "more_body": True})
-        self._end_at = self._now() - self._started_at
-        # Before the last `send`: the upstream's response is complete even if the client disconnects now.
-        self._outcome = "complete"
-        await send({"type": "http.response.body"})
 
     def build_exchange(self) -> RecordedExchange | None:
         """The exchange; None if the upstream sent no response."""
@@ -473,24 +470,6 @@ class _ProxiedRequest:
             end_at=self._end_at or self._now() - self._started_at,
             ended=self._outcome,
         )
-
-
-def _build_upstream_url(client: httpx2.AsyncClient, scope: Scope) -> httpx2.URL:
-    """A URL below the upstream's, whatever the path contains: it cannot select another host."""
-    base = client.base_url
-    path = (base.raw_path.rstrip(b"/") + b"/" + read_raw_path(scope).encode("latin-1").lstrip(b"/")).rstrip(b"?")
-    query = scope["query_string"]
-    return base.copy_with(raw_path=path + (b"?" + query if query else b""))
-
-
-def _build_upstream_headers(scope: Scope) -> RawHeaders:
-    raw: RawHeaders = list(scope["headers"])
-    connection_headers = {
-        name for key, value in raw if key == b"connection" for name in _parse_connection_header(value.decode("latin-1"))
-    }
-    # httpx2 sets Host and Content-Length itself: the upstream's, and that of a body that is sent as one piece.
-    excluded = HOP_BY_HOP_HEADERS | connection_headers | {"host", "accept-encoding", "content-length"}
-    return [*(pair for pair in raw if pair[0].decode("latin-1") not in excluded), (b"accept-encoding", b"identity")]
 
 
 def _parse_connection_header(connection: str) -> set[str]:

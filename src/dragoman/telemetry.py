@@ -1,4 +1,4 @@
-"""Sends spans and metrics to an OTLP/HTTP receiver from a thread, so that requests never wait for it.
+"""Telemetry: spans and histograms, sent to an OTLP/HTTP receiver from a thread, so that requests never wait for it.
 
 The messages are in protobuf's wire format (https://github.com/open-telemetry/opentelemetry-proto, v1), and only those
 that are sent here: spans, and cumulative histograms. The field numbers are those of the .proto files. The histograms
@@ -13,26 +13,52 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct
 
 from .core.metrics import Histogram
+from .core.request import SpanContext
 
 if TYPE_CHECKING:
     import httpx2
 
-from collections.abc import Callable
-from enum import IntEnum
-
-from .core.request import SpanContext
-
-# Spans: created, given attributes, ended, and handed to an exporter. Ended spans are never changed.
+log = logging.getLogger(__name__)
 
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
+Series = tuple[tuple[str, AttributeValue], ...]
+
+QUEUE_SIZE = 8192
+"""Ended spans that wait; further ones are dropped and counted."""
+BATCH_SIZE = 512
+FLUSH_INTERVAL = 2.0
+METRIC_INTERVAL = 60.0
+TIMEOUT = 10.0
+RETRIES = (0.5, 1.0, 2.0)
+"""Seconds before each retry of a response that asks for one."""
+# The codes that the OTLP specification declares retryable.
+_RETRIED = frozenset({429, 502, 503, 504})
+CONTENT_TYPE = "application/x-protobuf"
+
+# The conventions' bucket boundaries.
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = tuple(float(4**power) for power in range(14))
+MAX_SERIES = 256
+"""Series of one metric; more are not recorded."""
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+_STATUS_ERROR = 2
+_CUMULATIVE = 2
+
+
+# Spans.
 
 
 class SpanKind(IntEnum):
@@ -44,8 +70,9 @@ class SpanKind(IntEnum):
 
 
 class Span:
-    """A span in progress. context: what its children refer to; without sampling it only passes the trace on.
+    """A span in progress. Ended spans are never changed.
 
+    context: what its children refer to; without sampling it only passes the trace on.
     start, end: Unix nanoseconds.
     error: why it failed; None if it did not.
     """
@@ -103,10 +130,7 @@ class Tracer:
         return round(self._now() * 1_000_000) * 1000
 
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""Wire types."""
-_STATUS_ERROR = 2
-_CUMULATIVE = 2
+# Histograms.
 
 
 class HistogramPoint(Struct, frozen=True):
@@ -122,146 +146,6 @@ class HistogramMetric(Struct, frozen=True):
     description: str
     unit: str
     points: tuple[HistogramPoint, ...]
-
-
-def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[Span]) -> bytes:
-    """An ExportTraceServiceRequest. scope: name and version of what made the spans."""
-    scope_spans = _message(1, _encode_scope(scope)) + b"".join(_message(2, _encode_span(span)) for span in spans)
-    return _message(1, _message(1, _encode_attributes(1, resource)) + _message(2, scope_spans))
-
-
-def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterable[HistogramMetric], now: int) -> bytes:
-    """An ExportMetricsServiceRequest. now: Unix nanoseconds."""
-    scope_metrics = _message(1, _encode_scope(scope)) + b"".join(
-        _message(2, _encode_metric(metric, now)) for metric in metrics
-    )
-    return _message(1, _message(1, _encode_attributes(1, resource)) + _message(2, scope_metrics))
-
-
-def _encode_scope(scope: tuple[str, str]) -> bytes:
-    return _text(1, scope[0]) + _text(2, scope[1])
-
-
-def _encode_span(span: Span) -> bytes:
-    context = span.context
-    status = b"" if span.error is None else _message(15, _text(2, span.error) + _number(3, _STATUS_ERROR))
-    return b"".join(
-        (
-            _message(1, bytes.fromhex(context.trace_id)),
-            _message(2, bytes.fromhex(context.span_id)),
-            _text(3, context.state),
-            _message(4, bytes.fromhex(span.parent_id)) if span.parent_id else b"",
-            _text(5, span.name),
-            _number(6, span.kind),
-            _fixed64(7, span.start),
-            _fixed64(8, span.end),
-            _encode_attributes(9, span.attributes),
-            status,
-            # The lower byte has the flags of the trace context.
-            _tag(16, _FIXED32) + struct.pack("<I", int(context.is_sampled)),
-        )
-    )
-
-
-def _encode_metric(metric: HistogramMetric, now: int) -> bytes:
-    points = b"".join(_message(1, _encode_point(point, now)) for point in metric.points)
-    return b"".join(
-        (
-            _text(1, metric.name),
-            _text(2, metric.description),
-            _text(3, metric.unit),
-            _message(9, points + _number(2, _CUMULATIVE)),
-        )
-    )
-
-
-def _encode_point(point: HistogramPoint, now: int) -> bytes:
-    histogram = point.histogram
-    # Copied once: the event loop may count on while this thread encodes, and the sums have to agree.
-    counts = list(histogram.counts)
-    return b"".join(
-        (
-            _fixed64(2, point.start),
-            _fixed64(3, now),
-            _fixed64(4, sum(counts)),
-            _tag(5, _FIXED64) + struct.pack("<d", histogram.sum),
-            _message(6, struct.pack(f"<{len(counts)}Q", *counts)),
-            _message(7, struct.pack(f"<{len(histogram.bounds)}d", *histogram.bounds)),
-            _encode_attributes(9, point.attributes),
-        )
-    )
-
-
-def _encode_attributes(field: int, attributes: Attributes) -> bytes:
-    return b"".join(
-        _message(field, _text(1, name) + _message(2, _encode_value(value))) for name, value in attributes.items()
-    )
-
-
-def _encode_value(value: AttributeValue) -> bytes:
-    match value:
-        case str():
-            return _tag(1, _BYTES) + _length_prefixed(_encode_text(value))
-        # Before int, of which it is a subclass.
-        case bool():
-            return _tag(2, _VARINT) + _varint(value)
-        case int():
-            # int64 in protobuf: negative numbers are the two's complement in ten bytes.
-            return _tag(3, _VARINT) + _varint(value & (2**64 - 1))
-        case float():
-            return _tag(4, _FIXED64) + struct.pack("<d", value)
-        case Sequence():
-            return _message(5, b"".join(_message(1, _encode_value(item)) for item in value))
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def _tag(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
-
-
-def _length_prefixed(data: bytes) -> bytes:
-    return _varint(len(data)) + data
-
-
-def _message(field: int, data: bytes) -> bytes:
-    return _tag(field, _BYTES) + _length_prefixed(data)
-
-
-def _text(field: int, text: str) -> bytes:
-    """Absent if it is empty, which is the default."""
-    return _message(field, _encode_text(text)) if text else b""
-
-
-def _encode_text(text: str) -> bytes:
-    # A client's header or name can have a lone surrogate, which UTF-8 cannot.
-    return text.encode("utf-8", "replace")
-
-
-def _number(field: int, number: int) -> bytes:
-    return _tag(field, _VARINT) + _varint(number) if number else b""
-
-
-def _fixed64(field: int, number: int) -> bytes:
-    return _tag(field, _FIXED64) + struct.pack("<Q", number)
-
-
-# The conventions' bucket boundaries.
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-_TOKENS = tuple(float(4**power) for power in range(14))
-MAX_SERIES = 256
-"""Series of one metric; more are not recorded."""
-
-Series = tuple[tuple[str, AttributeValue], ...]
 
 
 class MetricSet:
@@ -337,26 +221,15 @@ class GenAiMetrics:
             observe("gen_ai.client.token.usage", output_tokens, {**attributes, "gen_ai.token.type": "output"})
 
 
-log = logging.getLogger(__name__)
-
-QUEUE_SIZE = 8192
-"""Ended spans that wait; further ones are dropped and counted."""
-BATCH_SIZE = 512
-FLUSH_INTERVAL = 2.0
-METRIC_INTERVAL = 60.0
-TIMEOUT = 10.0
-RETRIES = (0.5, 1.0, 2.0)
-"""Seconds before each retry of a response that asks for one."""
-# The codes that the OTLP specification declares retryable.
-_RETRIED = frozenset({429, 502, 503, 504})
-CONTENT_TYPE = "application/x-protobuf"
+# Export.
 
 
 class OtlpSettings(Struct, frozen=True):
-    """Where to send to, and as what.
+    """The receiver of telemetry, and the attributes of this server.
 
     endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended.
     headers: may contain credentials.
+    resource: attributes such as `service.name`.
     """
 
     endpoint: str
@@ -365,7 +238,7 @@ class OtlpSettings(Struct, frozen=True):
 
 
 def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], version: str) -> OtlpSettings | None:
-    """The settings, with OpenTelemetry's own variables; None where nothing names an endpoint.
+    """Read the settings from OpenTelemetry's own variables; None where nothing names an endpoint.
 
     endpoint: takes precedence over the variables. Raises ValueError.
     """
@@ -373,7 +246,7 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
     if not endpoint or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if not endpoint.startswith(("http://", "https://")):
-        raise ValueError(f"{endpoint!r} is no http(s) URL")
+        raise ValueError(f"{endpoint!r} is not an http or https URL")
     resource = {
         "service.name": "dragoman",
         "service.version": version,
@@ -431,7 +304,9 @@ class OtlpExporter:
                     self._send(client, "traces", encode_traces(self._settings.resource, self._scope, spans))
                 if has_ended or time.monotonic() >= next_metrics:
                     next_metrics = time.monotonic() + METRIC_INTERVAL
-                    self._send_metrics(client)
+                    if metrics := self._metrics.collect():
+                        body = encode_metrics(self._settings.resource, self._scope, metrics, time.time_ns())
+                        self._send(client, "metrics", body)
                 if has_ended:
                     return
 
@@ -448,12 +323,6 @@ class OtlpExporter:
                 return spans, True
             spans.append(span)
         return spans, False
-
-    def _send_metrics(self, client: httpx2.Client) -> None:
-        metrics = self._metrics.collect()
-        if metrics:
-            body = encode_metrics(self._settings.resource, self._scope, metrics, time.time_ns())
-            self._send(client, "metrics", body)
 
     def _send(self, client: httpx2.Client, signal: str, body: bytes) -> None:
         import httpx2  # noqa: PLC0415
@@ -477,3 +346,125 @@ class OtlpExporter:
         if not self._has_failed:
             log.warning("%s cannot be sent to %s: %s; %d spans were dropped", signal, url, failure, self._dropped)
         self._has_failed = True
+
+
+# Encoding in protobuf's wire format.
+
+
+def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[Span]) -> bytes:
+    """Encode an ExportTraceServiceRequest. scope: name and version of what made the spans."""
+    scope_spans = [_encode_message(1, _encode_scope(scope))]
+    for span in spans:
+        context = span.context
+        fields = (
+            _encode_message(1, bytes.fromhex(context.trace_id)),
+            _encode_message(2, bytes.fromhex(context.span_id)),
+            _encode_text(3, context.state),
+            _encode_message(4, bytes.fromhex(span.parent_id)) if span.parent_id else b"",
+            _encode_text(5, span.name),
+            _encode_number(6, span.kind),
+            _encode_fixed64(7, span.start),
+            _encode_fixed64(8, span.end),
+            _encode_attributes(9, span.attributes),
+            b""
+            if span.error is None
+            else _encode_message(15, _encode_text(2, span.error) + _encode_number(3, _STATUS_ERROR)),
+            # The lower byte has the flags of the trace context.
+            _encode_tag(16, _FIXED32) + struct.pack("<I", int(context.is_sampled)),
+        )
+        scope_spans.append(_encode_message(2, b"".join(fields)))
+    return _encode_message(
+        1, _encode_message(1, _encode_attributes(1, resource)) + _encode_message(2, b"".join(scope_spans))
+    )
+
+
+def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterable[HistogramMetric], now: int) -> bytes:
+    """Encode an ExportMetricsServiceRequest. now: Unix nanoseconds."""
+    scope_metrics = [_encode_message(1, _encode_scope(scope))]
+    for metric in metrics:
+        points: list[bytes] = []
+        for point in metric.points:
+            histogram = point.histogram
+            # Copied once: the event loop may count on while this thread encodes, and the sums have to agree.
+            counts = list(histogram.counts)
+            fields = (
+                _encode_fixed64(2, point.start),
+                _encode_fixed64(3, now),
+                _encode_fixed64(4, sum(counts)),
+                _encode_tag(5, _FIXED64) + struct.pack("<d", histogram.sum),
+                _encode_message(6, struct.pack(f"<{len(counts)}Q", *counts)),
+                _encode_message(7, struct.pack(f"<{len(histogram.bounds)}d", *histogram.bounds)),
+                _encode_attributes(9, point.attributes),
+            )
+            points.append(_encode_message(1, b"".join(fields)))
+        names = _encode_text(1, metric.name) + _encode_text(2, metric.description) + _encode_text(3, metric.unit)
+        data = _encode_message(9, b"".join(points) + _encode_number(2, _CUMULATIVE))
+        scope_metrics.append(_encode_message(2, names + data))
+    encoded_resource = _encode_message(1, _encode_attributes(1, resource))
+    return _encode_message(1, encoded_resource + _encode_message(2, b"".join(scope_metrics)))
+
+
+def _encode_scope(scope: tuple[str, str]) -> bytes:
+    return _encode_text(1, scope[0]) + _encode_text(2, scope[1])
+
+
+def _encode_attributes(field: int, attributes: Attributes) -> bytes:
+    return b"".join(
+        _encode_message(field, _encode_text(1, name) + _encode_message(2, _encode_value(value)))
+        for name, value in attributes.items()
+    )
+
+
+def _encode_value(value: AttributeValue) -> bytes:
+    match value:
+        case str():
+            return _encode_tag(1, _BYTES) + _prefix_length(_encode_utf8(value))
+        # Before int, of which it is a subclass.
+        case bool():
+            return _encode_tag(2, _VARINT) + _encode_varint(value)
+        case int():
+            # int64 in protobuf: negative numbers are the two's complement in ten bytes.
+            return _encode_tag(3, _VARINT) + _encode_varint(value & (2**64 - 1))
+        case float():
+            return _encode_tag(4, _FIXED64) + struct.pack("<d", value)
+        case Sequence():
+            return _encode_message(5, b"".join(_encode_message(1, _encode_value(item)) for item in value))
+
+
+def _encode_varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _encode_tag(field: int, wire_type: int) -> bytes:
+    return _encode_varint(field << 3 | wire_type)
+
+
+def _prefix_length(data: bytes) -> bytes:
+    return _encode_varint(len(data)) + data
+
+
+def _encode_message(field: int, data: bytes) -> bytes:
+    return _encode_tag(field, _BYTES) + _prefix_length(data)
+
+
+def _encode_text(field: int, text: str) -> bytes:
+    """Absent if it is empty, which is the default."""
+    return _encode_message(field, _encode_utf8(text)) if text else b""
+
+
+def _encode_utf8(text: str) -> bytes:
+    # A client's header or name can have a lone surrogate, which UTF-8 cannot.
+    return text.encode("utf-8", "replace")
+
+
+def _encode_number(field: int, number: int) -> bytes:
+    return _encode_tag(field, _VARINT) + _encode_varint(number) if number else b""
+
+
+def _encode_fixed64(field: int, number: int) -> bytes:
+    return _encode_tag(field, _FIXED64) + struct.pack("<Q", number)

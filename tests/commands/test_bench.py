@@ -262,7 +262,7 @@ def test_failed_requests_are_told_and_left_out(tiny: str, tmp_path: Path) -> Non
     [
         (("http://localhost:1", "--num-prompts", "1"), "cannot list its models"),
         (("http://localhost:1", "poisson", "more"), "expected URL and TRACE"),
-        (("http://localhost:1", "--dialect", "chatt"), "'chatt' is none of completions, chat"),
+        (("http://localhost:1", "--dialect", "chatt"), "must be one of completions, chat"),
         (("http://localhost:1", "poison"), "did you mean poisson?"),
         (("http://localhost:1", "--slo", "ttft"), "is not NAME:MILLISECONDS"),
         (("http://localhost:1", "--plots", "x.gif"), "must end in one of"),

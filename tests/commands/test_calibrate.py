@@ -91,7 +91,7 @@ def test_a_log_that_lacks_something_is_told_by_its_name(tmp_path: Path) -> None:
     path.write_bytes(examples.vllm_bench(start_times=None))
     said = fault("calibrate", str(path))
     assert str(path) in said
-    assert "no start_times" in said
+    assert "start_times are missing" in said
     path.write_bytes(examples.vllm_bench())
     assert "at least 20 requests are needed" in fault("calibrate", str(path), "--fit-requests", "3")
     assert "some must be held out" in fault("calibrate", str(path), "--fit-requests", "4")

@@ -78,8 +78,8 @@ def test_the_list_needs_no_server() -> None:
     [
         (["nowhere"], "is not an address"),
         (["http://127.0.0.1:9"], "ConnectError"),
-        (["http://127.0.0.1:9", "--profile", "x"], "is none of auto, openai"),
-        (["http://127.0.0.1:9", "--only", "("], "is no regular expression"),
+        (["http://127.0.0.1:9", "--profile", "x"], "must be one of auto, openai"),
+        (["http://127.0.0.1:9", "--only", "("], "is not a valid regular expression"),
         (["http://127.0.0.1:9", "--only", "nothing-of-this-name"], "no check is left"),
         (["http://127.0.0.1:9", "--key-file", "/no/such/file"], "No such file"),
     ],

@@ -74,8 +74,8 @@ def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
     [
         (("profile", "--gpu", "h1000", "--model", LLAMA), "there is no GPU 'h1000'; known are a100-sxm"),
         (("profile", "--gpu", "l4", "--model", "llama"), "llama: neither a config.json nor a model of the table"),
-        (("profile", "--gpu", "l4", "--model", LLAMA, "--dtype", "fp16"), "--dtype: 'fp16' is none of bf16"),
-        (("plan", *SMALL, "--slo", "fast", "--gpus", "l4:1", "--models", LLAMA), "'fast' is no objective"),
+        (("profile", "--gpu", "l4", "--model", LLAMA, "--dtype", "fp16"), "--dtype: must be one of bf16"),
+        (("plan", *SMALL, "--slo", "fast", "--gpus", "l4:1", "--models", LLAMA), "'fast' is not an objective"),
         (("plan", *SMALL, "--slo", "p99 ttft < 1s", "--gpus", "l4", "--models", LLAMA), "'l4' is not NAME:PRICE"),
         ((*QUESTION, "--prefill-decode", "1"), "'1' is not P:D"),
         ((*QUESTION, "--routing", "random"), "--routing: "),

@@ -78,7 +78,7 @@ def test_an_incomplete_answer_is_reported(url: str):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["tiny"], "there is no prompt"),
+        (["tiny"], "no prompt: pass it after MODEL"),
         (["tinny", "Hi"], "did you mean `tiny`?"),
         (["tiny", "--url", "{url}", "Hi"], "has no model 'tiny'; it has scripted"),
         (["http://127.0.0.1:1", "Hi"], "no server answers at http://127.0.0.1:1"),

@@ -111,7 +111,7 @@ def test_objectives_are_parsed_or_explained() -> None:
         Objective("mean", "latency", 2.0),
         Objective("p90", "tpot", 0.05),
     )
-    with pytest.raises(PlanError, match="'p95 ttft < 1s' is no objective"):
+    with pytest.raises(PlanError, match="'p95 ttft < 1s' is not an objective"):
         parse_objectives("p99 ttft < 1s, p95 ttft < 1s")
 
 

@@ -254,7 +254,7 @@ def test_opentelemetrys_own_variables_are_read() -> None:
     assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == ("gateway", "test")
     assert read_otlp_environment(None, {**environment, "OTEL_SDK_DISABLED": "true"}, "1") is None
     assert read_otlp_environment(None, {}, "1") is None
-    with pytest.raises(ValueError, match="no http"):
+    with pytest.raises(ValueError, match="not an http"):
         read_otlp_environment("collector:4317", {}, "1")
 
 

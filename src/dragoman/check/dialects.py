@@ -1,4 +1,4 @@
-"""How each API is asked for text, and how its answers are read: the common ground of checks that hold for all of them.
+"""The APIs that generate text, for checks that hold for all of them: requests, and the answers that clients read.
 
 Folds follow what the official clients do with a stream. They are lenient: what is wrong with a stream's form is for
 `conformance` to say.
@@ -26,9 +26,10 @@ REASONS = {
 
 @dataclass(slots=True)
 class ClientAnswer:
-    """What a client has at the end: of a whole answer or of a stream.
+    """The result that a client has at the end of a whole answer or of a stream. The counts are those of usage.
 
-    calls: name and arguments of each, as JSON text. reason: `stop`, `length` or `calls`. The counts are those of usage.
+    calls: name and arguments of each, as JSON text.
+    reason: `stop`, `length` or `calls`.
     """
 
     text: str = ""
@@ -44,8 +45,12 @@ class Dialect:
     """One API that generates text.
 
     build: the body of a request, of the model, the prompt and the limit of output tokens.
-    read: an answer's object. fold: a stream's bytes. judge: checks the form of a stream, and judge_object of an answer.
-    check_error: checks the form of an error's body. limit, stop, messages: field names.
+    read: reads an answer's object.
+    fold: reads a stream's bytes.
+    judge: checks the form of a stream.
+    judge_object: checks the form of an answer's object.
+    check_error: checks the form of an error's body.
+    limit, stop, messages: field names.
     """
 
     name: str
@@ -115,7 +120,7 @@ def _parse(text: str) -> Json:
     try:
         return require_object(json.loads(text), "an event")
     except ValueError as error:
-        raise Violation(f"an event is no JSON: {error}: {text[:60]!r}") from None
+        raise Violation(f"an event is not JSON: {error}: {text[:60]!r}") from None
 
 
 def _normalize(reason: object) -> str | None:
@@ -326,10 +331,10 @@ def check_openai_error(body: Json) -> None:
 
 
 def check_error_basics(body: Json) -> None:
-    """What every API's error has: a message, in `error` or, with Ollama, as `error`. Raises Violation."""
+    """Check that an error has a message, in `error` or, with Ollama, as `error`. Raises Violation."""
     error: Any = body.get("error")
     message: object = cast(Json, error).get("message") if isinstance(error, dict) else error
-    require(isinstance(message, str) and message, f"the body is no error of this API: {str(body)[:200]}")
+    require(isinstance(message, str) and message, f"the body is not an error of this API: {str(body)[:200]}")
 
 
 def check_ollama_error(body: Json) -> None:

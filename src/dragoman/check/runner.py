@@ -1,4 +1,4 @@
-"""Runs checks against a server, and collects verdicts with their evidence."""
+"""Running checks against a server: what it claims, the verdicts with their evidence, and reports of them."""
 
 from __future__ import annotations
 
@@ -78,21 +78,40 @@ IMPLIED = {
     "models": {"cancellation", "http", "request-id"},
 }
 """What `auto` tries if a route is there; checks of these are skipped where the server refuses."""
+_WITHOUT_GENERATION = frozenset(
+    {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
+)
+"""What applies to a model that generates nothing."""
+
+MAX_EVIDENCE = 4000
+"""Characters of a request's or a response's body that a report shows."""
+MAX_EXCHANGES = 8
+"""The last exchanges of a failed check that a report shows."""
+BADGE_COLORS = ((99.5, "#2e7d32"), (95.0, "#558b2f"), (85.0, "#b28704"), (70.0, "#bf5f00"), (0.0, "#b3261e"))
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8881; padding: .6rem; font-size: 13px }
+details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } summary { cursor: pointer }
+.passed { color: #2e7d32 } .failed { color: #c62828; font-weight: 600 }
+.skipped { color: #777 } .untried { color: #b28704 }
+"""
 
 
 async def detect_routes(client: Client) -> frozenset[str]:
     """The claims whose routes the server has."""
-    session, found = Session(client, frozenset()), set[str]()
+    session, claims = Session(client, frozenset()), set[str]()
     for claim, (method, path) in ROUTES.items():
         # Invalid bodies: nothing is generated.
         exchange = await session.send(method, path, {} if method == "POST" else None)
         if exchange.status not in (404, 405, 501):
-            found.add(claim)
-    return frozenset(found)
+            claims.add(claim)
+    return frozenset(claims)
 
 
 async def find_claims(client: Client) -> frozenset[str]:
-    """What the server claims: its profile, or with `auto` what its routes say."""
+    """Find what the server claims: its profile, or with `auto` what its routes say."""
     profile = client.target.profile
     key = {"key"} if client.target.api_key is not None else set[str]()
     if profile != "auto":
@@ -100,12 +119,6 @@ async def find_claims(client: Client) -> frozenset[str]:
     routes = await detect_routes(client)
     implied = {claim for route, claims in IMPLIED.items() if route in routes for claim in claims}
     return frozenset(routes | implied | key | {"http", "cancellation"})
-
-
-_WITHOUT_GENERATION = frozenset(
-    {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
-)
-"""What applies to a model that generates nothing."""
 
 
 async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
@@ -146,7 +159,11 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a check. reason: why it failed or was skipped. seconds: that it took."""
+    """The outcome of a check.
+
+    reason: why it failed or was skipped.
+    seconds: that it took.
+    """
 
     check: Check
     outcome: CheckOutcome
@@ -251,26 +268,11 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
 
 
-# Renders a report as JSON, JUnit XML, HTML with the evidence, and a badge. Writes no files.
-
-MAX_EVIDENCE = 4000
-"""Characters of a request's or a response's body that a report shows."""
-MAX_EXCHANGES = 8
-"""The last exchanges of a failed check that a report shows."""
-BADGE_COLORS = ((99.5, "#2e7d32"), (95.0, "#558b2f"), (85.0, "#b28704"), (70.0, "#bf5f00"), (0.0, "#b3261e"))
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8881; padding: .6rem; font-size: 13px }
-details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } summary { cursor: pointer }
-.passed { color: #2e7d32 } .failed { color: #c62828; font-weight: 600 }
-.skipped { color: #777 } .untried { color: #b28704 }
-"""
+# Reports: JSON, JUnit XML, HTML with the evidence, and a badge. Nothing here writes files.
 
 
 def build_summary(report: CheckReport, date: str, version: str) -> Json:
-    """What all formats have in common."""
+    """Build the fields that all formats have in common."""
     score = report.score
     return {
         "tool": f"dragoman check {version}",
@@ -367,45 +369,33 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
     )
+    summary["claims"] = ", ".join(summary["claims"])
+    summary["counts"] = ", ".join(f"{count} {outcome}" for outcome, count in summary["counts"].items())
     rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_format_value(value))}</td></tr>"
-        for name, value in summary.items()
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in summary.items()
     )
-    areas = "".join(_render_area(area, verdicts, report) for area, verdicts in group_by_area(report))
-    return f"{head}<h1>{html.escape(title)}</h1><table>{rows}</table>{areas}</html>\n"
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{count} {name}" for name, count in value.items())  # pyright: ignore
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)  # pyright: ignore
-
-
-def _render_area(area: str, verdicts: list[Verdict], report: CheckReport) -> str:
-    passed = sum(verdict.outcome is CheckOutcome.PASSED for verdict in verdicts)
-    failed = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
-    body = "".join(_render_verdict(verdict, report.target.api_key) for verdict in verdicts)
-    return f"<h2>{html.escape(area)}: {passed} passed, {failed} failed</h2>{body}"
-
-
-def _render_verdict(verdict: Verdict, secret: str | None) -> str:
-    described, outcome = _describe_verdict(verdict, secret), verdict.outcome.value
-    escaped = {name: html.escape(str(described[name])) for name in ("id", "rule", "source", "reason", "level")}
-    evidence = "".join(_render_exchange(exchange) for exchange in described.get("evidence", ()))
-    reason = f"<p>{escaped['reason']}</p>" if escaped["reason"] else ""
-    return (
-        f'<details{" open" if outcome == "failed" else ""}><summary><span class="{outcome}">{outcome}</span> '
-        f"<code>{escaped['id']}</code> {escaped['rule']} ({escaped['level']})</summary>"
-        f"{reason}<p>Source: {escaped['source']}</p>{evidence}</details>"
-    )
-
-
-def _render_exchange(exchange: Json) -> str:
-    headers = "\n".join(f"{name}: {value}" for name, value in exchange["headers"])
-    request = html.escape(f"{exchange['request']}\n\n{exchange['request_body']}")
-    response = html.escape(f"{exchange['status']}\n{headers}\n\n{exchange['body']}")
-    summary = html.escape(exchange["request"])
-    return f"<details><summary>{summary}</summary><pre>{request}</pre><pre>{response}</pre></details>"
+    areas: list[str] = []
+    for area, verdicts in group_by_area(report):
+        passed = sum(verdict.outcome is CheckOutcome.PASSED for verdict in verdicts)
+        failed = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
+        areas.append(f"<h2>{html.escape(area)}: {passed} passed, {failed} failed</h2>")
+        for verdict in verdicts:
+            described, outcome = _describe_verdict(verdict, report.target.api_key), verdict.outcome.value
+            escaped = {name: html.escape(str(described[name])) for name in ("id", "rule", "source", "reason", "level")}
+            reason = f"<p>{escaped['reason']}</p>" if escaped["reason"] else ""
+            areas.append(
+                f'<details{" open" if outcome == "failed" else ""}><summary><span class="{outcome}">{outcome}</span> '
+                f"<code>{escaped['id']}</code> {escaped['rule']} ({escaped['level']})</summary>"
+                f"{reason}<p>Source: {escaped['source']}</p>"
+            )
+            for exchange in described.get("evidence", ()):
+                headers = "\n".join(f"{name}: {value}" for name, value in exchange["headers"])
+                request = html.escape(f"{exchange['request']}\n\n{exchange['request_body']}")
+                response = html.escape(f"{exchange['status']}\n{headers}\n\n{exchange['body']}")
+                line = html.escape(exchange["request"])
+                areas.append(f"<details><summary>{line}</summary><pre>{request}</pre><pre>{response}</pre></details>")
+            areas.append("</details>")
+    return f"{head}<h1>{html.escape(title)}</h1><table>{rows}</table>{''.join(areas)}</html>\n"
 
 
 def render_badge(report: CheckReport) -> str:

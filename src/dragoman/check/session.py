@@ -1,4 +1,4 @@
-"""The connection to the server that is checked: requests, the record of them, and the limits on them."""
+"""A check and its session: a rule with its source, and the requests to the server, their record and their limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx2
@@ -19,29 +19,22 @@ from websockets.exceptions import InvalidHandshake
 
 from ..conformance.checks import Violation, require, require_object
 
-if TYPE_CHECKING:
-    pass
+T = TypeVar("T")
 
-
-# A check: one rule with its source, and a coroutine that tries it on a server.
+REFUSALS = (400, 403, 404, 405, 422, 501)
+"""Statuses by which a server says that it does not have what was requested."""
+_OPTIONS = ("options", "parameters", "sampling_params")
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict", "max_new_tokens")
+DEFAULT_OUTPUT = 256
+"""Output tokens that a request without a limit is counted as."""
+QUIET = 1.0
+"""Seconds of silence after which what a raw connection has sent counts as all of it."""
 
 Json = dict[str, Any]
 Level = Literal["must", "should"]
 """must: a broken rule breaks clients or contradicts the specification. should: it costs robustness or comfort."""
 Run = Callable[["Session"], Awaitable[None]]
 """Returns if the rule holds; raises Violation if it does not, and Skipped if that cannot be told."""
-
-
-def get_object(value: Json, name: str) -> Json:
-    """The object of this name; empty if it is absent, null or no object."""
-    found = value.get(name)
-    return cast(Json, found) if isinstance(found, dict) else {}
-
-
-def get_objects(value: Json, name: str) -> list[Json]:
-    """The objects in the list of this name; empty if it is absent, null or no list."""
-    found = value.get(name)
-    return cast(list[Json], found) if isinstance(found, list) else []
 
 
 class Skipped(Exception):
@@ -134,15 +127,6 @@ async def _run_nothing(_: Session) -> None:
     return None
 
 
-T = TypeVar("T")
-REFUSALS = (400, 403, 404, 405, 422, 501)
-"""Statuses by which a server says that it does not have what was requested."""
-DEFAULT_OUTPUT = 256
-"""Output tokens that a request without a limit is counted as."""
-QUIET = 1.0
-"""Seconds of silence after which what a raw connection has sent counts as all of it."""
-
-
 class LimitReached(Skipped):
     """The limit of requests or tokens is used up."""
 
@@ -151,7 +135,8 @@ class LimitReached(Skipped):
 class Exchange:
     """A request and what the server sent. It is the evidence of a verdict.
 
-    headers: of the response, names in lower case. seconds: until its end.
+    headers: of the response, names in lower case.
+    seconds: until its end.
     """
 
     method: str
@@ -174,7 +159,7 @@ class Exchange:
         try:
             value: object = json.loads(self.body, parse_constant=_reject_constant)
         except ValueError as error:
-            raise Violation(f"the body is no JSON: {error}: {self.body[:80]!r}") from None
+            raise Violation(f"the body is not JSON: {error}: {self.body[:80]!r}") from None
         return require_object(value, "the body")
 
     def message(self) -> str:
@@ -199,7 +184,9 @@ def _reject_constant(name: str) -> float:
 class CheckTarget:
     """The server and how to treat it.
 
-    url: without `/v1`. profile: what kind of server it is said to be. timeout: seconds per request.
+    url: without `/v1`.
+    profile: the kind of server that it is said to be.
+    timeout: seconds per request.
     """
 
     url: str
@@ -236,9 +223,16 @@ class Client:
         """Count a request before it is sent. Raises LimitReached."""
         if self.requests >= self.target.max_requests:
             raise LimitReached(f"the limit of {self.target.max_requests} requests is used up")
-        # By what the request allows, before it is sent: the limit has to hold even if the server generates more than it
-        # reports.
-        tokens = _count_allowed_tokens(cast(Json, body)) if isinstance(body, dict) else 0
+        fields = cast(Json, body) if isinstance(body, dict) else {}
+        tokens = 0
+        # Only embeddings have `encoding_format`.
+        if fields.keys() & {"messages", "prompt", "input", "text", "inputs"} and not fields.get("encoding_format"):
+            # By what the request allows: the limit has to hold even if the server generates more than it reports.
+            options = next(filter(None, (get_object(fields, name) for name in _OPTIONS)), {})
+            limits = [source.get(name) for source in (fields, options) for name in _LIMITS]
+            limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+            n = fields.get("n")
+            tokens = max(limits, default=DEFAULT_OUTPUT) * (n if isinstance(n, int) and 0 < n < 10 else 1)
         if self.tokens + tokens > self.target.max_tokens:
             raise LimitReached(f"the limit of {self.target.max_tokens} output tokens is used up")
         self.requests += 1
@@ -264,23 +258,11 @@ class Client:
             yield response
 
 
-def _count_allowed_tokens(body: Json) -> int:
-    """The output tokens that a request may cost; 0 if it generates nothing."""
-    # Only embeddings have `encoding_format`.
-    if not body.keys() & {"messages", "prompt", "input", "text", "inputs"} or body.get("encoding_format"):
-        return 0
-    options = get_object(body, "options") or get_object(body, "parameters") or get_object(body, "sampling_params")
-    names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict", "max_new_tokens")
-    limits = [source.get(name) for source in (body, options) for name in names]
-    given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    n = body.get("n")
-    return (max(given) if given else DEFAULT_OUTPUT) * (n if isinstance(n, int) and 0 < n < 10 else 1)
-
-
 class Session:
-    """What one check asks the server.
+    """The requests of one check.
 
-    claims: what the server is said to have. exchanges: the evidence, in order.
+    claims: what the server is said to have.
+    exchanges: the evidence, in order.
     """
 
     def __init__(self, client: Client, claims: frozenset[str]) -> None:
@@ -311,7 +293,7 @@ class Session:
             try:
                 await self._receive(exchange, content, sent)
             except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                # A server may close an idle connection just when it is used again (RFC 9112, 9.3.1). Once is no fault.
+                # A server may close an idle connection just when it is used again (RFC 9112, 9.3.1): once is allowed.
                 if exchange.status:
                     raise
                 await self._receive(exchange, content, sent)
@@ -352,7 +334,7 @@ class Session:
         return exchange
 
     async def share(self, key: str, build: Callable[[], Awaitable[T]]) -> T:
-        """What `build` returns or raises, computed once for all checks; its exchanges are evidence of each."""
+        """Return or raise what `build` does, computed once for all checks; its exchanges are evidence of each."""
         cached = self.client.cache.get(key)
         if cached is None:
             before = len(self.exchanges)
@@ -455,7 +437,7 @@ class Socket:
         await self._connection.send(text)
 
     async def receive(self) -> Json:
-        """Raises Violation if nothing comes in time, or it is no JSON object."""
+        """Raises Violation if nothing comes in time, or it is not a JSON object."""
         try:
             data = await asyncio.wait_for(self._connection.recv(), self._client.target.timeout)
         except (TimeoutError, OSError) as error:
@@ -471,3 +453,15 @@ class Socket:
         while not events or events[-1].get("type") not in ends:
             events.append(await self.receive())
         return events
+
+
+def get_object(value: Json, name: str) -> Json:
+    """Return the object of this name; empty if it is absent, null or not an object."""
+    member = value.get(name)
+    return cast(Json, member) if isinstance(member, dict) else {}
+
+
+def get_objects(value: Json, name: str) -> list[Json]:
+    """Return the objects in the list of this name; empty if it is absent, null or not a list."""
+    member = value.get(name)
+    return cast(list[Json], member) if isinstance(member, list) else []

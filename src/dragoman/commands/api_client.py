@@ -1,19 +1,21 @@
-"""A client of a server's OpenAI-compatible API, for the commands. Any such server will do, not only Dragoman."""
+"""A client of an OpenAI-compatible API, for the commands. Any such server will do, not only Dragoman."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 from msgspec import Struct
 
+if TYPE_CHECKING:
+    import httpx2
+
 CONNECT_TIMEOUT = 10.0
 QUERY_TIMEOUT = 10.0
-"""Seconds to wait for an answer that no model has to generate. Some other program may listen there, and be silent."""
+"""Seconds to wait for a response that no model has to generate. Another program may listen there and never respond."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -29,7 +31,7 @@ class ApiError(Exception):
 
 
 class ServedModelInfo(Struct, frozen=True):
-    """What only Dragoman tells of a model; capabilities are None until it has been loaded once."""
+    """Fields of a listed model that only Dragoman has. capabilities: None until the model has been loaded once."""
 
     state: str = "loaded"
     aliases: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class ServedModelInfo(Struct, frozen=True):
 class ListedModel(Struct, frozen=True):
     """An entry of /v1/models.
 
-    max_model_len: the context length in tokens, if the server tells it.
+    max_model_len: the context length in tokens, if the server states it.
     """
 
     id: str
@@ -118,6 +120,8 @@ class ApiClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """url: with or without `/v1`."""
+        import httpx2  # noqa: PLC0415 - commands that ask no server do not wait for it
+
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._client = httpx2.Client(
@@ -154,6 +158,8 @@ class ApiClient:
         Raises:
             ApiError: before the first piece or between two of them.
         """
+        import httpx2  # noqa: PLC0415 - as above
+
         with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
             # This raises: the body of an error is JSON, not a stream.
             if response.status_code != 200:
@@ -189,19 +195,21 @@ class ApiClient:
                     yield AnswerEnd(choice.finish_reason)
                     # Usage and `[DONE]` may follow, and are not needed.
                     return
-        raise ApiError("the answer broke off")
+        raise ApiError("the response ended before it was complete")
 
     def _decode(self, data: bytes, kind: type[Any]) -> Any:  # noqa: ANN401 - of this kind
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
-            raise ApiError(f"{self.url} is no OpenAI-compatible server: {error}") from error
+            raise ApiError(f"{self.url} is not an OpenAI-compatible server: {error}") from error
 
     @contextmanager
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Generator[httpx2.Response]:
         """timeout: seconds without data; None is no limit, since a model may think for minutes before a token."""
+        import httpx2  # noqa: PLC0415 - as above
+
         try:
             limits = httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT)
             with self._client.stream(method, path, json=body, timeout=limits) as response:

@@ -1,7 +1,6 @@
 """`dragoman bench`: measures a server under a load, or compares two measured loads.
 
-Knows options, files and the terminal; `drive` sends the load, `stream_meter` reads the answers, `bench_report` has the
-figures.
+`drive` sends the load and measures the responses, `bench_report` computes the figures.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class BenchOptions(WorkloadOptions):
 
 
 class _BenchFile(msgspec.Struct):
-    """What --json prints."""
+    """The output of --json."""
 
     server: str
     model: str
@@ -114,19 +113,38 @@ def _run_bench(options: BenchOptions) -> None:
 
         check_plot_path(options.plots)
     slo = read_slo(options.slo)
-    if options.compare:
-        _compare(options, slo)
+    if not options.compare:
+        if len(options.arguments) > 2:
+            raise ValueError(f"expected URL and TRACE, got {len(options.arguments)} arguments")
+        if options.dialect not in DIALECT_NAMES:
+            raise ValueError(f"--dialect: must be one of {', '.join(DIALECT_NAMES)}, not {options.dialect!r}")
+        _measure(options, options.arguments[0], slo)
         return
-    if len(options.arguments) > 2:
-        raise ValueError(f"expected URL and TRACE, got {len(options.arguments)} arguments")
-    if options.dialect not in DIALECT_NAMES:
-        raise ValueError(f"--dialect: {options.dialect!r} is none of {', '.join(DIALECT_NAMES)}")
-    _measure(options, options.arguments[0], slo)
+    from .bench_report import build_bench_report, read_run, render_comparison  # noqa: PLC0415
+
+    if len(options.arguments) != 2:
+        raise ValueError("--compare takes exactly two logs: --compare BEFORE AFTER")
+    before, after = (read_run(Path(name).name, read_file(name)) for name in options.arguments)
+    reports = [build_bench_report(run, slo) for run in (before, after)]
+    if options.plots is not None:
+        _draw(options.plots, [before, after], slo)
+    if options.json:
+        pair = {"before": reports[0], "after": reports[1]}
+        typer.echo(msgspec.json.format(msgspec.json.encode(pair), indent=2))
+    else:
+        typer.echo(render_comparison((before.name, reports[0]), (after.name, reports[1])), nl=False)
 
 
 def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
+    """Send the load, and print its report."""
     from ..simulation.logs.log import build_log  # noqa: PLC0415
-    from .bench_report import Run, build_bench_report, encode_log  # noqa: PLC0415
+    from .bench_report import (  # noqa: PLC0415
+        Run,
+        build_bench_report,
+        build_bench_table,
+        encode_log,
+        render_bench_report,
+    )
     from .drive import Target, drive_server  # noqa: PLC0415
 
     workload = load_workload(options.arguments[1] if len(options.arguments) > 1 else "poisson", options)
@@ -149,41 +167,19 @@ def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
         _draw(options.plots, [run], slo)
     report = build_bench_report(run, slo)
     loop = "open" if options.concurrency is None else f"closed, {options.concurrency} clients"
+    heading = f"server           {url} ({result.model}), {options.dialect}, {loop} loop"
     if options.json:
         file = _BenchFile(url, result.model, options.dialect, loop, report)
         typer.echo(msgspec.json.format(msgspec.json.encode(file), indent=2))
-    else:
-        _print_report(f"server           {url} ({result.model}), {options.dialect}, {loop} loop", report)
-
-
-def _print_report(heading: str, report: BenchReport) -> None:
-    from .bench_report import build_bench_table, render_bench_report  # noqa: PLC0415
-
-    if not sys.stdout.isatty():
+    elif not sys.stdout.isatty():
         typer.echo(f"{heading}\n{render_bench_report(report)}", nl=False)
-        return
-    from rich.console import Console  # noqa: PLC0415
-
-    lines, table = build_bench_table(report)
-    console = Console(highlight=False)
-    console.print("\n".join([heading, *lines]), markup=False)
-    console.print(table)
-
-
-def _compare(options: BenchOptions, slo: Slo | None) -> None:
-    from .bench_report import build_bench_report, read_run, render_comparison  # noqa: PLC0415
-
-    if len(options.arguments) != 2:
-        raise ValueError("--compare takes exactly two logs: --compare BEFORE AFTER")
-    before, after = (read_run(Path(name).name, read_file(name)) for name in options.arguments)
-    reports = [build_bench_report(run, slo) for run in (before, after)]
-    if options.plots is not None:
-        _draw(options.plots, [before, after], slo)
-    if options.json:
-        pair = {"before": reports[0], "after": reports[1]}
-        typer.echo(msgspec.json.format(msgspec.json.encode(pair), indent=2))
     else:
-        typer.echo(render_comparison((before.name, reports[0]), (after.name, reports[1])), nl=False)
+        from rich.console import Console  # noqa: PLC0415
+
+        lines, table = build_bench_table(report)
+        console = Console(highlight=False)
+        console.print("\n".join([heading, *lines]), markup=False)
+        console.print(table)
 
 
 def _draw(path: str, runs: Sequence[Run], slo: Slo | None) -> None:

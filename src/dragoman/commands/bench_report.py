@@ -65,7 +65,7 @@ class Run(Struct, frozen=True):
 
 
 class LoggedGaps(Struct):
-    """What a line of a log has besides its `Timing`."""
+    """The fields of a log's line besides its `Timing`."""
 
     gaps: tuple[float, ...] = ()
     counted_by: CountSource | None = None

@@ -1,14 +1,14 @@
 """`dragoman calibrate`: fits a simulator profile to a benchmark log, or to a server that is benchmarked now.
 
-Knows options, files and the terminal; parsing logs and fitting are in `engines.simulator`.
+Parsing logs and fitting are in `simulation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -26,7 +26,7 @@ from .options import (
 from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
-    from ..engines.simulator.profile import Hardware, MetricError, ModelProfile, SimulatorProfile
+    from ..engines.simulator.profile import MetricError, SimulatorProfile
     from ..simulation.logs.log import MeasuredLog
 
 HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
@@ -174,8 +174,8 @@ def _run_calibration(options: CalibrateOptions) -> None:
         from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
 
         check_plot_path(options.plots)
-    from ..engines.simulator.profile import load  # noqa: PLC0415
-    from ..simulation.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
+    from ..engines.simulator.profile import dumps, load  # noqa: PLC0415
+    from ..simulation.fitting import simulate  # noqa: PLC0415
     from ..simulation.logs.log import join_logs  # noqa: PLC0415
 
     base_profile = None if options.like is None else load(options.like)
@@ -183,104 +183,108 @@ def _run_calibration(options: CalibrateOptions) -> None:
     log = join_logs(logs)
     for log_note in log.notes:
         print_warning(f"{log_note}.")
-    # The curve of shared experts is too steep to be found from a log: its shape is a prediction's.
-    prior = base_profile.expert_prior if base_profile is not None else None
-    fitted_ids = _select_fitted(log, [len(source_log.timings) for source_log in logs], options.fit_requests)
-    profile = calibrate(
-        options.name,
-        (log.requests, log.timings),
-        hardware=_build_hardware(options, base_profile),
-        model=_build_model(options, base_profile),
-        engine=options.merge_into(SimulatedSchedulerConfig() if base_profile is None else base_profile.engine),
-        source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
-        fitted_ids=fitted_ids,
-        prior=prior,
-    )
-    if options.spread:
-        with show_progress("fits", NUM_VARIATIONS) as tick:
-            spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick, prior)
-        assert profile.calibration is not None
-        calibration = msgspec.structs.replace(profile.calibration, spread=spread)
-        profile = msgspec.structs.replace(profile, calibration=calibration)
+    fitted_ids: set[str] = set()
+    start = 0
+    for size in (len(source_log.timings) for source_log in logs):
+        # The first requests of each log, so that every load that was measured takes part in the fit.
+        count = size // FIT_FRACTION if options.fit_requests is None else options.fit_requests
+        fitted_ids.update(timing.id for timing in log.timings[start : start + min(count, size)])
+        start += size
+    profile = _fit_profile(options, base_profile, log, frozenset(fitted_ids))
     if options.out is not None:
-        from ..engines.simulator.profile import dumps  # noqa: PLC0415
-
         Path(options.out).write_text(dumps(profile), encoding="utf-8")
     typer.echo(_format_fit(profile), nl=False)
-    _warn_if_inaccurate(profile)
+    error = None if profile.calibration is None else profile.calibration.error
+    worst = 0.0 if error is None else max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot))
+    if worst > WARN_ERROR:
+        print_warning(
+            f"the error of a mean is {worst:.0%}. Check that the engine settings match the server's (--max-num-seqs, "
+            "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
+        )
     if options.plots is not None:
-        _draw_plots(options.plots, profile, log, fitted_ids)
+        from .plots import draw_calibration  # noqa: PLC0415
+
+        ranks = profile.hardware.ranks
+        result = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks)
+        draw_calibration(options.plots, log.timings, result.timings, fitted_ids, profile.name)
 
 
 def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
+    """Read the log files; with --url, measure that server instead."""
     from ..simulation.logs.log import LogError  # noqa: PLC0415
     from ..simulation.logs.tools import read_any  # noqa: PLC0415
 
-    if options.url is not None:
-        return [_measure_server(options, options.url)]
-    logs: list[MeasuredLog] = []
-    for name in options.logs:
-        try:
-            logs.append(read_any(read_file(name), unit=options.unit))
-        except LogError as error:
-            raise LogError(f"{name}: {error}") from None
-    return logs
-
-
-def _measure_server(options: CalibrateOptions, url: str) -> MeasuredLog:
+    if options.url is None:
+        logs: list[MeasuredLog] = []
+        for name in options.logs:
+            try:
+                logs.append(read_any(read_file(name), unit=options.unit))
+            except LogError as error:
+                raise LogError(f"{name}: {error}") from None
+        return logs
     from .drive import Target, measure_server  # noqa: PLC0415 - it needs httpx2
 
     if len(options.logs) != 1:
         raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")
     workload = load_workload(options.logs[0], options)
-    target = Target(url, options.served_model, options.api_key, options.extra_body)
+    target = Target(options.url, options.served_model, options.api_key, options.extra_body)
     with show_progress("requests completed", len(workload)) as tick:
         log = measure_server(target, workload, tick)
     if options.save_log is not None:
         Path(options.save_log).write_bytes(b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings))
-    return log
+    return [log]
 
 
-def _select_fitted(log: MeasuredLog, sizes: Sequence[int], fit_requests: int | None) -> frozenset[str]:
-    """The first requests of each log."""
-    ids: list[str] = []
-    start = 0
-    for size in sizes:
-        # Of each log, so that every load that was measured takes part in the fit.
-        count = size // FIT_FRACTION if fit_requests is None else fit_requests
-        ids += [timing.id for timing in log.timings[start : start + min(count, size)]]
-        start += size
-    return frozenset(ids)
+def _fit_profile(
+    options: CalibrateOptions, base_profile: SimulatorProfile | None, log: MeasuredLog, fitted_ids: frozenset[str]
+) -> SimulatorProfile:
+    """Fit a profile, whose hardware, model and engine are the base profile's with the options over them."""
+    from ..engines.simulator.profile import Hardware, ModelProfile  # noqa: PLC0415
+    from ..simulation.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
 
-
-def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> Hardware:
-    from ..engines.simulator.profile import Hardware  # noqa: PLC0415
-
-    base = Hardware(options.hardware or "unknown") if base_profile is None else base_profile.hardware
-    overrides = {
+    hardware, model = Hardware(options.hardware or "unknown"), ModelProfile(options.model or "unknown")
+    engine, prior = SimulatedSchedulerConfig(), None
+    if base_profile is not None:
+        hardware, model, engine = base_profile.hardware, base_profile.model, base_profile.engine
+        # The curve of shared experts is too steep to be found from a log: its shape is a prediction's.
+        prior = base_profile.expert_prior
+    hardware_overrides = {
         "name": options.hardware,
         "memory_bandwidth": options.memory_bandwidth,
         "tensor_parallel": options.tensor_parallel_size,
         "data_parallel": options.data_parallel_size,
         "lock_step": options.enable_expert_parallel,
     }
-    return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
-
-
-def _build_model(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> ModelProfile:
-    from ..engines.simulator.profile import ModelProfile  # noqa: PLC0415
-
-    base = ModelProfile(options.model or "unknown") if base_profile is None else base_profile.model
-    overrides = {
+    model_overrides = {
         "name": options.model,
         "weight_bytes": options.weight_bytes,
         "kv_bytes_per_token": options.kv_bytes_per_token,
     }
-    return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
+    profile = calibrate(
+        options.name,
+        (log.requests, log.timings),
+        hardware=msgspec.structs.replace(hardware, **_select_set(hardware_overrides)),
+        model=msgspec.structs.replace(model, **_select_set(model_overrides)),
+        engine=options.merge_into(engine),
+        source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
+        fitted_ids=fitted_ids,
+        prior=prior,
+    )
+    if not options.spread:
+        return profile
+    with show_progress("fits", NUM_VARIATIONS) as tick:
+        spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick, prior)
+    assert profile.calibration is not None
+    return msgspec.structs.replace(profile, calibration=msgspec.structs.replace(profile.calibration, spread=spread))
+
+
+def _select_set(overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Select the options that are set."""
+    return {name: value for name, value in overrides.items() if value is not None}
 
 
 def _format_fit(profile: SimulatorProfile) -> str:
-    """The fit, and its error."""
+    """Format the coefficients and their error."""
     latency, calibration = profile.latency, profile.calibration
     assert calibration is not None
     assert calibration.error is not None
@@ -319,30 +323,6 @@ def _format_fit(profile: SimulatorProfile) -> str:
 
 def _format_row(error: MetricError) -> str:
     return "".join(f"{value:>+9.2%}" for value in (error.mean, error.p50, error.p90, error.p99))
-
-
-def _warn_if_inaccurate(profile: SimulatorProfile) -> None:
-    calibration = profile.calibration
-    if calibration is None or calibration.error is None:
-        return
-    worst = max(
-        abs(error.mean) for error in (calibration.error.ttft, calibration.error.latency, calibration.error.tpot)
-    )
-    if worst > WARN_ERROR:
-        print_warning(
-            f"the error of a mean is {worst:.0%}. Check that the engine settings match the server's (--max-num-seqs, "
-            "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
-        )
-
-
-def _draw_plots(path: str, profile: SimulatorProfile, log: MeasuredLog, fitted_ids: frozenset[str]) -> None:
-    from ..simulation.fitting import simulate  # noqa: PLC0415
-    from .plots import draw_calibration  # noqa: PLC0415
-
-    ranks = profile.hardware.ranks
-    result = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks)
-    simulated = result.timings
-    draw_calibration(path, log.timings, simulated, fitted_ids, profile.name)
 
 
 calibrate = build_command(CalibrateOptions, _run_calibration, about=HELP)

@@ -8,17 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from .api_client import ApiError
 from .connection import Connection, RequestOptions, connect
 from .options import build_command, print_error
-from .run import read_json
-
-if TYPE_CHECKING:
-    from .run import AnswerPrinter
+from .run import AnswerPrinter, read_json
 
 HELP = """Chat with a model.
 
@@ -63,7 +61,7 @@ def _chat(options: ChatOptions) -> None:
 
 
 class ChatSession:
-    """The conversation, and what its lines do."""
+    """A conversation with one model, and the commands in it."""
 
     def __init__(
         self, connection: Connection, parameters: dict[str, Any], system: str | None, *, shows_reasoning: bool
@@ -75,7 +73,7 @@ class ChatSession:
         self._has_failed = False
 
     def run(self) -> int:
-        """Talk until the input ends. The exit code is 1 if an answer to piped input has failed."""
+        """Run the conversation until the input ends. The exit code is 1 if an answer to piped input has failed."""
         if self._is_interactive:
             # Editing and recalling lines; some builds of Python have no readline.
             with suppress(ImportError):
@@ -95,7 +93,11 @@ class ChatSession:
             try:
                 line = self._read_line("> ")
                 if line.startswith(LONG_MESSAGE):
-                    line = self._read_long_message(line.removeprefix(LONG_MESSAGE))
+                    parts = [line.removeprefix(LONG_MESSAGE)]
+                    while not parts[-1].rstrip().endswith(LONG_MESSAGE):
+                        parts.append(self._read_line(". "))
+                    parts[-1] = parts[-1].rstrip().removesuffix(LONG_MESSAGE)
+                    line = "\n".join(parts).strip("\n")
             except EOFError:
                 if self._is_interactive:
                     typer.echo()
@@ -108,15 +110,8 @@ class ChatSession:
     def _read_line(self, prompt: str) -> str:
         return input(prompt if self._is_interactive else "")
 
-    def _read_long_message(self, first: str) -> str:
-        lines = [first]
-        while not lines[-1].rstrip().endswith(LONG_MESSAGE):
-            lines.append(self._read_line(". "))
-        lines[-1] = lines[-1].rstrip().removesuffix(LONG_MESSAGE)
-        return "\n".join(lines).strip("\n")
-
     def _run_command(self, line: str) -> bool:
-        """Whether the chat goes on."""
+        """Run a line that begins with a slash. Returns whether the chat goes on."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         match name:
@@ -131,19 +126,19 @@ class ChatSession:
             case "/system":
                 typer.echo(self._system or "There is no system prompt.")
             case "/save" if argument:
-                self._save(Path(argument).expanduser())
+                path = Path(argument).expanduser()
+                conversation = {"model": self._connection.model.id, "messages": self._build_messages()}
+                try:
+                    path.write_bytes(msgspec.json.format(msgspec.json.encode(conversation)) + b"\n")
+                except OSError as error:
+                    print_error(f"{path}: {error.strerror}")
+                else:
+                    typer.echo(f"Saved {len(self._messages)} messages to {path}")
             case _:
-                print_error(f"{name} is no command; /help shows them, and a space before the slash sends the line")
+                print_error(
+                    f"unknown command {name}; /help lists the commands. To send the line, begin it with a space"
+                )
         return True
-
-    def _save(self, path: Path) -> None:
-        conversation = {"model": self._connection.model.id, "messages": self._build_messages()}
-        try:
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(conversation)) + b"\n")
-        except OSError as error:
-            print_error(f"{path}: {error.strerror}")
-        else:
-            typer.echo(f"Saved {len(self._messages)} messages to {path}")
 
     def _build_messages(self) -> list[dict[str, Any]]:
         system = [] if self._system is None else [{"role": "system", "content": self._system}]
@@ -175,9 +170,7 @@ class ChatSession:
                 self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
     def _print_answer(self) -> AnswerPrinter | None:
-        """None if there is no answer to go on from."""
-        from .api_client import ApiError  # noqa: PLC0415
-        from .run import AnswerPrinter  # noqa: PLC0415 - `--help` does not wait for it
+        """Print the answer to the conversation so far. Returns None if there is none to continue from."""
 
         body = {"model": self._connection.model.id, "messages": self._build_messages(), **self._parameters}
         printer = AnswerPrinter(sys.stdout, sys.stdout, shows_reasoning=self._shows_reasoning)

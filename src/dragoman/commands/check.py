@@ -1,7 +1,4 @@
-"""`dragoman check`: the conformance of a running server.
-
-Knows options, files and the terminal; the checks are in `check`.
-"""
+"""`dragoman check`: the conformance of a running server. The checks themselves are in `check`."""
 
 from __future__ import annotations
 
@@ -114,7 +111,7 @@ def _run(options: CheckOptions) -> None:
     if not options.url.startswith(("http://", "https://")):
         raise ValueError(f"URL: {options.url!r} is not an address such as http://127.0.0.1:8000")
     if options.profile != "auto" and options.profile not in PROFILES:
-        raise ValueError(f"--profile: {options.profile!r} is none of auto, {', '.join(PROFILES)}")
+        raise ValueError(f"--profile: must be one of auto, {', '.join(PROFILES)}, not {options.profile!r}")
     # The key comes from a file or the environment: a command line can be read by every process of the machine.
     file = options.key_file
     key = resolve_api_key(None) if file is None else Path(file).read_text(encoding="utf-8").strip() or None
@@ -139,8 +136,7 @@ def _run(options: CheckOptions) -> None:
         except Violation as violation:
             print_error(str(violation))
             raise typer.Exit(2) from None
-    _write_reports(report, options)
-    _print_report(report)
+    _publish_report(report, options)
     raise typer.Exit(report.find_exit_code(strict=options.strict))
 
 
@@ -150,17 +146,22 @@ def _select_checks(options: CheckOptions) -> list[Check]:
     from ..check.areas import CHECKS  # noqa: PLC0415
 
     try:
-        chosen = [check for check in CHECKS if not options.only or any(check.matches(only) for only in options.only)]
-        chosen = [check for check in chosen if not any(check.matches(skip) for skip in options.skip or ())]
+        checks = [check for check in CHECKS if not options.only or any(check.matches(only) for only in options.only)]
+        checks = [check for check in checks if not any(check.matches(skip) for skip in options.skip or ())]
     except re.error as error:
-        raise ValueError(f"--only, --skip: {error.pattern!r} is no regular expression: {error}") from None
-    if not chosen:
+        raise ValueError(f"--only, --skip: {error.pattern!r} is not a valid regular expression: {error}") from None
+    if not checks:
         raise ValueError("--only, --skip: no check is left; --list shows all")
-    return chosen
+    return checks
 
 
-def _write_reports(report: CheckReport, options: CheckOptions) -> None:
+def _publish_report(report: CheckReport, options: CheckOptions) -> None:
+    """Write the files that the options name, and print the report."""
     from datetime import UTC, datetime  # noqa: PLC0415 - as above
+
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from .. import __version__  # noqa: PLC0415
     from ..check import runner  # noqa: PLC0415
@@ -175,29 +176,20 @@ def _write_reports(report: CheckReport, options: CheckOptions) -> None:
     for file, render in files:
         if file is not None:
             Path(file).write_text(render(), encoding="utf-8")
-
-
-def _print_report(report: CheckReport) -> None:
-    from rich.console import Console  # noqa: PLC0415 - as above
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    from ..check.runner import CheckOutcome, group_by_area  # noqa: PLC0415
-
     console = Console(highlight=False, soft_wrap=True, no_color=bool(os.environ.get("NO_COLOR")) or None)
-    table = Table("area", *(outcome.value for outcome in CheckOutcome), box=None)
-    for area, verdicts in group_by_area(report):
-        counts = [sum(verdict.outcome is outcome for verdict in verdicts) for outcome in CheckOutcome]
+    table = Table("area", *(outcome.value for outcome in runner.CheckOutcome), box=None)
+    for area, verdicts in runner.group_by_area(report):
+        counts = [sum(verdict.outcome is outcome for verdict in verdicts) for outcome in runner.CheckOutcome]
         table.add_row(area, *(str(count or "") for count in counts), style="red" if counts[1] else None)
     console.print(table)
     for verdict in report.verdicts:
-        if verdict.outcome is CheckOutcome.FAILED:
+        if verdict.outcome is runner.CheckOutcome.FAILED:
             style = "bold red" if verdict.check.level == "must" else "bold yellow"
             title = Text.assemble((f"\n{verdict.check.id}", style), f" ({verdict.check.level}) {verdict.check.rule}")
             console.print(title, Text(f"    {verdict.reason[:500]}\n    {verdict.check.source}"), sep="\n")
-    counts = ", ".join(f"{count} {outcome.value}" for outcome, count in report.counts.items() if count)
+    totals = ", ".join(f"{count} {outcome.value}" for outcome, count in report.counts.items() if count)
     score = "no score" if report.score is None else f"score {report.score:.1f} %"
-    console.print(f"\n{report.target.url}, {report.target.model}: {counts}; {score}; {report.requests} requests")
+    console.print(f"\n{report.target.url}, {report.target.model}: {totals}; {score}; {report.requests} requests")
 
 
 check = build_command(CheckOptions, _run, about=CHECK_HELP)

@@ -1,22 +1,11 @@
-"""The server that a command talks to: a running one by its URL, or one that the command starts for itself."""
+"""The server that a command talks to: a running one by its URL, or one that the command starts for itself.
+
+The latter is `dragoman serve` in a process of its own, on a loopback port.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from .options import print_error
-
-if TYPE_CHECKING:
-    from .api_client import ApiClient, ApiError, ListedModel
-
-    pass
-
 import queue
 import re
 import signal
@@ -24,8 +13,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+import typer
+
+from .api_client import ApiClient, ApiError, ListedModel, is_url
+from .options import print_error
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 SAMPLING_PANEL = "Sampling"
@@ -33,7 +30,7 @@ SAMPLING_PANEL = "Sampling"
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Which server: shared by `run` and `chat`."""
+    """The options of `run` and `chat` that name the server."""
 
     url: Annotated[
         str | None,
@@ -55,7 +52,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(ConnectionOptions):
-    """What is asked for: shared by `run` and `chat`. Without a value the model decides."""
+    """The options of `run` and `chat` that go into the request. Without a value the model decides."""
 
     system: Annotated[str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)] = None
     temperature: Annotated[
@@ -94,7 +91,8 @@ class RequestOptions(ConnectionOptions):
 class Connection:
     """An open connection.
 
-    model: the one to ask. server: the one that this command has started, if it has.
+    model: the one to ask.
+    server: the one that this command has started, if it has.
     """
 
     client: ApiClient
@@ -118,8 +116,6 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
 
     Exits with code 2 where that fails, and says why.
     """
-    from .api_client import ApiClient, ApiError, is_url  # noqa: PLC0415 - `--help` does not wait for it
-
     url, name = options.url, model
     if url is None and model is not None and is_url(model):
         url, name = model, None
@@ -141,8 +137,6 @@ def serve_model(
     model: str | None, api_key: str | None, *, port: int = 0, store: str = "none", shows_startup: bool = False
 ) -> Generator[LocalServer]:
     """As `start_server`. Exits with the server's code where it cannot start, after it has printed why."""
-    pass
-
     try:
         with start_server(
             model, print_status, api_key=api_key, port=port, store=store, shows_startup=shows_startup
@@ -154,31 +148,27 @@ def serve_model(
 
 def choose_model(client: ApiClient, name: str | None) -> ListedModel:
     """The model of this name; None is the first one that the server lists. Raises ApiError."""
-    from .api_client import ApiError, ListedModel  # noqa: PLC0415 - as above
 
     models = client.list_models()
     if not models:
         raise ApiError(f"{client.url} lists no model")
-    found = models[0] if name is None else next((model for model in models if model.id == name), None)
-    if found is None and name is not None and any(_is_alias(name, model) for model in models):
-        found = ListedModel(name)
-    if found is None:
-        raise ApiError(f"{client.url} has no model {name!r}; it has {', '.join(model.id for model in models)}")
-    return found
-
-
-def _is_alias(name: str, model: ListedModel) -> bool:
-    from fnmatch import fnmatchcase  # noqa: PLC0415 - rarely needed
-
-    return model.dragoman is not None and any(fnmatchcase(name, alias) for alias in model.dragoman.aliases)
+    if name is None:
+        return models[0]
+    for model in models:
+        if model.id == name:
+            return model
+    aliases = [alias for model in models if model.dragoman is not None for alias in model.dragoman.aliases]
+    if any(fnmatchcase(name, alias) for alias in aliases):
+        return ListedModel(name)
+    raise ApiError(f"{client.url} has no model {name!r}; it has {', '.join(model.id for model in models)}")
 
 
 def print_status(line: str) -> None:
-    """Print a line that is no part of the answer."""
+    """Print a line that is not part of the answer."""
     typer.echo(line, err=True)
 
 
-# A server for the duration of one command: `dragoman serve` in a process of its own, on a loopback port.
+# A server for the duration of one command.
 
 POLL_INTERVAL = 0.1
 """Seconds between two looks at /readyz."""
@@ -257,8 +247,8 @@ class LocalServer:
                 line = ""
             if line is None:
                 raise ServerFailed(self._process.wait())
-            found = _ADDRESS.match(line)
-            address = found[1] if found else address
+            greeting = _ADDRESS.match(line)
+            address = greeting[1] if greeting else address
             logged = _LOGGED.match(line)
             if logged is None:
                 # Errors come before the greeting, which is not for this command's user.
@@ -306,8 +296,6 @@ class LocalServer:
 
 
 def _read_state(url: str, api_key: str | None) -> Literal["loading", "ready", "failed"]:
-    from .api_client import ApiClient, ApiError  # noqa: PLC0415 - the server's process does not need it
-
     with ApiClient(url, api_key) as client:
         try:
             if client.is_ready():

@@ -96,19 +96,15 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
             raise SettingsError(f"the application did not start: {error}") from error
         typer.echo(f"Serving on http://{settings.host}:{settings.port}, with {settings.ray.replicas} replicas on Ray.")
         if address is None:
-            _wait_for_signal()
+            stopped = threading.Event()
+
+            def stop(_number: int, _frame: FrameType | None) -> None:
+                stopped.set()
+
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
+            stopped.wait()
     finally:
         if address is None:
             serve.shutdown()
         ray.shutdown()
-
-
-def _wait_for_signal() -> None:
-    stopped = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    stopped.wait()

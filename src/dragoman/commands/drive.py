@@ -1,7 +1,7 @@
-"""Sends a workload to a server in real time, and measures every request.
+"""A load generator: it sends a workload to a server in real time, and measures every streamed response.
 
 An open loop sends at the workload's times, whatever the server does; a closed loop has a number of clients, each of
-which sends its next request when it has its answer. Prompts are unique words, about one token each; token counts are
+which sends its next request when it has its response. Prompts are unique words, about one token each; token counts are
 the server's own.
 """
 
@@ -24,14 +24,13 @@ from ..simulation.timing import Timing
 from ..simulation.workload import WorkloadRequest
 from .options import OnProgress
 
-# Reads one streamed answer of any dialect, with the times at which its lines arrived: when tokens came, and how
-# many.
+# One streamed response of any dialect: when its tokens arrived, and how many there were.
 
 CountSource = Literal["ids", "usage"]
 
 
 class StreamPiece(Struct, frozen=True):
-    """What one line of a stream tells.
+    """The contents of one line of a stream.
 
     has_tokens: it carries a part of the answer, be it text, reasoning or a tool call.
     ids: the number of token ids that it lists; None if it lists none.
@@ -45,7 +44,10 @@ class StreamPiece(Struct, frozen=True):
 
 
 class Measurement(Struct, frozen=True):
-    """One answered request. gaps: seconds between the arrivals of its tokens; those that arrived together have one."""
+    """One answered request.
+
+    gaps: seconds between the arrivals of its tokens; those that arrived together have one.
+    """
 
     timing: Timing
     gaps: tuple[float, ...]
@@ -53,7 +55,7 @@ class Measurement(Struct, frozen=True):
 
 
 class StreamMeter:
-    """Meters one answer."""
+    """The tokens of one response as they arrive."""
 
     def __init__(self, dialect: BenchDialect) -> None:
         self._dialect = dialect
@@ -92,12 +94,12 @@ class StreamMeter:
 
 @dataclass(frozen=True, slots=True)
 class BenchDialect:
-    """How to ask in a dialect, and how to read its streams.
+    """A dialect of the load: how to build its requests, and how to read its streams.
 
     build_body: from the model, the prompt and the number of tokens to generate.
     read: a line's JSON.
     is_lines: JSON Lines instead of server-sent events.
-    lists_ids: it knows vLLM's `return_token_ids`.
+    lists_ids: it has vLLM's `return_token_ids`.
     """
 
     path: str
@@ -138,18 +140,15 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 def _read_chunk(line: str) -> StreamPiece:
     chunk = _CHUNK.decode(line)
     _check_error(chunk.error)
-    ids = sum(len(choice.token_ids or ()) for choice in chunk.choices)
-    has_tokens = any(choice.text or _has_content(choice.delta) for choice in chunk.choices)
+    ids, has_tokens = 0, False
+    for choice in chunk.choices:
+        ids += len(choice.token_ids or ())
+        delta = choice.delta or _Delta()
+        texts = (choice.text, delta.content, delta.reasoning, delta.reasoning_content, delta.refusal)
+        has_tokens = has_tokens or any(texts) or bytes(delta.tool_calls) not in (b"null", b"[]")
     if chunk.usage is None:
         return StreamPiece(has_tokens, ids)
     return StreamPiece(has_tokens, ids, chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
-
-
-def _has_content(delta: _Delta | None) -> bool:
-    if delta is None:
-        return False
-    texts = (delta.content, delta.reasoning, delta.reasoning_content, delta.refusal)
-    return any(texts) or bytes(delta.tool_calls) not in (b"null", b"[]")
 
 
 def _check_error(error: Raw) -> None:
@@ -255,6 +254,8 @@ def _read_ollama_line(line: str) -> StreamPiece:
     return StreamPiece(has_tokens, None, parsed.prompt_eval_count, parsed.eval_count)
 
 
+# The requests of each dialect.
+
 _EXACT = {"ignore_eos": True, "stream": True}
 """vLLM's field: the answer has exactly as many tokens as were asked for."""
 _OPENAI: Mapping[str, object] = {**_EXACT, "stream_options": {"include_usage": True}}
@@ -308,8 +309,10 @@ DIALECTS: Mapping[str, BenchDialect] = {
 }  # fmt: skip
 
 
+# The load.
+
 _TIMEOUTS = ClientTimeouts(connect=60.0, read=86_400.0)
-"""A server under load may take its time: that is what is measured."""
+"""A server under load may take long: that is what is measured."""
 _MAX_MODELS_BYTES = 10_000_000
 PROMPT_WORDS = (
     "time",
@@ -345,7 +348,11 @@ class Target(Struct, frozen=True):
 
 
 class LoadResult(Struct, frozen=True):
-    """What a load was answered. model: as it was asked for. errors: messages of failed requests."""
+    """The responses to a load.
+
+    model: as it was asked for.
+    errors: messages of failed requests.
+    """
 
     model: str
     measurements: tuple[Measurement, ...]
@@ -394,7 +401,7 @@ class LoadResponse(Protocol):
 
 
 class LoadClient(Protocol):
-    """What sends the requests, as `HttpClient`."""
+    """A client that sends the requests, as `HttpClient`."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> LoadResponse: ...
 
@@ -436,71 +443,60 @@ class LoadRun:
         self, workload: Sequence[WorkloadRequest], *, concurrency: int | None = None, warm_up: int = 0
     ) -> LoadResult:
         """As `drive_server`."""
-        self._model = self._target.model or await self._find_first_model()
-        self._asks_for_ids = self._dialect.lists_ids and await self._lists_ids()
+        self._model = self._target.model or ""
+        if not self._model:
+            try:
+                response = await self._client.send("GET", f"{self._base}/v1/models", self._headers)
+                try:
+                    models = await response.read_all(_MAX_MODELS_BYTES)
+                finally:
+                    response.close()
+                if response.status != 200:
+                    raise LogError(f"{self._base}: cannot list its models: status {response.status}")
+                self._model = msgspec.json.decode(models, type=_Models).data[0].id
+            except (HttpClientError, msgspec.MsgspecError, IndexError) as error:
+                raise LogError(f"{self._base}: cannot list its models: {error}") from None
+        if self._dialect.lists_ids:
+            # Servers that reject or ignore `return_token_ids` count in `usage` alone.
+            self._asks_for_ids = True
+            try:
+                probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
+                self._asks_for_ids = (await self._measure_request("probe", probe)).counted_by == "ids"
+            except (HttpClientError, LogError):
+                self._asks_for_ids = False
         # Numbered below zero, so that their prompts are none of the measured ones.
         for number, request in enumerate(workload[:warm_up]):
             await self._measure_request(request.id, self._build_request(-1 - number, request))
         self._answered = {request.id: asyncio.Event() for request in workload}
         self._started_at = self._now()
-        # One iterator for all clients of a closed loop: each takes the next request.
         numbered = enumerate(workload)
         if concurrency is None:
-            await asyncio.gather(*(self._send_at_its_time(number, request) for number, request in numbered))
+            await asyncio.gather(*(self._run_client(iter([item]), keeps_times=True) for item in numbered))
         else:
-            await asyncio.gather(*(self._send_one_by_one(numbered) for _ in range(concurrency)))
+            # One iterator for all clients: each takes the next request.
+            await asyncio.gather(*(self._run_client(numbered, keeps_times=False) for _ in range(concurrency)))
         if not self._measurements:
             raise LogError(f"{self._target.url}: all requests failed; the first error: {self._errors[0]}")
         return LoadResult(self._model, tuple(self._measurements), tuple(self._errors))
 
-    async def _find_first_model(self) -> str:
-        try:
-            response = await self._client.send("GET", f"{self._base}/v1/models", self._headers)
-            try:
-                body = await response.read_all(_MAX_MODELS_BYTES)
-            finally:
-                response.close()
-            if response.status != 200:
-                raise LogError(f"{self._base}: cannot list its models: status {response.status}")
-            return msgspec.json.decode(body, type=_Models).data[0].id
-        except (HttpClientError, msgspec.MsgspecError, IndexError) as error:
-            raise LogError(f"{self._base}: cannot list its models: {error}") from None
-
-    async def _lists_ids(self) -> bool:
-        """Whether the server accepts `return_token_ids` and returns ids; others count in `usage` alone."""
-        self._asks_for_ids = True
-        try:
-            probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
-            measured = await self._measure_request("probe", probe)
-        except (HttpClientError, LogError):
-            return False
-        return measured.counted_by == "ids"
-
-    async def _send_at_its_time(self, number: int, request: WorkloadRequest) -> None:
-        start_time = self._started_at
-        if request.after is not None:
-            await self._answered[request.after].wait()
-            start_time = self._now()
-        body = self._build_request(number, request)
-        # An open loop: requests are sent at their times, however slow the server is, so that its queue shows in the
-        # results.
-        await asyncio.sleep(start_time + request.arrival_s - self._now())
-        await self._send(request, body)
-
-    async def _send_one_by_one(self, numbered: Iterator[tuple[int, WorkloadRequest]]) -> None:
-        for number, request in numbered:
+    async def _run_client(self, requests: Iterator[tuple[int, WorkloadRequest]], *, keeps_times: bool) -> None:
+        """Send requests one after the other, each at the time of the workload or when the one before it is answered."""
+        for number, request in requests:
+            start_time = self._started_at
             if request.after is not None:
                 await self._answered[request.after].wait()
-            await self._send(request, self._build_request(number, request))
-
-    async def _send(self, request: WorkloadRequest, body: bytes) -> None:
-        try:
-            self._measurements.append(await self._measure_request(request.id, body))
-        except (HttpClientError, LogError) as error:
-            self._errors.append(str(error) or type(error).__name__)
-        # Also after a failure: the conversation's next turn would wait forever.
-        self._answered[request.id].set()
-        self._on_progress(len(self._measurements) + len(self._errors))
+                start_time = self._now()
+            body = self._build_request(number, request)
+            if keeps_times:
+                # However slow the server is, so that its queue shows in the results.
+                await asyncio.sleep(start_time + request.arrival_s - self._now())
+            try:
+                self._measurements.append(await self._measure_request(request.id, body))
+            except (HttpClientError, LogError) as error:
+                self._errors.append(str(error) or type(error).__name__)
+            # Also after a failure: the conversation's next turn would wait forever.
+            self._answered[request.id].set()
+            self._on_progress(len(self._measurements) + len(self._errors))
 
     async def _measure_request(self, id: str, body: bytes) -> Measurement:
         meter, sent_at = StreamMeter(self._dialect), self._now()
@@ -508,19 +504,19 @@ class LoadRun:
         try:
             if response.status != 200:
                 raise LogError(f"{response.status}: {(await response.read_all(200))[:200].decode(errors='replace')}")
-            rest = b""
+            incomplete_line = b""
             while (piece := await response.read()) is not None:
                 # By bytes: a piece of the network may end within a character.
-                *lines, rest = (rest + piece).split(b"\n")
+                *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
                 for line in lines:
                     meter.feed(line.decode(errors="replace").removesuffix("\r"), self._now())
-            meter.feed(rest.decode(errors="replace"), self._now())
+            meter.feed(incomplete_line.decode(errors="replace"), self._now())
         finally:
             response.close()
         return meter.finish(id, sent_at)
 
     def _build_request(self, number: int, request: WorkloadRequest) -> bytes:
-        """Built before its time comes, so that this is no part of what is measured."""
+        """Build a request, before its time comes, so that this is not part of what is measured."""
         words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
         prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
         body = self._dialect.build_body(self._model, prompt, request.output_tokens)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import typer
@@ -64,6 +64,8 @@ def add_key(
     """Add a key, and print it. It is not stored, so it cannot be shown again."""
     with report_errors():
         key = _read_or_generate(from_stdin=from_stdin)
+        if role not in ("user", "admin"):
+            raise SettingsError(f"--role: must be user or admin, not {role!r}")
 
         def add(tenants: dict[str, Tenant]) -> None:
             if name in tenants:
@@ -71,7 +73,7 @@ def add_key(
             tenants[name] = Tenant(
                 id=generate_id(),
                 secrets=(KeyHash(hash_key(key)),),
-                role=_read_role(role),
+                role=role,
                 models=tuple(model or ()),
                 requests_per_minute=requests_per_minute,
                 tokens_per_minute=tokens_per_minute,
@@ -90,8 +92,22 @@ def add_key(
 def list_keys(keys_file: KeysFile = None) -> None:
     """List the keys with their limits and states."""
     with report_errors():
-        rows = [("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")]
-        rows += [_build_row(name, tenant) for name, tenant in load_key_file(_find_file(keys_file)).items()]
+        rows: list[tuple[str, ...]] = [
+            ("NAME", "ID", "ROLE", "STATE", "MODELS", "REQ/MIN", "TOK/MIN", "CONCURRENT", "TOK/DAY", "TOK/MONTH")
+        ]
+        now = _now()
+        for name, tenant in load_key_file(_find_file(keys_file)).items():
+            num_valid = sum(secret.expires is None or secret.expires > now for secret in tenant.secrets)
+            state = "revoked" if tenant.disabled or not num_valid else "rotating" if num_valid > 1 else "active"
+            limits = (
+                tenant.requests_per_minute,
+                tenant.tokens_per_minute,
+                tenant.concurrent_requests,
+                tenant.tokens_per_day,
+                tenant.tokens_per_month,
+            )
+            numbers = ("-" if limit is None else str(limit) for limit in limits)
+            rows.append((name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -117,8 +133,8 @@ def rotate_key(
                 if tenant.disabled
                 else tuple(
                     # The grace period never extends a key that ends before it.
-                    each if each.expires is not None and each.expires < end else KeyHash(each.sha256, end)
-                    for each in tenant.secrets
+                    secret if secret.expires is not None and secret.expires < end else KeyHash(secret.sha256, end)
+                    for secret in tenant.secrets
                 )
             )
             secrets = (*former, KeyHash(hash_key(key)))
@@ -173,33 +189,10 @@ def _read_or_generate(*, from_stdin: bool) -> str:
     return key
 
 
-def _read_role(role: str) -> Literal["user", "admin"]:
-    match role:
-        case "user" | "admin":
-            return role
-        case _:
-            raise SettingsError(f"--role: must be user or admin, not {role!r}")
-
-
 def _print_key(key: str, path: Path, *, from_stdin: bool) -> None:
     if not from_stdin:
         typer.echo(key)
     typer.echo(f"Stored in {path} as a hash; the key is not shown again. {_RELOAD}", err=True)
-
-
-def _build_row(name: str, tenant: Tenant) -> tuple[str, ...]:
-    now = _now()
-    n_valid = sum(each.expires is None or each.expires > now for each in tenant.secrets)
-    state = "revoked" if tenant.disabled or not n_valid else "rotating" if n_valid > 1 else "active"
-    limits = (
-        tenant.requests_per_minute,
-        tenant.tokens_per_minute,
-        tenant.concurrent_requests,
-        tenant.tokens_per_day,
-        tenant.tokens_per_month,
-    )
-    numbers = ("-" if limit is None else str(limit) for limit in limits)
-    return (name, tenant.id, tenant.role, state, ",".join(tenant.models) or "all", *numbers)
 
 
 def _now() -> datetime:

@@ -1,6 +1,6 @@
-"""`dragoman launch`: an agent on a model, with the settings that it needs for this process alone.
+"""`dragoman launch`: runs an agent on a model, with arguments and environment variables for this process alone.
 
-What each agent needs to use a server are arguments and environment variables, as its vendor documents them.
+Those of each agent are the ones that its vendor documents.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from .api_client import LOOPBACK, ApiClient, ApiError, is_loopback
 from .connection import DEFAULT_URL, choose_model, print_status, resolve_api_key, serve_model
 from .options import build_command, print_error, print_warning
 
@@ -32,9 +33,11 @@ MIN_CONTEXT = 65536
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """What an agent is pointed at.
+    """The server and model that an agent uses.
 
-    url: without `/v1`. context: in tokens, if known. api_key: None where the server wants none.
+    url: without `/v1`.
+    context: in tokens, if known.
+    api_key: None where the server wants none.
     """
 
     url: str
@@ -45,9 +48,10 @@ class ServerTarget:
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """What one process of an agent gets.
+    """The arguments and environment variables of one process of an agent.
 
-    arguments: before those of the user. variables: None removes one.
+    arguments: before those of the user.
+    variables: None removes one.
     """
 
     arguments: tuple[str, ...] = ()
@@ -56,9 +60,10 @@ class AgentSetup:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A program that `dragoman launch` knows.
+    """A program that `dragoman launch` can run.
 
-    program: its executable. install: the command that installs it.
+    program: its executable.
+    install: the command that installs it.
     """
 
     title: str
@@ -167,7 +172,7 @@ AGENTS = {
 
 
 def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> list[str]:
-    """What makes this model unfit for an agent, in sentences. capabilities: None if they are unknown."""
+    """Find what makes this model unfit for an agent, in sentences. capabilities: None if they are unknown."""
     advice: list[str] = []
     if target.model == "tiny":
         advice.append("`tiny` shows that everything works, and cannot do an agent's work: name a larger model.")
@@ -257,27 +262,30 @@ def _print_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def _describe_target(options: LaunchOptions) -> ServerTarget:
-    """The target without starting a server: with what a running one tells of the model."""
+    """The target without starting a server: with what a running one states of the model.
+
+    Raises ValueError where only a server that is not running knows the name of the model.
+    """
     target = _find_running(options)
     if target is not None:
         return target
-    name = "tiny" if options.model is None else _find_served_name(options.model)
-    return ServerTarget(_normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key))
-
-
-def _find_served_name(model: str) -> str:
-    """The name that a server of MODEL will give it. Raises ValueError where only that server knows."""
     from ..launch.hub_models import find_reference  # noqa: PLC0415 - it brings the whole server
     from ..launch.local_models import find_model_name  # noqa: PLC0415 - as above
     from ..launch.models import parse_model  # noqa: PLC0415 - as above
 
-    found = find_reference(model)
-    if found is not None:
-        return found[0].name
-    kind, path = parse_model(model)
-    if kind == "upstream":
-        raise ValueError(f"MODEL: the names of the models of {model} are not known; give its address as --url {model}")
-    return find_model_name(kind, path) or model
+    model = options.model
+    if model is None:
+        name = "tiny"
+    elif (reference := find_reference(model)) is not None:
+        name = reference[0].name
+    else:
+        kind, path = parse_model(model)
+        if kind == "upstream":
+            raise ValueError(
+                f"MODEL: the names of the models of {model} are not known; give its address as --url {model}"
+            )
+        name = find_model_name(kind, path) or model
+    return ServerTarget(_normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key))
 
 
 def _normalize(url: str) -> str:
@@ -293,8 +301,6 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
         return
     port = 0
     if options.url is not None:
-        from .api_client import is_loopback  # noqa: PLC0415 - `--help` does not wait for it
-
         parts = urlsplit(options.url)
         if not is_loopback(options.url) or parts.scheme != "http":
             raise ValueError(f"--url: no server answers at {options.url}, and one can be started on this machine only")
@@ -312,8 +318,6 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
 
 def _find_running(options: LaunchOptions) -> ServerTarget | None:
     """The running server to use; None if there is none. Raises ValueError where --url has another model."""
-    from .api_client import ApiClient, ApiError  # noqa: PLC0415 - `--help` does not wait for it
-
     url, api_key = _normalize(options.url or DEFAULT_URL), resolve_api_key(options.api_key)
     try:
         if options.url is None:
@@ -331,8 +335,6 @@ def _find_running(options: LaunchOptions) -> ServerTarget | None:
 
 def _read_target(url: str, name: str | None, api_key: str | None) -> ServerTarget:
     """Ask the server for the model, and print advice where it does not suit an agent. Raises ApiError."""
-    from .api_client import ApiClient  # noqa: PLC0415 - as above
-
     with ApiClient(url, api_key) as client:
         model = choose_model(client, name)
     target = ServerTarget(url, model.id, model.max_model_len, api_key)
@@ -343,48 +345,35 @@ def _read_target(url: str, name: str | None, api_key: str | None) -> ServerTarge
 
 def _run_agent(command: Sequence[str], setup: AgentSetup, target: ServerTarget) -> int:
     """Run the agent in the foreground, and return its exit code, as a shell would."""
-    environment = {**os.environ, **_exempt_from_proxy(target.url)}
+    environment = dict(os.environ)
+    if is_loopback(target.url):
+        # The agent reaches a server on this machine without the user's proxy. The user's list is extended; programs
+        # read either spelling, so that both get the same value.
+        exempt = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *LOOPBACK)
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(host for host in exempt if host)
     for name, value in setup.variables.items():
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
     with subprocess.Popen(command, env=environment) as process:
-        _forward_signals(process)
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            process.send_signal(number)
+
+        def ignore(_number: int, _frame: FrameType | None) -> None:
+            """A handler, unlike SIG_IGN, is not inherited by the agent."""
+
+        # Signals are passed on to the agent: Ctrl-C must not keep this process from stopping the server. A terminal
+        # sends SIGINT and SIGQUIT to the agent too, so that they are not sent to it twice: Ctrl-C twice ends most
+        # agents.
+        from_terminal = ignore if sys.stdin.isatty() else forward
+        handlers = {signal.SIGTERM: forward, signal.SIGINT: from_terminal}
+        if sys.platform != "win32":
+            handlers |= {signal.SIGHUP: forward, signal.SIGQUIT: from_terminal}
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         code = process.wait()
     return 128 - code if code < 0 else code
-
-
-def _exempt_from_proxy(url: str) -> dict[str, str]:
-    """Variables with which the agent reaches a server on this machine without the user's proxy."""
-    from .api_client import LOOPBACK, is_loopback  # noqa: PLC0415 - as above
-
-    if not is_loopback(url):
-        return {}
-    # The user's list is extended. Programs read either spelling, so that both get the same value.
-    names = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *LOOPBACK)
-    value = ",".join(name for name in names if name)
-    return {"NO_PROXY": value, "no_proxy": value}
-
-
-def _forward_signals(process: subprocess.Popen[bytes]) -> None:
-    """Pass signals on to the agent, until this process ends: Ctrl-C must not keep it from stopping the server.
-
-    A terminal sends SIGINT and SIGQUIT to the agent too, so that they are not sent to it twice: Ctrl-C twice ends most
-    agents.
-    """
-
-    def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    def ignore(_number: int, _frame: FrameType | None) -> None:
-        """A handler, unlike SIG_IGN, is not inherited by the agent."""
-
-    from_terminal = ignore if sys.stdin.isatty() else forward
-    handlers = {signal.SIGTERM: forward, signal.SIGINT: from_terminal}
-    if sys.platform != "win32":
-        handlers |= {signal.SIGHUP: forward, signal.SIGQUIT: from_terminal}
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 launch = build_command(LaunchOptions, _launch, about=HELP)

@@ -38,10 +38,10 @@ def pull(
             prepare_pull,
         )
 
-        found = find_reference(model, revision)
-        if found is None:
+        reference = find_reference(model, revision)
+        if reference is None:
             raise HubError(f"{model} is not a model of the hub; write `org/name`, or `hf:NAME` for one without `org/`")
-        prepared = prepare_pull(load_keywords({}), *found)
+        prepared = prepare_pull(load_keywords({}), *reference)
         plan = prepared.plan
         if not prepared.choice.engine:
             print_warning(prepared.choice.reason)
@@ -51,27 +51,26 @@ def pull(
         size, revision = format_bytes(plan.size), f"revision {plan.revision} (commit {plan.commit})"
         typer.echo(f"{prepared.name}: {size} in {plan.target}, {revision}")
         is_used_with = "MODEL --lora-modules NAME=" if is_adapter(plan.files) else ""
-        typer.echo(f"Serve it: dragoman serve {is_used_with}{found[0]}")
+        typer.echo(f"Serve it: dragoman serve {is_used_with}{reference[0]}")
 
 
 def list_models() -> None:
     """List the models of the hub on this machine."""
     with report_errors():
         rows = [("MODEL", "SIZE", "ENGINE", "CONTEXT", "LAST USE", "REVISION")]
-        rows += [_build_row(model) for model in list_local_models(state_directory(os.environ))]
+        for model in list_local_models(state_directory(os.environ)):
+            usage, context = model.usage, _find_context(model)
+            last_use = "" if usage is None else datetime.fromtimestamp(usage.used_at).strftime("%Y-%m-%d %H:%M")
+            commit = model.commit[:12]
+            revision = commit if model.revision == model.commit else f"{model.revision} ({commit})"
+            context_text = "" if context is None else str(context)
+            rows.append((model.name, format_bytes(model.size), _find_engine(model), context_text, last_use, revision))
         if len(rows) == 1:
             typer.echo("No models. Download one: dragoman pull org/name")
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _build_row(model: LocalModel) -> tuple[str, ...]:
-    engine, context = _find_engine(model), _find_context(model)
-    used = "" if model.usage is None else datetime.fromtimestamp(model.usage.used_at).strftime("%Y-%m-%d %H:%M")
-    revision = model.commit[:12] if model.revision == model.commit else f"{model.revision} ({model.commit[:12]})"
-    return model.name, format_bytes(model.size), engine, "" if context is None else str(context), used, revision
 
 
 def _find_engine(model: LocalModel) -> str:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,13 @@ def build_extra_body_option(panel: str) -> OptionInfo:
     )
 
 
+def build_engine_option(about: str, *flags: str, metavar: str | None = None, minimum: int | None = None) -> OptionInfo:
+    """An option of the simulated engine, whose default is the profile's. about: its help."""
+    return typer.Option(
+        *flags, help=about, metavar=metavar, min=minimum, show_default=False, rich_help_panel=ENGINE_PANEL
+    )
+
+
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
     """Build a function for `typer.Typer.command`. about: its help."""
     hints = get_type_hints(options, include_extras=True)
@@ -48,18 +55,18 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
         with report_errors():
             run(options(**values))
 
+    parameters: list[inspect.Parameter] = []
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
+    for field in fields:
+        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
     call.__doc__ = about
     # What typer looks at to find the options.
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
-    vars(call)["__signature__"] = inspect.Signature([_build_parameter(field, hints[field.name]) for field in fields])
+    vars(call)["__signature__"] = inspect.Signature(parameters)
     return call
-
-
-def _build_parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
-    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @contextmanager
@@ -68,7 +75,10 @@ def report_errors() -> Generator[None]:
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
-        print_error(_format_error(error))
+        if isinstance(error, OSError) and error.filename:
+            print_error(f"{error.filename}: {error.strerror}")
+        else:
+            print_error(str(error))
         raise typer.Exit(2) from None
 
 
@@ -87,12 +97,6 @@ def _print_colored(line: str, color: str) -> None:
     typer.secho(line, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
-def _format_error(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
 def read_file(path: str) -> bytes:
     """`-` is the standard input."""
     return typer.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
@@ -102,116 +106,58 @@ def read_file(path: str) -> bytes:
 class EngineOptions:
     """vLLM's flags. Where a value is None the profile decides."""
 
-    max_num_seqs: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of sequences per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of tokens per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    block_size: Annotated[
-        int | None,
-        typer.Option(help="KV cache block size in tokens.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
-    num_gpu_blocks_override: Annotated[
-        int | None, typer.Option(help="Number of KV cache blocks.", show_default=False, rich_help_panel=ENGINE_PANEL)
-    ] = None
+    max_num_seqs: Annotated[int | None, build_engine_option("Maximum number of sequences per step.")] = None
+    max_num_batched_tokens: Annotated[int | None, build_engine_option("Maximum number of tokens per step.")] = None
+    block_size: Annotated[int | None, build_engine_option("KV cache block size in tokens.")] = None
+    num_gpu_blocks_override: Annotated[int | None, build_engine_option("Number of KV cache blocks.")] = None
     max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum context length in tokens, prompt and output together.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum context length in tokens, prompt and output together.")
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
-        typer.Option(
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Reuse the KV cache of shared prompt prefixes.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Reuse the KV cache of shared prompt prefixes.", "--enable-prefix-caching/--no-enable-prefix-caching"
         ),
     ] = None
     enable_chunked_prefill: Annotated[
         bool | None,
-        typer.Option(
-            "--enable-chunked-prefill/--no-enable-chunked-prefill",
-            help="Split long prompts over several steps.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Split long prompts over several steps.", "--enable-chunked-prefill/--no-enable-chunked-prefill"
         ),
     ] = None
     long_prefill_token_threshold: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of tokens of one prompt per step; 0 is no limit.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum number of tokens of one prompt per step; 0 is no limit.")
     ] = None
     long_prefill_token_threshold_adaptive: Annotated[
         bool | None,
-        typer.Option(
-            "--long-prefill-token-threshold-adaptive",
-            help="Raise that limit to a fair share of the tokens of a step.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Raise that limit to a fair share of the tokens of a step.", "--long-prefill-token-threshold-adaptive"
         ),
     ] = None
     max_num_active_seqs: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of sequences that run at once, up to --max-num-seqs.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        int | None, build_engine_option("Maximum number of sequences that run at once, up to --max-num-seqs.")
     ] = None
     watermark: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the KV cache that stays free when a request is admitted.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        float | None, build_engine_option("Share of the KV cache that stays free when a request is admitted.")
     ] = None
-    scheduling_policy: Annotated[
-        str | None,
-        typer.Option(help="Scheduling policy: fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL),
-    ] = None
+    scheduling_policy: Annotated[str | None, build_engine_option("Scheduling policy: fcfs or priority.")] = None
     async_scheduling: Annotated[
         bool | None,
-        typer.Option(
-            "--async-scheduling/--no-async-scheduling",
-            help="Schedule a step while the previous one runs.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
-        ),
+        build_engine_option("Schedule a step while the previous one runs.", "--async-scheduling/--no-async-scheduling"),
     ] = None
     scheduler_reserve_full_isl: Annotated[
         bool | None,
-        typer.Option(
+        build_engine_option(
+            "Admit a prompt only if all of it fits into the KV cache.",
             "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
-            help="Admit a prompt only if all of it fits into the KV cache.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
 
-    max_loras: Annotated[
-        int | None,
-        typer.Option(
-            help="Maximum number of LoRA adapters that run at once.", show_default=False, rich_help_panel=ENGINE_PANEL
-        ),
-    ] = None
+    max_loras: Annotated[int | None, build_engine_option("Maximum number of LoRA adapters that run at once.")] = None
     speculative_config: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="Speculative decoding, in vLLM's format: method and num_speculative_tokens.",
-            show_default=False,
-            rich_help_panel=ENGINE_PANEL,
+        build_engine_option(
+            "Speculative decoding, in vLLM's format: method and num_speculative_tokens.", metavar="JSON"
         ),
     ] = None
 
@@ -237,7 +183,7 @@ class EngineOptions:
             raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text) from None
 
 
-# Progress bar of a long run; none where stderr is no terminal.
+# The progress bar of a long run, where stderr is a terminal.
 
 OnProgress = Callable[[int], None]
 """Called with the number of completed items."""
@@ -398,33 +344,24 @@ def explain_vllm_flag(flag: str) -> str | None:
     As in vLLM, `_` stands for `-`, a flag can be negated (`--no-X`, `--disable-X`), and JSON's fields follow a dot.
     """
     name = flag.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-")
-    for candidate in (name, *_list_positive(name)):
-        if candidate in _REASON_BY_NAME:
-            return _REASON_BY_NAME[candidate]
-    return None
-
-
-def _list_positive(name: str) -> Iterator[str]:
     positive = name.removeprefix("no-")
-    yield positive
-    for prefix, other in (("disable-", "enable-"), ("enable-", "disable-")):
+    candidates = [name, positive]
+    for prefix, opposite in (("disable-", "enable-"), ("enable-", "disable-")):
         if positive.startswith(prefix):
-            yield positive.removeprefix(prefix)
-            yield other + positive.removeprefix(prefix)
+            stem = positive.removeprefix(prefix)
+            candidates += stem, opposite + stem
+    return next((_REASON_BY_NAME[candidate] for candidate in candidates if candidate in _REASON_BY_NAME), None)
 
 
-def find_vllm_flag(arguments: Iterable[str], known: frozenset[str]) -> tuple[str, str] | None:
-    """The first of these arguments that is a flag of vLLM's which a command does not have, and the reason.
-
-    known: the command's own flags.
-    """
+def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple[str, str] | None:
+    """The first of these arguments that is a flag of vLLM's which a command does not have, and the reason."""
     for argument in arguments:
         flag = argument.partition("=")[0].replace("_", "-")
         # The flag, and what it was before vLLM 0.33 if it is a negated one.
         if (
             len(flag) < 2
             or not flag.startswith("-")
-            or not known.isdisjoint((flag, flag.replace("--disable-", "--no-enable-", 1)))
+            or not own_flags.isdisjoint((flag, flag.replace("--disable-", "--no-enable-", 1)))
         ):
             continue
         if (reason := explain_vllm_flag(flag)) is not None:

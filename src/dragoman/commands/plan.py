@@ -1,6 +1,6 @@
 """`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan` finds the cheapest fleet for an SLO.
 
-Knows options, files and the terminal; prediction and search are in `engines.simulator`.
+Prediction and search are in `simulation`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _read_dtype(value: str | None) -> Dtype | None:
     if value is None:
         return None
     if value not in DTYPES:
-        raise ValueError(f"--dtype: {value!r} is none of {', '.join(DTYPES)}")
+        raise ValueError(f"--dtype: must be one of {', '.join(DTYPES)}, not {value!r}")
     return msgspec.convert(value, Dtype)
 
 
@@ -292,7 +292,11 @@ def _format_json(result: Plan) -> str:
         }
         for fleet in result.fleets
     ]
-    document = {"slo": [str(each) for each in result.objectives], "simulated": result.simulated, "fleets": fleets}
+    document = {
+        "slo": [str(objective) for objective in result.objectives],
+        "simulated": result.simulated,
+        "fleets": fleets,
+    }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 

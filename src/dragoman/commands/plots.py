@@ -1,6 +1,4 @@
-"""Plots of a simulation, a calibration and a benchmark, as PNG, SVG, PDF or one HTML page. The only module that uses
-matplotlib.
-"""
+"""Plots of a simulation, a calibration and a benchmark, as PNG, SVG, PDF or one HTML page."""
 
 # pyright: reportUnknownMemberType=false
 # matplotlib's keywords have no types.
@@ -22,7 +20,6 @@ from .bench_report import list_changes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from ..simulation.fleet import Fleet
     from ..simulation.planner import Objective, Plan
@@ -280,17 +277,14 @@ def _draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:
     figure.suptitle(title)
     for index, panel in enumerate(panels):
         panel(figure.add_subplot(2, 3, index + 1))
-    if Path(path).suffix.lower() == ".html":
-        Path(path).write_text(_build_page(figure, title), encoding="utf-8")
-    else:
+    if Path(path).suffix.lower() != ".html":
         figure.savefig(path, dpi=110)
-
-
-def _build_page(figure: Figure, title: str) -> str:
+        return
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg")
     image = base64.b64encode(buffer.getvalue()).decode()
-    return (
+    page = (
         f"<!doctype html>\n<meta charset=utf-8>\n<title>{escape(title)}</title>\n"
         f'<img alt="{escape(title)}" style="max-width:100%" src="data:image/svg+xml;base64,{image}">\n'
     )
+    Path(path).write_text(page, encoding="utf-8")

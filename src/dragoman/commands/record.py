@@ -1,7 +1,4 @@
-"""`dragoman record` and `dragoman replay`: a recording proxy, and a server that replays the recording.
-
-Knows options and sockets; recording and replay are in `recording`.
-"""
+"""`dragoman record` and `dragoman replay`: a recording proxy, and a server that replays the recording."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     from ..launch.server import build_uvicorn_config, install_signal_handlers  # noqa: PLC0415
 
     config = build_uvicorn_config(app, settings)
-    # Headers come from the upstream, and a truncated response is no error of this server.
+    # Headers come from the upstream, and a truncated response is not an error of this server.
     config.date_header = False
     config.log_level = "critical"
     listener, server = listen(settings), uvicorn.Server(config)

@@ -13,8 +13,8 @@ from typing import IO, Annotated, Any
 import msgspec
 import typer
 
-from .api_client import AnswerEnd, Piece, TextPiece, ToolCallPiece
-from .connection import Connection, RequestOptions, connect
+from .api_client import AnswerEnd, ApiError, Piece, TextPiece, ToolCallPiece
+from .connection import RequestOptions, connect
 from .options import build_command, print_error, print_warning
 
 HELP = """Print one answer of a model.
@@ -46,7 +46,7 @@ class RunOptions(RequestOptions):
 def _run(options: RunOptions) -> None:
     prompt = join_prompt(" ".join(options.prompt or ()), sys.stdin)
     if not prompt:
-        raise ValueError("there is no prompt: give one after MODEL or on the standard input")
+        raise ValueError("no prompt: pass it after MODEL or on standard input")
     messages = [{"role": "user", "content": prompt}]
     if options.system is not None:
         messages.insert(0, {"role": "system", "content": options.system})
@@ -54,9 +54,26 @@ def _run(options: RunOptions) -> None:
     if options.schema is not None:
         schema = {"name": "answer", "strict": True, "schema": read_json(options.schema)}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    printer = AnswerPrinter(sys.stdout, sys.stderr if sys.stderr.isatty() else None)
+    code = 0
     with connect(options.model, options) as connection:
         body["model"] = connection.model.id
-        raise typer.Exit(_print_response(connection, body) if options.json else _stream_answer(connection, body))
+        try:
+            if options.json:
+                typer.echo(connection.client.create_chat_completion(body).strip())
+            else:
+                printer.print(connection.client.stream_chat_completion(body))
+        except ApiError as error:
+            printer.end_line()
+            print_error(connection.explain(error))
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            # The shell's code for SIGINT: 128 and the number of the signal.
+            code = 130
+        printer.end_line()
+        if printer.finish_reason not in ("stop", "tool_calls", ""):
+            print_warning(f"the answer is incomplete (finish_reason: {printer.finish_reason})")
+        raise typer.Exit(code)
 
 
 def join_prompt(argument: str, stdin: IO[str]) -> str:
@@ -71,40 +88,6 @@ def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
         return msgspec.json.decode(Path(path).read_bytes())
     except msgspec.DecodeError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _print_response(connection: Connection, body: dict[str, object]) -> int:
-    from .api_client import ApiError  # noqa: PLC0415 - `--help` does not wait for it
-
-    try:
-        typer.echo(connection.client.create_chat_completion(body).strip())
-    except ApiError as error:
-        print_error(connection.explain(error))
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _stream_answer(connection: Connection, body: dict[str, object]) -> int:
-    pass
-    from .api_client import ApiError  # noqa: PLC0415
-
-    printer = AnswerPrinter(sys.stdout, sys.stderr if sys.stderr.isatty() else None)
-    code = 0
-    try:
-        printer.print(connection.client.stream_chat_completion(body))
-    except ApiError as error:
-        printer.end_line()
-        print_error(connection.explain(error))
-        return 1
-    except KeyboardInterrupt:
-        # The shell's code for SIGINT: 128 and the number of the signal.
-        code = 130
-    printer.end_line()
-    if printer.finish_reason not in ("stop", "tool_calls", ""):
-        print_warning(f"the answer is incomplete (finish_reason: {printer.finish_reason})")
-    return code
 
 
 run = build_command(RunOptions, _run, about=HELP)
@@ -134,7 +117,9 @@ class CalledTool:
 class AnswerPrinter:
     """Prints the pieces of one answer as they arrive, and collects them.
 
-    text: what has arrived of the text. calls: the tool calls, in order. finish_reason: empty until the end.
+    text: what has arrived of the text.
+    calls: the tool calls, in order.
+    finish_reason: empty until the end.
     """
 
     def __init__(self, text_out: IO[str], notes_out: IO[str] | None, *, shows_reasoning: bool = True) -> None:
@@ -152,7 +137,19 @@ class AnswerPrinter:
         # Closing the pieces closes the connection, which cancels the answer on the server.
         with closing(pieces):
             for piece in pieces:
-                self._print_piece(piece)
+                match piece:
+                    case TextPiece("text", text):
+                        self.text += text
+                        self._write_part("text", text)
+                    case TextPiece(_, text):
+                        self._write_part("reasoning", text)
+                    case ToolCallPiece():
+                        self.calls += (CalledTool() for _ in range(len(self.calls), piece.index + 1))
+                        call = self.calls[piece.index]
+                        call.id, call.name = piece.id or call.id, piece.name or call.name
+                        call.arguments += piece.arguments
+                    case AnswerEnd(reason):
+                        self.finish_reason = reason
         # Only at the end: the arguments of a call come in pieces, and those of several calls may alternate.
         for call in self.calls:
             self.end_line()
@@ -166,22 +163,6 @@ class AnswerPrinter:
             if out is not None:
                 out.write("\n")
                 out.flush()
-
-    def _print_piece(self, piece: Piece) -> None:
-        match piece:
-            case TextPiece("text", text):
-                self.text += text
-                self._write_part("text", text)
-            case TextPiece(_, text):
-                self._write_part("reasoning", text)
-            case ToolCallPiece():
-                while len(self.calls) <= piece.index:
-                    self.calls.append(CalledTool())
-                call = self.calls[piece.index]
-                call.id, call.name = piece.id or call.id, piece.name or call.name
-                call.arguments += piece.arguments
-            case AnswerEnd(reason):
-                self.finish_reason = reason
 
     def _write_part(self, kind: str, text: str) -> None:
         # Without notes only text is printed, and a line end between two pieces of it would change what a pipe gets.

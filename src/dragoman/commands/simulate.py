@@ -1,8 +1,6 @@
 """`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLMs, faster than real time.
 
-`dragoman profiles` lists the hardware and model profiles that it can run.
-
-Knows options, files and the terminal; the simulation is in `engines.simulator`.
+`dragoman profiles` lists the hardware and model profiles that it can run. The simulation is in `simulation`.
 """
 
 from __future__ import annotations
@@ -15,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import ENGINE_PANEL, EngineOptions, build_command, show_progress
+from .options import ENGINE_PANEL, EngineOptions, build_command, build_engine_option, show_progress
 from .workload import WorkloadOptions, build_slo_option, load_workload, read_slo
 
 if TYPE_CHECKING:
     from ..engines.simulator.offloading import OffloadingSettings
-    from ..engines.simulator.profile import Hardware, SimulatorProfile
-    from ..simulation.fleet import AutoscalerConfig, Fleet, ReplicaGroup
+    from ..engines.simulator.profile import SimulatorProfile
+    from ..simulation.fleet import AutoscalerConfig, Fleet
     from ..simulation.replay import DisaggregationConfig, ReplayResult
-    from ..simulation.report import Report, Slo
-    from ..simulation.timing import Timing
+    from ..simulation.report import Slo
     from ..simulation.workload import WorkloadRequest
 
 FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
@@ -79,7 +76,9 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     ] = "round-robin"
     routing_delay: Annotated[
         float,
-        typer.Option(help="Age in seconds of the load that the router knows.", rich_help_panel=FLEET_PANEL, min=0),
+        typer.Option(
+            help="Staleness, in seconds, of the load that the router sees.", rich_help_panel=FLEET_PANEL, min=0
+        ),
     ] = 0.0
     autoscale: Annotated[
         str | None,
@@ -136,69 +135,47 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
 
     kv_offloading_size: Annotated[
         float | None,
-        typer.Option(
-            metavar="GIB",
-            help="Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.", metavar="GIB"
         ),
     ] = None
     kv_offloading_backend: Annotated[
-        str, typer.Option(help="Which of vLLM's KV offloading backends: `native`.", rich_help_panel=ENGINE_PANEL)
+        str,
+        typer.Option(help="KV offloading backend; only `native` is simulated.", rich_help_panel=ENGINE_PANEL),
     ] = "native"
     kv_offloading_bandwidth: Annotated[
         float | None,
-        typer.Option(
-            help="Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Bandwidth between one GPU and its host, in bytes per second and direction; 25e9 by default."
         ),
     ] = None
     kv_offloading_latency: Annotated[
         float | None,
-        typer.Option(
-            help="Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-        ),
+        build_engine_option("Latency of a transfer with the host in seconds, without its bytes; 0.0002 by default."),
     ] = None
     enable_lora: Annotated[
         bool, typer.Option("--enable-lora", help="Accepted: adapters are always on.", rich_help_panel=ENGINE_PANEL)
     ] = False
     tensor_parallel_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Devices that share every layer; the profile's, whose times depend on it.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-            min=1,
-        ),
+        int | None, build_engine_option("Number of devices that share every layer; must match the profile.", minimum=1)
     ] = None
     data_parallel_size: Annotated[
         int | None,
-        typer.Option(
-            help="Data-parallel ranks of a replica; any number if they share no experts, else the profile's.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
-            min=1,
+        build_engine_option(
+            "Data-parallel ranks of a replica; must match the profile if they share experts.", minimum=1
         ),
     ] = None
     enable_expert_parallel: Annotated[
         bool | None,
-        typer.Option(
+        build_engine_option(
+            "Whether the ranks share their experts; must match the profile.",
             "--enable-expert-parallel/--no-enable-expert-parallel",
-            help="Whether the ranks share their experts; as in the profile, whose times depend on it.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
         ),
     ] = None
     acceptance_rates: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATES",
-            help="Share of the drafts of --speculative-config whose first, second, ... token is accepted.",
-            rich_help_panel=ENGINE_PANEL,
-            show_default=False,
+        build_engine_option(
+            "Share of the drafts of --speculative-config whose first, second, ... token is accepted.", metavar="RATES"
         ),
     ] = None
 
@@ -255,7 +232,7 @@ def _run_simulation(options: SimulateOptions) -> None:
     if options.sweep:
         _run_sweep(options, fleet, workload, slo)
         return
-    from ..simulation.report import build_report  # noqa: PLC0415
+    from ..simulation.report import build_report, render_report  # noqa: PLC0415
 
     with show_progress("requests", len(workload)) as on_progress:
         if options.save_detailed is None and options.plots is None:
@@ -264,7 +241,13 @@ def _run_simulation(options: SimulateOptions) -> None:
             replay = fleet.serve(workload, tick=on_progress)
             result = build_report(replay, slo)
             _save_outputs(options, fleet, workload, replay, slo)
-    typer.echo(_format_json(fleet, result) if options.json else _format_text(fleet, result), nl=False)
+    if options.json:
+        report = msgspec.Raw(msgspec.json.encode(result))
+        text = _format_pretty_json(_ReportFile(fleet.profile.name, fleet.description, report))
+    else:
+        heading = f"profile          {fleet.profile.name}\nfleet            {fleet.description}\n"
+        text = heading + render_report(result)
+    typer.echo(text, nl=False)
 
 
 def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None) -> None:
@@ -279,8 +262,8 @@ def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[Worklo
     if options.save_detailed is not None or options.plots is not None:
         # Replayed once more: the search has only the reports of its fleets, since the timings of all would not fit in
         # memory.
-        chosen = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
-        _save_outputs(options, chosen, workload, chosen.serve(workload), slo)
+        sufficient = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
+        _save_outputs(options, sufficient, workload, sufficient.serve(workload), slo)
     typer.echo(
         _format_pretty_json(_SweepFile(fleet.profile.name, fleet.routing, result))
         if options.json
@@ -294,27 +277,18 @@ def _save_outputs(
 ) -> None:
     if options.save_detailed is not None:
         requests_by_id = {request.id: request for request in workload}
-        lines = (_encode_timing(timing, requests_by_id[timing.id]) for timing in replay.timings)
-        Path(options.save_detailed).write_bytes(b"".join(lines))
+        with Path(options.save_detailed).open("wb") as file:
+            for timing in replay.timings:
+                # A line of the log is also one of a trace.
+                fields, request = msgspec.to_builtins(timing), requests_by_id[timing.id]
+                if request.block_hashes:
+                    fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
+                file.write(msgspec.json.encode(fields) + b"\n")
     if options.plots is not None:
         from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
 
         title = f"{fleet.profile.name}, {fleet.description}, {len(replay.timings)} requests"
         draw_simulation(options.plots, replay, slo, title)
-
-
-def _encode_timing(timing: Timing, request: WorkloadRequest) -> bytes:
-    """A log line that is also a trace line."""
-    fields = msgspec.to_builtins(timing)
-    if request.block_hashes:
-        fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
-    return msgspec.json.encode(fields) + b"\n"
-
-
-def _format_text(fleet: Fleet, result: Report) -> str:
-    from ..simulation.report import render_report  # noqa: PLC0415
-
-    return f"profile          {fleet.profile.name}\nfleet            {fleet.description}\n{render_report(result)}"
 
 
 class _ReportFile(msgspec.Struct):
@@ -329,12 +303,6 @@ class _SweepFile(msgspec.Struct):
     sweep: object
 
 
-def _format_json(fleet: Fleet, result: Report) -> str:
-    return _format_pretty_json(
-        _ReportFile(fleet.profile.name, fleet.description, msgspec.Raw(msgspec.json.encode(result)))
-    )
-
-
 def _format_pretty_json(value: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
@@ -342,22 +310,40 @@ def _format_pretty_json(value: msgspec.Struct) -> str:
 def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engines.simulator.latency import parse_acceptance_rates  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
-    from ..simulation.fleet import Fleet  # noqa: PLC0415
+    from ..simulation.fleet import Fleet, ReplicaGroup  # noqa: PLC0415
 
     profile = load(options.profile)
-    profile = msgspec.structs.replace(
-        profile, engine=options.merge_into(profile.engine), hardware=_merge_parallelism(options, profile)
-    )
+    hardware, engine = profile.hardware, options.merge_into(profile.engine)
+    # Only the number of independent ranks can differ from the profile's.
+    advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
+    if options.tensor_parallel_size not in (None, hardware.tensor_parallel):
+        raise ValueError(f"--tensor-parallel-size {options.tensor_parallel_size}: {advice}")
+    if options.enable_expert_parallel not in (None, hardware.lock_step):
+        flag = "--enable-expert-parallel" if options.enable_expert_parallel else "--no-enable-expert-parallel"
+        raise ValueError(f"{flag}: {advice}")
+    ranks = options.data_parallel_size or hardware.data_parallel
+    if hardware.lock_step and ranks != hardware.data_parallel:
+        raise ValueError(f"--data-parallel-size {ranks}: {advice}")
+    hardware = msgspec.structs.replace(hardware, data_parallel=ranks)
+    profile = msgspec.structs.replace(profile, engine=engine, hardware=hardware)
     if options.acceptance_rates is not None:
         rates = parse_acceptance_rates(options.acceptance_rates)
         profile = msgspec.structs.replace(profile, acceptance_rates=rates)
+    others: list[ReplicaGroup] = []
+    for text in options.add_replicas:
+        name, separator, count = text.rpartition(":")
+        if not separator or not count.isdecimal() or int(count) < 1:
+            raise ValueError(f"--add-replicas: {text!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
+        other = load(name)
+        other = msgspec.structs.replace(other, engine=options.merge_into(other.engine))
+        others.append(ReplicaGroup(other, int(count)))
     try:
         # msgspec validates the values and names an invalid one.
         return msgspec.convert(
             {
                 "profile": profile,
                 "replicas": options.replicas,
-                "others": tuple(_read_group(text, options) for text in options.add_replicas),
+                "others": tuple(others),
                 "routing": options.routing,
                 "state_delay": options.routing_delay,
                 "split": _build_split(options, profile),
@@ -369,21 +355,6 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
         )
     except msgspec.ValidationError as error:
         raise ValueError(f"--routing, --autoscale, --kv-links, --kv-protocol: {error}") from None
-
-
-def _merge_parallelism(options: SimulateOptions, profile: SimulatorProfile) -> Hardware:
-    """The profile's hardware with another number of independent ranks. Raises ValueError for what its times exclude."""
-    hardware = profile.hardware
-    advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
-    if options.tensor_parallel_size not in (None, hardware.tensor_parallel):
-        raise ValueError(f"--tensor-parallel-size {options.tensor_parallel_size}: {advice}")
-    if options.enable_expert_parallel not in (None, hardware.lock_step):
-        flag = "--enable-expert-parallel" if options.enable_expert_parallel else "--no-enable-expert-parallel"
-        raise ValueError(f"{flag}: {advice}")
-    ranks = options.data_parallel_size or hardware.data_parallel
-    if hardware.lock_step and ranks != hardware.data_parallel:
-        raise ValueError(f"--data-parallel-size {ranks}: {advice}")
-    return msgspec.structs.replace(hardware, data_parallel=ranks)
 
 
 def _build_offloading(options: SimulateOptions, profile: SimulatorProfile) -> OffloadingSettings | None:
@@ -398,17 +369,6 @@ def _build_offloading(options: SimulateOptions, profile: SimulatorProfile) -> Of
     )
     offloading.build_config(profile.engine.block_size)
     return offloading
-
-
-def _read_group(text: str, options: SimulateOptions) -> ReplicaGroup:
-    from ..engines.simulator.profile import load  # noqa: PLC0415
-    from ..simulation.fleet import ReplicaGroup  # noqa: PLC0415
-
-    name, separator, count = text.rpartition(":")
-    if not separator or not count.isdecimal() or int(count) < 1:
-        raise ValueError(f"--add-replicas: {text!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
-    profile = load(name)
-    return ReplicaGroup(msgspec.structs.replace(profile, engine=options.merge_into(profile.engine)), int(count))
 
 
 def _build_autoscaler(options: SimulateOptions) -> AutoscalerConfig | None:

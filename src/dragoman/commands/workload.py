@@ -84,12 +84,23 @@ class WorkloadOptions:
 
 def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
     """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    from ..simulation.workload import assign_loras, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    import numpy as np  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+
+    from ..simulation.logs.log import LogError  # noqa: PLC0415
+    from ..simulation.workload import WorkloadError, assign_loras, scale_arrivals  # noqa: PLC0415
+    from ..simulation.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
 
     if trace in SYNTHETIC_KINDS:
         workload = _generate_workload(trace, options)
     elif trace == "-" or Path(trace).exists():
-        workload = _read_trace(trace, options)
+        trace_options = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
+        try:
+            parsed = read_trace(read_file(trace), trace_options, np.random.default_rng(options.seed))
+        except (WorkloadError, LogError) as error:
+            raise ValueError(f"{trace}: {error}") from None
+        for note in parsed.notes:
+            typer.echo(f"{trace}: {note}", err=True)
+        workload = parsed.requests
     else:
         close = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else "."
@@ -99,23 +110,6 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
     if options.num_loras:
         workload = assign_loras(workload, [f"lora-{number}" for number in range(options.num_loras)])
     return scale_arrivals(workload, options.speedup)
-
-
-def _read_trace(path: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
-    import numpy as np  # noqa: PLC0415
-
-    from ..simulation.logs.log import LogError  # noqa: PLC0415
-    from ..simulation.workload import WorkloadError  # noqa: PLC0415
-    from ..simulation.workload_sources import TraceOptions, read_trace  # noqa: PLC0415
-
-    given = TraceOptions(options.request_rate, options.think_time, options.num_prompts)
-    try:
-        trace = read_trace(read_file(path), given, np.random.default_rng(options.seed))
-    except (WorkloadError, LogError) as error:
-        raise ValueError(f"{path}: {error}") from None
-    for note in trace.notes:
-        typer.echo(f"{path}: {note}", err=True)
-    return trace.requests
 
 
 def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:

@@ -223,9 +223,15 @@ def parse_head(data: bytes) -> RequestHead:
     except httptools.HttpParserError as error:
         raise _build_malformed_error("Invalid request target") from error
     path, query = parsed.path or b"/", parsed.query or b""
-    # The absolute form of the target, as clients send it to a proxy, names a host that must agree with Host.
-    if not callbacks.url.startswith(b"/"):
-        _check_authority(callbacks.url, callbacks.headers)
+    # The absolute form of the target, as clients send it to a proxy, overrides Host and must agree with it (RFC 9112,
+    # 3.2.2).
+    absolute = None if callbacks.url.startswith(b"/") else _AUTHORITY.match(callbacks.url)
+    if absolute is not None:
+        port = _DEFAULT_PORT[absolute[1].lower()]
+        authority = absolute[2].lower().removesuffix(port)
+        hosts = [value.lower().removesuffix(port) for name, value in callbacks.headers if name == b"host"]
+        if any(host != authority for host in hosts):
+            raise BadRequest(400, "The request target names another host than the Host header.")
     control_headers = callbacks.control_headers
     connection_options = [
         option.strip().lower() for value in control_headers.get(b"connection", ()) for option in value.split(b",")
@@ -298,17 +304,6 @@ def check_websocket(head: RequestHead) -> None:
         raise BadRequest(426, "This server speaks version 13 of the WebSocket protocol.", lines)
     if _KEY.fullmatch(fields.get(b"sec-websocket-key", b"")) is None:
         raise BadRequest(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
-
-
-def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Check that the authority of an absolute-form target, which overrides Host, matches Host (RFC 9112, 3.2.2)."""
-    match = _AUTHORITY.match(url)
-    if match is None:
-        return
-    port = _DEFAULT_PORT[match[1].lower()]
-    authority = match[2].lower().removesuffix(port)
-    if any(value.lower().removesuffix(port) != authority for name, value in headers if name == b"host"):
-        raise BadRequest(400, "The request target names another host than the Host header.")
 
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:

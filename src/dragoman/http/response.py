@@ -140,23 +140,21 @@ def build_response_head(
     # Counted too: a value with a line break in it could be two valid lines (response splitting).
     if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
         raise RuntimeError("A response's header is malformed")
-    framing = _choose_framing(status, method, version, length)
-    if isinstance(framing, ChunkedFraming):
-        block += b"transfer-encoding: chunked\r\n"
-    keeps_alive = keeps_alive and not isinstance(framing, CloseDelimitedFraming)
-    last_lines = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
-    return ResponseHead(b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive)
-
-
-def _choose_framing(status: int, method: str, version: str, length: int | None) -> Framing:
+    framing: Framing
     # First: the response to HEAD keeps the Content-Length of a GET, which its empty body must not be checked against.
     if method == "HEAD":
-        return _HEAD_REQUEST
-    if status in (204, 304):
-        return _NO_CONTENT
-    if length is not None:
-        return ContentLengthFraming(length)
-    return _CHUNKED if version == "1.1" else _CLOSE_DELIMITED
+        framing = _HEAD_REQUEST
+    elif status in (204, 304):
+        framing = _NO_CONTENT
+    elif length is not None:
+        framing = ContentLengthFraming(length)
+    elif version == "1.1":
+        framing = _CHUNKED
+        block += b"transfer-encoding: chunked\r\n"
+    else:
+        framing, keeps_alive = _CLOSE_DELIMITED, False
+    last_lines = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
+    return ResponseHead(b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive)
 
 
 def build_plain_response(status: int, text: str, common_lines: bytes) -> bytes:

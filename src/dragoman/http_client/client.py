@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .connection import ClientConnection, OriginRoute, build_route, open_connection
 from .response import ClientClosed, ConnectFailed, ConnectionLost, HttpResponse
-from .urls import ProxyRules, Url, parse_url
+from .urls import ProxyRules, parse_url
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
@@ -87,7 +87,18 @@ class HttpClient:
         """
         target = parse_url(url)
         route = build_route(target, self._proxies.find(target), self._uds)
-        head = _build_head(method, target, route, headers, len(body))
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
+            lines.append(f"proxy-authorization: {route.proxy.authorization}")
+        # A line break in a value would be a header of its own, and another request behind it.
+        for line in lines:
+            if _HEADER.fullmatch(line) is None:
+                raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
+        if body or method == "POST":
+            lines.append(f"content-length: {len(body)}")
+        request_target = f"http://{target.authority}{target.target}" if route.is_forwarded else target.target
+        first = (f"{method} {request_target} HTTP/1.1", f"host: {target.authority}", "accept-encoding: identity")
+        head = "\r\n".join((*first, *lines, "", "")).encode("latin-1")
         timeout = self._timeouts.read if read_timeout is None else read_timeout
         idle = self._idle.get(route, [])
         while idle:
@@ -171,18 +182,3 @@ class HttpClient:
             idle.remove(connection)
         if route is not None and not idle:
             self._idle.pop(route, None)
-
-
-def _build_head(method: str, url: Url, route: OriginRoute, headers: Mapping[str, str], length: int) -> bytes:
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
-        lines.append(f"proxy-authorization: {route.proxy.authorization}")
-    # A line break in a value would be a header of its own, and another request behind it.
-    for line in lines:
-        if _HEADER.fullmatch(line) is None:
-            raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
-    if length or method == "POST":
-        lines.append(f"content-length: {length}")
-    target = f"http://{url.authority}{url.target}" if route.is_forwarded else url.target
-    first = (f"{method} {target} HTTP/1.1", f"host: {url.authority}", "accept-encoding: identity")
-    return "\r\n".join((*first, *lines, "", "")).encode("latin-1")

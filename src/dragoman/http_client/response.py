@@ -150,31 +150,29 @@ def parse_response_head(
         key, text = name.decode("ascii", "replace"), value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     status = parser.get_status_code()
-    framing = _find_framing(status, parser.get_http_version(), callbacks.headers)
+    version = parser.get_http_version()
+    # llhttp rejects most invalid combinations, but the framing must not depend on its version.
+    codings = [value.lower() for name, value in callbacks.headers if name == b"transfer-encoding"]
+    lengths = [value for name, value in callbacks.headers if name == b"content-length"]
+    if status < 200 or status in (204, 304):
+        # No body, whatever the headers say (RFC 9112, 6.3).
+        framing = BodyFraming.NONE
+    elif codings:
+        if lengths or version != "1.1" or codings != [b"chunked"]:
+            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one beside a Content-Length")
+        framing = BodyFraming.CHUNKED
+    elif lengths:
+        if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
+            raise InvalidResponse("the response has an invalid Content-Length, or several")
+        framing = BodyFraming.LENGTH
+    else:
+        framing = BodyFraming.CLOSE
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
-    keeps_alive = parser.get_http_version() == "1.1" and "close" not in options and framing is not BodyFraming.CLOSE
+    keeps_alive = version == "1.1" and "close" not in options and framing is not BodyFraming.CLOSE
     if framing is BodyFraming.NONE and ({"content-length", "transfer-encoding"} & headers.keys()):
         # A server that sends the body nevertheless would have it taken for the next response.
         keeps_alive = False
     return ClientResponseHead(status, headers, framing, keeps_alive), parser, callbacks
-
-
-def _find_framing(status: int, version: str, headers: list[tuple[bytes, bytes]]) -> BodyFraming:
-    """llhttp rejects most invalid combinations, but the framing must not depend on its version."""
-    # No body, whatever the headers say (RFC 9112, 6.3).
-    if status < 200 or status in (204, 304):
-        return BodyFraming.NONE
-    codings = [value for name, value in headers if name == b"transfer-encoding"]
-    lengths = [value for name, value in headers if name == b"content-length"]
-    if codings:
-        if lengths or version != "1.1" or [coding.lower() for coding in codings] != [b"chunked"]:
-            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one beside a Content-Length")
-        return BodyFraming.CHUNKED
-    if not lengths:
-        return BodyFraming.CLOSE
-    if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
-        raise InvalidResponse("the response has an invalid Content-Length, or several")
-    return BodyFraming.LENGTH
 
 
 # Content codings.

@@ -1,20 +1,10 @@
 """Model repositories: references to them, what to download of them, the shared Hugging Face cache.
 
-Knows no engine, no settings and no HTTP server. `huggingface_hub` is imported on use, since it takes time to import.
+`huggingface_hub` is imported on use, since it takes time to import.
 """
 
-from .download import DownloadCancelled, DownloadEvent, download, format_bytes
-from .repository import (
-    LocalModel,
-    Repository,
-    UsageRecord,
-    find_cached_repository,
-    list_local_models,
-    note_use,
-    open_repository,
-    remove_local_model,
-)
-from .selection import (
+from .download import DownloadEvent, download, format_bytes
+from .model_files import (
     DownloadPlan,
     GgufModel,
     HubError,
@@ -28,6 +18,17 @@ from .selection import (
     select_gguf_files,
     select_tokenizer_files,
     select_weight_files,
+)
+from .repository import (
+    DownloadCancelled,
+    LocalModel,
+    Repository,
+    UsageRecord,
+    find_cached_repository,
+    list_local_models,
+    note_use,
+    open_repository,
+    remove_local_model,
 )
 
 __all__ = [

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from . import repository
-from .repository import fetch_small_file, find_storage
-from .selection import DownloadPlan, HubError, RepositoryFile, translate_errors
+from .model_files import DownloadPlan, HubError, RepositoryFile, translate_errors
+from .repository import DownloadCancelled, download_from_modelscope, fetch_small_file, find_storage
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
@@ -30,10 +29,6 @@ MAX_ATTEMPTS = 5
 RETRY_SECONDS = 1.0
 TIMEOUT_SECONDS = 30.0
 """Time without a byte after which a connection counts as lost."""
-
-
-class DownloadCancelled(Exception):
-    """The download was cancelled. It can be resumed."""
 
 
 class DownloadEvent(Struct, frozen=True):
@@ -88,7 +83,16 @@ class _Download:
         for file in self._plan.files:
             if file.path not in is_missing:
                 self._completed[file.path] = file.size
-        self._check_free_space(missing)
+        partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
+        required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
+        # The cache may not exist yet; its nearest parent is on the same disk.
+        existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if required > free:
+            raise HubError(
+                f"{self._plan.repository} needs {format_bytes(required)} more and {existing} has {format_bytes(free)} "
+                "free; free space, or set HF_HUB_CACHE to a directory on another disk"
+            )
         self._report("downloading")
         with self._client, ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="download") as pool:
             futures = [pool.submit(self._fetch, file) for file in missing]
@@ -105,20 +109,15 @@ class _Download:
             if file.sha256 is not None:
                 # Their blobs are in the cache by now, so huggingface_hub only links them.
                 fetch_small_file(self._plan.repository, self._plan.commit, file.path)
-        self._write_reference()
+        if self._plan.revision != self._plan.commit:
+            # The commit of a branch or a tag is recorded only after everything is there.
+            reference = self._storage / "refs" / self._plan.revision
+            reference.parent.mkdir(parents=True, exist_ok=True)
+            draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
+            draft.write_text(self._plan.commit, encoding="ascii")
+            # Another process that reads the reference must not see a part of it.
+            draft.replace(reference)
         self._report("success")
-
-    def _check_free_space(self, missing: Sequence[RepositoryFile]) -> None:
-        partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
-        required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
-        # The cache may not exist yet; its nearest parent is on the same disk.
-        existing = next(path for path in (self._storage, *self._storage.parents) if path.exists())
-        free = shutil.disk_usage(existing).free
-        if required > free:
-            raise HubError(
-                f"{self._plan.repository} needs {format_bytes(required)} more and {existing} has {format_bytes(free)} "
-                "free; free space, or set HF_HUB_CACHE to a directory on another disk"
-            )
 
     def _find_blob(self, file: RepositoryFile) -> Path:
         return self._storage / "blobs" / (file.sha256 or f"none-{file.path.replace('/', '-')}")
@@ -127,16 +126,13 @@ class _Download:
         return self._find_blob(file).with_name(f"{self._find_blob(file).name}.dragoman.incomplete")
 
     def _fetch(self, file: RepositoryFile) -> None:
+        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415 - takes a fifth of a second
+
         self._raise_if_cancelled()
         if file.sha256 is None:
             fetch_small_file(self._plan.repository, self._plan.commit, file.path)
-        else:
-            self._fetch_large(file, file.sha256)
-        self._report("downloading", file, file.size)
-
-    def _fetch_large(self, file: RepositoryFile, sha256: str) -> None:
-        from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415 - takes a fifth of a second
-
+            self._report("downloading", file, file.size)
+            return
         blob, partial = self._find_blob(file), self._find_partial(file)
         blob.parent.mkdir(parents=True, exist_ok=True)
         # The lock of huggingface_hub: another program waits instead of downloading the same file.
@@ -145,9 +141,10 @@ class _Download:
         with WeakFileLock(lock):
             if not blob.exists():
                 with translate_errors(self._plan.repository):
-                    self._fetch_verified(file, sha256, partial)
+                    self._fetch_verified(file, file.sha256, partial)
                 # Renamed only now, so that every blob in the shared cache is complete and verified.
                 partial.replace(blob)
+        self._report("downloading", file, file.size)
 
     def _fetch_verified(self, file: RepositoryFile, sha256: str, partial: Path) -> None:
         from httpx2 import TransportError  # noqa: PLC0415 - as above
@@ -167,7 +164,7 @@ class _Download:
                 try:
                     digest = self._fetch_rest(file, output, digest)
                 except TransportError:
-                    # An attempt that has made progress is no failure: large files survive any number of interruptions.
+                    # An attempt that has made progress does not count: large files survive any number of interruptions.
                     failures = 0 if output.tell() > before else failures + 1
                     if failures >= MAX_ATTEMPTS:
                         raise
@@ -204,17 +201,6 @@ class _Download:
                 digest.update(chunk)
                 self._report("downloading", file, output.tell())
         return digest
-
-    def _write_reference(self) -> None:
-        """Record the commit of a branch or a tag, only after everything is there."""
-        if self._plan.revision == self._plan.commit:
-            return
-        reference = self._storage / "refs" / self._plan.revision
-        reference.parent.mkdir(parents=True, exist_ok=True)
-        draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
-        draft.write_text(self._plan.commit, encoding="ascii")
-        # Another process that reads the reference must not see a part of it.
-        draft.replace(reference)
 
     def _report(self, status: str, file: RepositoryFile | None = None, completed: int = 0) -> None:
         with self._lock:
@@ -253,15 +239,13 @@ def download(
         HubError: it cannot be downloaded; what has arrived is kept.
         DownloadCancelled: `cancelled` was set.
     """
-    missing = plan.find_missing()
-    if missing and plan.hub == "modelscope":
-        _download_from_modelscope(plan, on_event, cancelled or threading.Event())
-    elif missing:
-        _Download(plan, on_event, cancelled or threading.Event(), retry_seconds).run(missing)
-
-
-def _download_from_modelscope(plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event) -> None:
+    cancelled = cancelled or threading.Event()
     missing = {file.path: file for file in plan.find_missing()}
+    if not missing:
+        return
+    if plan.hub == "huggingface":
+        _Download(plan, on_event, cancelled, retry_seconds).run(tuple(missing.values()))
+        return
     completed = {file.path: 0 if file.path in missing else file.size for file in plan.files}
     lock = threading.Lock()
 
@@ -274,10 +258,7 @@ def _download_from_modelscope(plan: DownloadPlan, on_event: OnEvent, cancelled: 
                 on_event(DownloadEvent("downloading", done, plan.size, path, file.sha256, completed[path], file.size))
 
     on_event(DownloadEvent("downloading", sum(completed.values()), plan.size))
-    try:
-        repository.fetch(plan, report, cancelled)
-    except repository.Cancelled:
-        raise DownloadCancelled from None
+    download_from_modelscope(plan, report, cancelled)
     on_event(DownloadEvent("success", plan.size, plan.size))
 
 

@@ -1,4 +1,4 @@
-"""What to download of a repository, from the list of its files. No I/O.
+"""References to models of a hub, and the files of a repository that a model consists of. No I/O.
 
 Pickles (`*.bin`, `*.pt`, ...) are never selected, since loading one runs code; code is selected only on request.
 """
@@ -15,97 +15,40 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-# The error of this package, and one sentence for each error of `huggingface_hub`.
+_PART = r"[A-Za-z0-9_][\w.-]*"
+_REFERENCE = re.compile(
+    rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]+))?(?:@(?P<revision>[\w][\w./-]*))?"
+)
+_QUANTIZATION = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|F16|F32|MXFP4\w*|NVFP4\w*|FP16|FP8))$", re.IGNORECASE
+)
+_SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
+METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
+_SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
+"""Modules beside the transformer: https://sbert.net/docs/package_reference/sentence_transformer/models.html."""
+_TOKENIZER_FILES = re.compile(
+    r"(tokenizer.*\.(json|model)|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)|merges\.txt"
+    r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
+)
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0", "MXFP4")
+"""Quantizations in order of preference where none is named; the first is llama.cpp's default too."""
+_PREFERRED_PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
+INDEX = "model.safetensors.index.json"
+_STATUS_MESSAGES = {
+    401: "{endpoint} does not accept HF_TOKEN; create a token and set it",
+    403: "HF_TOKEN may not read {name}; use a token of an account that has access to it",
+    451: "{name} has been disabled at {endpoint}; choose another model",
+    429: "{endpoint} limits the rate of requests; retry in a few minutes, or set HF_TOKEN for a higher limit",
+}
+
+Hub = Literal["huggingface", "modelscope"]
 
 
 class HubError(ValueError):
     """A model cannot be found or downloaded. The message is one sentence that ends with the next step."""
 
 
-@contextmanager
-def translate_errors(name: str) -> Generator[None]:
-    """Raise HubError instead of the errors of `huggingface_hub` and of the network. name: the model, for messages."""
-    try:
-        yield
-    except HubError:
-        raise
-    except Exception as error:
-        message = _describe_answer(name, error) or _describe_failure(name, error)
-        if message is None:
-            raise
-        raise HubError(message) from error
-
-
-def _describe_answer(name: str, error: Exception) -> str | None:
-    """The sentence for an error that the hub answered with."""
-    from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
-
-    endpoint = constants.ENDPOINT
-    match error:
-        case errors.GatedRepoError():
-            return f"{name} is gated: accept its terms at {endpoint}/{name} and set HF_TOKEN to a token of that account"
-        case errors.RepositoryNotFoundError():
-            return (
-                f"{name} does not exist at {endpoint}, or is private; check the spelling, or set HF_TOKEN to a token "
-                "that may read it"
-            )
-        case errors.RevisionNotFoundError():
-            return f"{name} has no such revision; see {endpoint}/{name}/commits/main"
-        case errors.HFValidationError():
-            return f"{name} is not the id of a repository; write `org/name`"
-        case errors.HfHubHTTPError():
-            return _describe_status(name, error.response.status_code, endpoint)
-        case _:
-            return None
-
-
-def _describe_failure(name: str, error: Exception) -> str | None:
-    """The sentence for an error of this machine or of the network; None for any other error."""
-    from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
-
-    # LocalEntryNotFoundError says that a file could not be downloaded, and its cause why.
-    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
-    if isinstance(cause, errors.OfflineModeIsEnabled):
-        return (
-            f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and run `dragoman pull {name}`"
-        )
-    if isinstance(cause, errors.FileMetadataError):
-        return f"{constants.ENDPOINT} does not answer as a hub does; check HF_ENDPOINT"
-    # httpx2's errors, or httpx's with huggingface_hub 1.
-    is_network_error = any(base.__name__ == "TransportError" for base in type(cause).__mro__)
-    if is_network_error or isinstance(error, errors.LocalEntryNotFoundError):
-        return f"{constants.ENDPOINT} cannot be reached; check the network, HF_ENDPOINT and the proxy settings"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"the disk is full; free space, then run the command again to continue the download of {name} "
-            "(HF_HUB_CACHE selects another disk)"
-        )
-    return None
-
-
-def _describe_status(name: str, status: int, endpoint: str) -> str:
-    match status:
-        case 401:
-            return f"{endpoint} does not accept HF_TOKEN; create a token and set it"
-        case 403:
-            return f"HF_TOKEN may not read {name}; use a token of an account that has access to it"
-        case 451:
-            return f"{name} has been disabled at {endpoint}; choose another model"
-        case 429:
-            return f"{endpoint} limits the rate of requests; retry in a few minutes, or set HF_TOKEN for a higher limit"
-        case _:
-            return f"{endpoint} returned status {status} for {name}; retry later"
-
-
-# Names of models in a hub: `org/name[:quant][@revision]`.
-
-_PART = r"[A-Za-z0-9_][\w.-]*"
-_REFERENCE = re.compile(
-    rf"(?P<repository>(?:{_PART}/)?{_PART})(?::(?P<quantization>[\w.-]+))?(?:@(?P<revision>[\w][\w./-]*))?"
-)
-
-
-Hub = Literal["huggingface", "modelscope"]
+# References: `org/name[:quant][@revision]`.
 
 
 class ModelReference(Struct, frozen=True):
@@ -134,7 +77,7 @@ class ModelReference(Struct, frozen=True):
 
 
 def looks_like_repository(text: str) -> bool:
-    """Whether the text is `org/name[:quant][@revision]` and no path on this machine."""
+    """Whether the text is `org/name[:quant][@revision]` and not a path on this machine."""
     match = _REFERENCE.fullmatch(text)
     return (
         match is not None
@@ -158,21 +101,7 @@ def parse_reference(text: str, revision: str | None = None) -> ModelReference:
     return ModelReference(match["repository"], match["quantization"], match["revision"] or revision)
 
 
-_QUANTIZATION = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|F16|F32|MXFP4\w*|NVFP4\w*|FP16|FP8))$", re.IGNORECASE
-)
-_SPLIT = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
-METADATA_SUFFIXES = (".json", ".txt", ".jinja", ".model")
-_SENTENCE_TRANSFORMERS = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
-"""Modules beside the transformer: https://sbert.net/docs/package_reference/sentence_transformer/models.html."""
-_TOKENIZER_FILES = re.compile(
-    r"(tokenizer.*\.(json|model)|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)|merges\.txt"
-    r"|chat_template\.(jinja|json)|(generation_)?config\.json)"
-)
-_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0", "MXFP4")
-"""Quantizations in order of preference where none is named; the first is llama.cpp's default too."""
-_PREFERRED_PROJECTORS = ("F16", "BF16", "F32", "Q8_0")
-INDEX = "model.safetensors.index.json"
+# Selecting files.
 
 
 class RepositoryFile(Struct, frozen=True):
@@ -205,7 +134,7 @@ class GgufModel(Struct, frozen=True):
 
 
 class DownloadPlan(Struct, frozen=True):
-    """What to download of a repository.
+    """The files of a model, and where they are in the cache.
 
     repository: `org/name`.
     revision: the branch, tag or commit that was requested.
@@ -260,8 +189,8 @@ def find_gguf_models(files: Iterable[RepositoryFile]) -> tuple[GgufModel, ...]:
             split = _SPLIT.fullmatch(path)
             parts.setdefault(split["stem"] if split else path, []).append(file)
     return tuple(
-        GgufModel(stem, _read_quantization(stem), tuple(sorted(found, key=lambda file: file.path)))
-        for stem, found in sorted(parts.items())
+        GgufModel(stem, _read_quantization(stem), tuple(sorted(files, key=lambda file: file.path)))
+        for stem, files in sorted(parts.items())
     )
 
 
@@ -276,10 +205,23 @@ def select_gguf_files(
     """Select one GGUF model and its multimodal projector. name: the repository, for messages.
 
     Raises:
-        HubError: there is no such quantization, several files have it, or parts are missing.
+        HubError: no file has this quantization, several files have it, or parts are missing.
     """
     models = find_gguf_models(files)
-    model = _select_gguf_model(name, models, quantization)
+    if not models:
+        raise HubError(f"{name} has no GGUF file; serve it without `gguf:`")
+    if quantization is None:
+        candidates = [min(models, key=_rank_model)]
+    else:
+        label = quantization.upper()
+        candidates = [m for m in models if label in (m.quantization, m.stem.rpartition("/")[2].upper())]
+    if not candidates:
+        available = ", ".join(dict.fromkeys(model.quantization or model.stem for model in models))
+        raise HubError(f"{name} has no quantization {quantization}; choose one of {available}")
+    if len(candidates) > 1:
+        stems = ", ".join(model.stem.rpartition("/")[2] for model in candidates)
+        raise HubError(f"{name} has several files of quantization {quantization}; name one of them instead: {stems}")
+    [model] = candidates
     split = _SPLIT.fullmatch(model.files[0].path[: -len(".gguf")])
     # An upload in progress, or a fork that left parts out: llama.cpp would fail only after the download.
     if split is not None and len(model.files) != int(split["count"]):
@@ -295,22 +237,6 @@ def select_gguf_files(
     return model, min(projectors, key=_rank_projector, default=None)
 
 
-def _select_gguf_model(name: str, models: Sequence[GgufModel], quantization: str | None) -> GgufModel:
-    available = ", ".join(dict.fromkeys(model.quantization or model.stem for model in models))
-    if not models:
-        raise HubError(f"{name} has no GGUF file; serve it without `gguf:`")
-    if quantization is None:
-        return min(models, key=_rank_model)
-    wanted = quantization.upper()
-    found = [model for model in models if wanted in (model.quantization, model.stem.rpartition("/")[2].upper())]
-    if not found:
-        raise HubError(f"{name} has no quantization {quantization}; choose one of {available}")
-    if len(found) > 1:
-        names = ", ".join(model.stem.rpartition("/")[2] for model in found)
-        raise HubError(f"{name} has several files of quantization {quantization}; name one of them instead: {names}")
-    return found[0]
-
-
 def _rank_model(model: GgufModel) -> tuple[int, bool, int]:
     quantization = model.quantization.removeprefix("UD-")
     rank = _PREFERRED.index(quantization) if quantization in _PREFERRED else len(_PREFERRED)
@@ -319,8 +245,9 @@ def _rank_model(model: GgufModel) -> tuple[int, bool, int]:
 
 def _rank_projector(file: RepositoryFile) -> tuple[int, int, str]:
     quantization = _read_quantization(file.path[: -len(".gguf")])
-    found = quantization in _PREFERRED_PROJECTORS
-    return _PREFERRED_PROJECTORS.index(quantization) if found else len(_PREFERRED_PROJECTORS), file.size, file.path
+    is_preferred = quantization in _PREFERRED_PROJECTORS
+    rank = _PREFERRED_PROJECTORS.index(quantization) if is_preferred else len(_PREFERRED_PROJECTORS)
+    return rank, file.size, file.path
 
 
 class _Index(Struct):
@@ -336,10 +263,34 @@ def select_weight_files(
     code: select Python files too.
 
     Raises:
-        HubError: there are no safetensors, or not all that the index lists.
+        HubError: safetensors are missing: all, or some that the index lists.
     """
     by_path = {file.path: file for file in files}
-    weights = _select_weights(name, by_path, index)
+    if index is not None:
+        try:
+            paths = sorted(set(msgspec.json.decode(index, type=_Index).weight_map.values()))
+        except msgspec.DecodeError as error:
+            raise HubError(f"{name}: {INDEX} is invalid ({error}); choose another revision") from error
+        # A path that leaves the directory is not in the list of files either.
+        if missing := [path for path in paths if path not in by_path]:
+            raise HubError(f"{name} lacks {missing[0]}, which its index lists; choose another revision")
+    elif "model.safetensors" in by_path:
+        paths = ["model.safetensors"]
+    else:
+        # Mistral's repositories have the weights twice: `consolidated*` is the same model in Mistral's own format.
+        paths = [
+            path
+            for path in by_path
+            if path.endswith(".safetensors") and "/" not in path and not path.startswith(("adapter_", "consolidated"))
+        ]
+        if not paths and "adapter_config.json" in by_path:
+            raise HubError(f"{name} is a LoRA adapter; serve its base model with `--lora-modules NAME={name}`")
+        if not paths and any(path.endswith((".bin", ".pt", ".pth", ".ckpt")) for path in by_path):
+            raise HubError(
+                f"{name} has its weights in pickle files only, which can run code; choose a repository with safetensors"
+            )
+        if not paths:
+            raise HubError(f"{name} has no safetensors and no GGUF file; choose a repository that has")
     metadata = [
         file
         for file in files
@@ -347,48 +298,15 @@ def select_weight_files(
         or _SENTENCE_TRANSFORMERS.fullmatch(file.path)
         or (code and "/" not in file.path and file.path.endswith(".py"))
     ]
-    return tuple(dict.fromkeys((*metadata, *weights)))
-
-
-def _select_weights(name: str, by_path: dict[str, RepositoryFile], index: bytes | None) -> list[RepositoryFile]:
-    if index is not None:
-        try:
-            names = sorted(set(msgspec.json.decode(index, type=_Index).weight_map.values()))
-        except msgspec.DecodeError as error:
-            raise HubError(f"{name}: {INDEX} is invalid ({error}); choose another revision") from error
-        missing = [path for path in names if path not in by_path]
-        if missing:
-            raise HubError(f"{name} lacks {missing[0]}, which its index lists; choose another revision")
-        # A path that leaves the directory is not in the list of files, so it has been rejected above.
-        return [by_path[path] for path in names]
-    if "model.safetensors" in by_path:
-        return [by_path["model.safetensors"]]
-    # Mistral's repositories have the weights twice: `consolidated*` is the same model in Mistral's own format.
-    weights = [
-        file
-        for path, file in by_path.items()
-        if path.endswith(".safetensors") and "/" not in path and not path.startswith(("adapter_", "consolidated"))
-    ]
-    if not weights:
-        raise HubError(_describe_unloadable(name, by_path))
-    return weights
-
-
-def _describe_unloadable(name: str, paths: Iterable[str]) -> str:
-    names = set(paths)
-    if "adapter_config.json" in names:
-        return f"{name} is a LoRA adapter; serve its base model with `--lora-modules NAME={name}`"
-    if any(path.endswith((".bin", ".pt", ".pth", ".ckpt")) for path in names):
-        return f"{name} has its weights in pickle files only, which can run code; choose a repository with safetensors"
-    return f"{name} has no safetensors and no GGUF file; choose a repository that has"
+    return tuple(dict.fromkeys((*metadata, *(by_path[path] for path in paths))))
 
 
 def select_tokenizer_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
-    """Select the tokenizer and its configuration. Raises HubError where there is no tokenizer.json."""
-    found = tuple(file for file in files if _TOKENIZER_FILES.fullmatch(file.path))
-    if not any(file.path == "tokenizer.json" for file in found):
+    """Select the tokenizer and its configuration. Raises HubError if tokenizer.json is missing."""
+    selected = tuple(file for file in files if _TOKENIZER_FILES.fullmatch(file.path))
+    if not any(file.path == "tokenizer.json" for file in selected):
         raise HubError(f"{name} has no tokenizer.json; choose a repository that has one")
-    return found
+    return selected
 
 
 def is_adapter(files: Iterable[RepositoryFile]) -> bool:
@@ -398,11 +316,72 @@ def is_adapter(files: Iterable[RepositoryFile]) -> bool:
 
 
 def select_adapter_files(name: str, files: Iterable[RepositoryFile]) -> tuple[RepositoryFile, ...]:
-    """Select a LoRA adapter. Raises HubError where there is none in safetensors."""
-    found = tuple(file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors"))
-    if len(found) != 2:
+    """Select a LoRA adapter. Raises HubError if it is not in safetensors."""
+    selected = tuple(file for file in files if file.path in ("adapter_config.json", "adapter_model.safetensors"))
+    if len(selected) != 2:
         raise HubError(
             f"{name} is not a LoRA adapter in safetensors (adapter_config.json and adapter_model.safetensors); choose "
             "a repository that is one"
         )
-    return found
+    return selected
+
+
+# Errors of `huggingface_hub`.
+
+
+@contextmanager
+def translate_errors(name: str) -> Generator[None]:
+    """Raise HubError instead of the errors of `huggingface_hub` and of the network. name: the model, for messages."""
+    try:
+        yield
+    except HubError:
+        raise
+    except Exception as error:
+        message = _describe_error(name, error)
+        if message is None:
+            raise
+        raise HubError(message) from error
+
+
+def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911 - a table
+    """Describe an answer of the hub, or a failure of this machine or the network, in a sentence; None for others."""
+    from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
+
+    endpoint = constants.ENDPOINT
+    # LocalEntryNotFoundError says that a file could not be downloaded, and its cause why.
+    is_local = isinstance(error, errors.LocalEntryNotFoundError)
+    cause = error.__cause__ if is_local else error
+    # httpx2's errors, or httpx's with huggingface_hub 1.
+    is_network_error = is_local or any(base.__name__ == "TransportError" for base in type(cause).__mro__)
+    match error:
+        case errors.GatedRepoError():
+            return f"{name} is gated: accept its terms at {endpoint}/{name} and set HF_TOKEN to a token of that account"
+        case errors.RepositoryNotFoundError():
+            return (
+                f"{name} does not exist at {endpoint}, or is private; check the spelling, or set HF_TOKEN to a token "
+                "that may read it"
+            )
+        case errors.RevisionNotFoundError():
+            return f"{name} has no such revision; see {endpoint}/{name}/commits/main"
+        case errors.HFValidationError():
+            return f"{name} is not the id of a repository; write `org/name`"
+        case errors.HfHubHTTPError():
+            status = error.response.status_code
+            message = _STATUS_MESSAGES.get(status, "{endpoint} returned status {status} for {name}; retry later")
+            return message.format(endpoint=endpoint, name=name, status=status)
+        case _ if isinstance(cause, errors.OfflineModeIsEnabled):
+            return (
+                f"{name} is not completely downloaded, and HF_HUB_OFFLINE is set; unset it and run `dragoman pull "
+                f"{name}`"
+            )
+        case _ if isinstance(cause, errors.FileMetadataError):
+            return f"{endpoint} does not answer as a hub does; check HF_ENDPOINT"
+        case _ if is_network_error:
+            return f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy settings"
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return (
+                f"the disk is full; free space, then run the command again to continue the download of {name} "
+                "(HF_HUB_CACHE selects another disk)"
+            )
+        case _:
+            return None

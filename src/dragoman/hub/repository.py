@@ -1,4 +1,7 @@
-"""A repository at one commit: from the hub, or from the shared cache alone without any request."""
+"""Repositories at one commit, from the hub or from the shared cache alone, and the models in that cache.
+
+Hugging Face's unless a name says ModelScope.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .selection import (
+from .model_files import (
     METADATA_SUFFIXES,
     DownloadPlan,
     Hub,
@@ -30,120 +33,16 @@ from .selection import (
     translate_errors,
 )
 
-# Repositories of ModelScope, by its own package `modelscope`, into its own cache.
-
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+DEFAULT_REVISION = "main"
 MODELSCOPE_REVISION = "master"
 OnProgress = Callable[[str, int], None]
 """Called with the path of a file and the bytes that have arrived since the last call."""
 
 
-class Cancelled(Exception):
-    """The download was cancelled."""
-
-
-def find_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]] | None:
-    """The directory of a model in ModelScope's cache, and its files; None if there is none. No request is sent.
-
-    Raises:
-        HubError: the package is not installed.
-    """
-    library = _import_library()
-    try:
-        found = library.snapshot_download(reference.repository, _get_revision(reference), local_files_only=True)
-    except Exception:
-        # Which error means that nothing is there differs between versions.
-        return None
-    directory = Path(found)
-    files = tuple(
-        RepositoryFile(path.relative_to(directory).as_posix(), path.stat().st_size)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    )
-    return (directory, files) if files else None
-
-
-def list_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
-    """Ask ModelScope for the files of a model, and download its configuration. Return the directory and the files.
-
-    Raises:
-        HubError: there is no such model, or it cannot be reached.
-    """
-    library, revision = _import_library(), _get_revision(reference)
-    with _translate_errors(reference.repository):
-        api = import_module("modelscope.hub.api").HubApi()
-        entries: list[dict[str, Any]] = api.get_model_files(reference.repository, revision=revision, recursive=True)
-        files = tuple(
-            RepositoryFile(entry["Path"], int(entry.get("Size") or 0), entry.get("Sha256") or None)
-            for entry in entries
-            if entry.get("Type") != "tree" and is_inside(entry["Path"])
-        )
-        # The download of what is small gives the directory. It comes first, so that weights are never there without it.
-        small = [file.path for file in files if file.path.endswith((*METADATA_SUFFIXES, ".md"))]
-        directory = library.snapshot_download(reference.repository, revision, allow_file_pattern=small or ["README.md"])
-    return Path(directory), files
-
-
-def fetch(plan: DownloadPlan, on_progress: OnProgress, cancelled: threading.Event) -> None:
-    """Download the files of a plan. Blocking.
-
-    Raises:
-        HubError: they cannot be downloaded.
-        Cancelled: `cancelled` was set.
-    """
-    library = _import_library()
-    callback: Any = import_module("modelscope.hub.callback").ProgressCallback
-
-    class Report(callback):
-        def update(self, size: int) -> None:
-            if cancelled.is_set():
-                raise Cancelled
-            on_progress(self.filename, size)
-
-        def end(self) -> None: ...
-
-    paths = [file.path for file in plan.find_missing()]
-    with _translate_errors(plan.repository):
-        # The projector first: a directory that has the model has everything.
-        for group in ([path for path in paths if path == plan.projector], paths):
-            try:
-                if group:
-                    library.snapshot_download(
-                        plan.repository, plan.revision, allow_file_pattern=group, progress_callbacks=[Report]
-                    )
-            except Exception:
-                if cancelled.is_set():
-                    raise Cancelled from None
-                raise
-    if missing := plan.find_missing():
-        raise HubError(f"{missing[0].path} of {plan.repository} did not arrive; run the command again")
-
-
-def _get_revision(reference: ModelReference) -> str:
-    return reference.revision or MODELSCOPE_REVISION
-
-
-def _import_library() -> Any:  # noqa: ANN401 - it has no types
-    if find_spec("modelscope") is None:
-        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
-    return import_module("modelscope")
-
-
-@contextmanager
-def _translate_errors(name: str) -> Generator[None]:
-    try:
-        yield
-    except (HubError, Cancelled):
-        raise
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise HubError(
-            f"{name} cannot be downloaded from ModelScope ({reason}); check the name and the network"
-        ) from error
-
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-DEFAULT_REVISION = "main"
+class DownloadCancelled(Exception):
+    """The download was cancelled. It can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +99,17 @@ def fetch_small_file(repository: str, commit: str, path: str) -> None:
 def find_cached_repository(reference: ModelReference) -> Repository | None:
     """Find the repository in the cache, without any request; None if nothing of this revision is there."""
     if reference.hub == "modelscope":
-        found = find_files(reference)
-        return None if found is None else _build_modelscope_repository(reference, *found, is_remote=False)
+        cached = find_modelscope_files(reference)
+        return None if cached is None else _build_modelscope_repository(reference, *cached, is_remote=False)
     storage = find_storage(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
+    commit = revision
     # The hub's cache records in refs/ to which commit a branch or tag pointed at its last download.
-    commit = revision if _COMMIT.fullmatch(revision) else _read_commit(storage, revision)
-    directory = None if commit is None else storage / "snapshots" / commit
-    if commit is None or directory is None or not directory.is_dir():
+    record = storage / "refs" / revision
+    if not _COMMIT.fullmatch(revision) and record.is_file():
+        commit = record.read_text(encoding="ascii").strip()
+    directory = storage / "snapshots" / commit
+    if not _COMMIT.fullmatch(commit) or not directory.is_dir():
         return None
     files = _read_tree(reference.repository, commit) or tuple(
         RepositoryFile(path.relative_to(directory).as_posix(), path.stat().st_size)
@@ -215,13 +117,6 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
         if path.is_file()
     )
     return Repository(reference.repository, revision, commit, directory, files, is_remote=False)
-
-
-def _read_commit(storage: Path, revision: str) -> str | None:
-    """The commit of a branch or a tag, as of its last download."""
-    file = storage / "refs" / revision
-    text = file.read_text(encoding="ascii").strip() if file.is_file() else ""
-    return text if _COMMIT.fullmatch(text) else None
 
 
 def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
@@ -248,7 +143,7 @@ def open_repository(reference: ModelReference) -> Repository:
         HubError: it does not exist, is not accessible, or the hub cannot be reached.
     """
     if reference.hub == "modelscope":
-        return _build_modelscope_repository(reference, *list_files(reference), is_remote=True)
+        return _build_modelscope_repository(reference, *list_modelscope_files(reference), is_remote=True)
     from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
 
     revision = reference.revision or DEFAULT_REVISION
@@ -266,14 +161,7 @@ def open_repository(reference: ModelReference) -> Repository:
     return Repository(reference.repository, revision, info.sha, directory, files, is_remote=True)
 
 
-def _build_modelscope_repository(
-    reference: ModelReference, directory: Path, files: tuple[RepositoryFile, ...], *, is_remote: bool
-) -> Repository:
-    revision = reference.revision or MODELSCOPE_REVISION
-    return Repository(reference.repository, revision, revision, directory, files, is_remote, hub="modelscope")
-
-
-# The models in the shared cache: list and remove them, and record when this server last used them.
+# The models in the shared cache.
 
 
 class UsageRecord(Struct, frozen=True, omit_defaults=True):
@@ -326,23 +214,21 @@ def list_local_models(state: Path) -> list[LocalModel]:
             continue
         for revision in repository.revisions:
             branch = min(revision.refs, default=revision.commit_hash)
-            found = find_cached_repository(ModelReference(repository.repo_id, revision=revision.commit_hash))
-            for model in () if found is None else _find_loadable(found, branch):
-                models.append(msgspec.structs.replace(model, usage=records.get(model.name)))
+            cached = find_cached_repository(ModelReference(repository.repo_id, revision=revision.commit_hash))
+            if cached is None:
+                continue
+            commit, directory = cached.commit, cached.directory
+            # A snapshot may be partial: only some files were selected, or a download was cancelled.
+            present = [file for file in cached.files if (directory / file.path).is_file()]
+            for model in find_gguf_models(present):
+                name = ModelReference(cached.id, model.quantization or model.stem).name
+                path, usage = model.files[0].path, records.get(name)
+                models.append(LocalModel(name, model.size, branch, commit, directory, path, usage))
+            weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
+            if weights:
+                usage = records.get(cached.id)
+                models.append(LocalModel(cached.id, weights, branch, commit, directory, usage=usage))
     return models
-
-
-def _find_loadable(repository: Repository, revision: str) -> Iterator[LocalModel]:
-    """The models in a commit's directory: each GGUF model, and the safetensors together."""
-    # A snapshot may be partial: only some files were selected, or a download was cancelled.
-    present = [file for file in repository.files if (repository.directory / file.path).is_file()]
-    for model in find_gguf_models(present):
-        name = ModelReference(repository.id, model.quantization or model.stem).name
-        path = model.files[0].path
-        yield LocalModel(name, model.size, revision, repository.commit, repository.directory, path)
-    weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
-    if weights:
-        yield LocalModel(repository.id, weights, revision, repository.commit, repository.directory)
 
 
 def remove_local_model(reference: ModelReference) -> int:
@@ -390,3 +276,115 @@ def _read_records(state: Path) -> dict[str, UsageRecord]:
     except (OSError, msgspec.DecodeError):
         # Missing, or of another version: the dates are a convenience.
         return {}
+
+
+# Repositories of ModelScope, by its own package `modelscope`, into its own cache.
+
+
+def _build_modelscope_repository(
+    reference: ModelReference, directory: Path, files: tuple[RepositoryFile, ...], *, is_remote: bool
+) -> Repository:
+    revision = _get_modelscope_revision(reference)
+    return Repository(reference.repository, revision, revision, directory, files, is_remote, hub="modelscope")
+
+
+def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]] | None:
+    """Find the directory of a model in ModelScope's cache, and its files; None if nothing is there. Sends no request.
+
+    Raises:
+        HubError: the package is not installed.
+    """
+    library = _import_modelscope()
+    try:
+        path = library.snapshot_download(
+            reference.repository, _get_modelscope_revision(reference), local_files_only=True
+        )
+    except Exception:
+        # Which error means that nothing is there differs between versions.
+        return None
+    directory = Path(path)
+    files = tuple(
+        RepositoryFile(file.relative_to(directory).as_posix(), file.stat().st_size)
+        for file in sorted(directory.rglob("*"))
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    )
+    return (directory, files) if files else None
+
+
+def list_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
+    """Ask ModelScope for the files of a model, and download its configuration. Return the directory and the files.
+
+    Raises:
+        HubError: the model does not exist, or cannot be reached.
+    """
+    library, revision = _import_modelscope(), _get_modelscope_revision(reference)
+    with _translate_modelscope_errors(reference.repository):
+        api = import_module("modelscope.hub.api").HubApi()
+        entries: list[dict[str, Any]] = api.get_model_files(reference.repository, revision=revision, recursive=True)
+        files = tuple(
+            RepositoryFile(entry["Path"], int(entry.get("Size") or 0), entry.get("Sha256") or None)
+            for entry in entries
+            if entry.get("Type") != "tree" and is_inside(entry["Path"])
+        )
+        # The download of what is small gives the directory. It comes first, so that weights are never there without it.
+        small = [file.path for file in files if file.path.endswith((*METADATA_SUFFIXES, ".md"))]
+        directory = library.snapshot_download(reference.repository, revision, allow_file_pattern=small or ["README.md"])
+    return Path(directory), files
+
+
+def download_from_modelscope(plan: DownloadPlan, on_progress: OnProgress, cancelled: threading.Event) -> None:
+    """Download the files of a plan. Blocking.
+
+    Raises:
+        HubError: they cannot be downloaded.
+        DownloadCancelled: `cancelled` was set.
+    """
+    library = _import_modelscope()
+    callback: Any = import_module("modelscope.hub.callback").ProgressCallback
+
+    class Report(callback):
+        def update(self, size: int) -> None:
+            if cancelled.is_set():
+                raise DownloadCancelled
+            on_progress(self.filename, size)
+
+        def end(self) -> None: ...
+
+    paths = [file.path for file in plan.find_missing()]
+    with _translate_modelscope_errors(plan.repository):
+        # The projector first: a directory that has the model has everything.
+        for group in ([path for path in paths if path == plan.projector], paths):
+            try:
+                if group:
+                    library.snapshot_download(
+                        plan.repository, plan.revision, allow_file_pattern=group, progress_callbacks=[Report]
+                    )
+            except Exception:
+                if cancelled.is_set():
+                    raise DownloadCancelled from None
+                raise
+    if missing := plan.find_missing():
+        raise HubError(f"{missing[0].path} of {plan.repository} did not arrive; run the command again")
+
+
+def _get_modelscope_revision(reference: ModelReference) -> str:
+    return reference.revision or MODELSCOPE_REVISION
+
+
+def _import_modelscope() -> Any:  # noqa: ANN401 - it has no types
+    if find_spec("modelscope") is None:
+        raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
+    return import_module("modelscope")
+
+
+@contextmanager
+def _translate_modelscope_errors(name: str) -> Generator[None]:
+    try:
+        yield
+    except (HubError, DownloadCancelled):
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise HubError(
+            f"{name} cannot be downloaded from ModelScope ({reason}); check the name and the network"
+        ) from error

@@ -46,7 +46,7 @@ from ..hub import (
     select_tokenizer_files,
     select_weight_files,
 )
-from ..hub.selection import INDEX
+from ..hub.model_files import INDEX
 from ..pipeline.lifecycle import LoadProgress
 from ..pipeline.models import ServedModel
 from ..pipeline.served_model import read_adapter

@@ -1,4 +1,4 @@
-"""Calibration of a profile from a log: fitted on its first requests, evaluated on the others. Does no I/O.
+"""Calibration of a profile from a log: fitted on its first requests, evaluated on the others.
 
 The log is JSON Lines: the fields of a trace (see `workload`) with `first_token_s` and `last_token_s`, and optionally
 `scheduled_s`; all on one clock with `arrival_s`. `logs` converts the result files of other tools.
@@ -132,8 +132,8 @@ def measure_spread(
     for timings, ids in list_variations(measured, fitted_ids):
         training = [timing for timing in timings if timing.id in ids]
         ranks = profile.hardware.ranks
-        found = fit(workload, training, profile.engine, prior or profile.prior, ranks=ranks)
-        errors.append(evaluate((workload, timings), profile.engine, found.latency, found.frontend_seconds, ids, ranks))
+        refit = fit(workload, training, profile.engine, prior or profile.prior, ranks=ranks)
+        errors.append(evaluate((workload, timings), profile.engine, refit.latency, refit.frontend_seconds, ids, ranks))
         tick(len(errors))
     if profile.calibration is not None and profile.calibration.error is not None:
         errors.append(profile.calibration.error)
@@ -154,22 +154,23 @@ def list_variations(
     middle, fewer = (len(ids) - count) // 2, max(2 * count // 3, min(count, MIN_REQUESTS))
     more = min(4 * count // 3, len(ids) - 1)
     windows = (ids[middle : middle + count], ids[-count:], ids[:fewer], ids[:more])
-    shifted = [[_shift_clock(timing, seconds) for timing in measured] for seconds in (-CLOCK_SHIFT, CLOCK_SHIFT)]
-    return [
-        *((timings, frozenset(fitted_ids)) for timings in shifted),
-        *((measured, frozenset(window)) for window in windows),
-    ]
-
-
-def _shift_clock(timing: Timing, seconds: float) -> Timing:
-    """A timing by a server's clock that is so much ahead; nothing comes before its request."""
-    first = max(timing.first_token_s + seconds, timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10))
-    return msgspec.structs.replace(
-        timing,
-        scheduled_s=None if timing.scheduled_s is None else max(timing.scheduled_s + seconds, timing.arrival_s),
-        first_token_s=first,
-        last_token_s=max(timing.last_token_s + seconds, first),
-    )
+    variations: list[tuple[Sequence[Timing], frozenset[str]]] = []
+    for seconds in (-CLOCK_SHIFT, CLOCK_SHIFT):
+        shifted: list[Timing] = []
+        for timing in measured:
+            scheduled = timing.scheduled_s
+            # Nothing comes before its request.
+            first = max(timing.first_token_s + seconds, timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10))
+            shifted.append(
+                msgspec.structs.replace(
+                    timing,
+                    scheduled_s=None if scheduled is None else max(scheduled + seconds, timing.arrival_s),
+                    first_token_s=first,
+                    last_token_s=max(timing.last_token_s + seconds, first),
+                )
+            )
+        variations.append((shifted, frozenset(fitted_ids)))
+    return variations + [(measured, frozenset(window)) for window in windows]
 
 
 def _combine(errors: Sequence[HeldOutError], choose: Callable[[Iterable[float]], float]) -> HeldOutError:

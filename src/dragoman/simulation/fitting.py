@@ -3,11 +3,7 @@
 A log contains when requests began and ended, not what each step computed. So: simulate with the present coefficients,
 add up what the simulated steps compute between a request's arrival and its first token, and between its first and last
 token; the measured durations of these windows are then linear in the coefficients. Solve (non-negative, relative
-errors, robust to outliers), and simulate again.
-
-Pure: measurements in, a fit out. Do not pass the held-out part of the log.
-
-Non-negative least squares, robust to outliers. Pure.
+errors, robust to outliers), and simulate again. Do not pass the held-out part of the log.
 """
 
 from __future__ import annotations
@@ -32,6 +28,8 @@ from .workload import WorkloadRequest
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+
+# Non-negative least squares, robust to outliers.
 
 OUTLIER_RESIDUAL = 0.03
 """Relative residuals beyond this count by their size, not by their square."""
@@ -89,6 +87,8 @@ def solve_non_negative(rows: Rows) -> Vector:
         raise ValueError("no coefficients above zero explain the measurements")
     return best / scale
 
+
+# The linear system: what the simulated steps compute in the windows of the measured requests.
 
 KNOTS = (0, 64, 256)
 """Token counts at which the cost curve may bend: decoding alone, large decode batches, prompts."""
@@ -179,32 +179,28 @@ class _CumulativeWork:
     """Cumulative work up to a moment, a column per feature; linear within a step."""
 
     def __init__(self, steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> None:
+        tokens = np.array(steps.tokens)
+        curve_ends = (*KNOTS[1:], np.inf)
+        columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
+        columns[BASE] = np.ones(len(tokens))
+        columns[TOKENS] = [np.clip(tokens, begin, end) - begin for begin, end in zip(KNOTS, curve_ends, strict=True)]
+        columns[CONTEXT] = np.array(steps.context)
+        columns[PAIRS] = np.array(steps.prefill_pairs)
+        columns[MIXED] = np.array(steps.sequences) * (columns[PAIRS] > 0)
+        if expert_curve:
+            columns[EXPERTS] = np.array([integrate_curve(expert_curve, tokens) for tokens in steps.expert_tokens])
         self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()
-        self._sums = [_accumulate(column) for column in _build_columns(steps, expert_curve)]
+        self._sums: list[Vector] = []
+        for column in columns:
+            # Before and after each step.
+            total = np.cumsum(column)
+            self._sums.append(np.column_stack([total - column, total]).ravel())
 
     def interpolate(self, times: Sequence[float]) -> Matrix:
         return np.column_stack([np.interp(times, self._boundaries, sums) for sums in self._sums])
 
 
-def _build_columns(steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> list[Vector]:
-    tokens = np.array(steps.tokens)
-    ends = (*KNOTS[1:], np.inf)
-    columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
-    columns[BASE] = np.ones(len(tokens))
-    columns[TOKENS] = [np.clip(tokens, begin, end) - begin for begin, end in zip(KNOTS, ends, strict=True)]
-    columns[CONTEXT] = np.array(steps.context)
-    columns[PAIRS] = np.array(steps.prefill_pairs)
-    columns[MIXED] = np.array(steps.sequences) * (columns[PAIRS] > 0)
-    if expert_curve:
-        columns[EXPERTS] = np.array([integrate_curve(expert_curve, tokens) for tokens in steps.expert_tokens])
-    return columns
-
-
-def _accumulate(column: Vector) -> Vector:
-    """Before and after each step."""
-    total = np.cumsum(column)
-    return np.column_stack([total - column, total]).ravel()
-
+# The search for the coefficients.
 
 MIN_REQUESTS = 20
 START_FACTORS = (0.1, 0.3, 1.0)
@@ -221,11 +217,11 @@ TOTAL_WEIGHT = 10.0
 fit of single requests alone leaves them biased."""
 PRIOR_WEIGHT = 1.0
 CURVATURE_WEIGHT = 0.3
-"""How much the curve over the tokens of a step resists bending. Decoding and prefill alone can hardly tell it."""
+"""Weight of a bend in the curve over the tokens of a step, which decoding and prefill alone hardly determine."""
 
 
 class CalibrationError(ValueError):
-    """The measurements cannot be fitted; the message says why."""
+    """The measurements cannot be fitted; the message gives the reason."""
 
 
 class Fit(Struct, frozen=True):
@@ -280,7 +276,17 @@ def fit(
 
     Raises: CalibrationError; RequestError for a request that could never run with these settings.
     """
-    _check_measurements(workload, observed)
+    ids = {request.id for request in workload}
+    for timing in observed:
+        if timing.id not in ids:
+            raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
+        # Most often a mix of clocks or units in the log.
+        if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
+            raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
+    if len(observed) < MIN_REQUESTS or all(not timing.tpot for timing in observed):
+        raise CalibrationError(
+            f"at least {MIN_REQUESTS} requests are needed, some of them with two or more output tokens"
+        )
     return _Search(workload, observed, config, prior, excluded_columns, ranks).run()
 
 
@@ -310,10 +316,33 @@ class _Search:
         )
         # The measured dense runs are not fitted better with it.
         self._column_mask[MIXED] *= bool(prior.per_expert_token)
-        self._guess = _guess_coefficients(observed, prior) * self._column_mask
-        self._regularization = _stack_rows(
-            _build_prior_rows(prior), _build_curvature_rows(float(_guess_coefficients(observed, prior)[TOKENS][-1]))
-        )
+        # From the fastest decoding and the fastest prefill.
+        tpots = [timing.tpot for timing in observed if timing.tpot]
+        prefills = [timing.ttft / timing.input_tokens for timing in observed]
+        guess = np.zeros(NUM_FEATURES)
+        guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
+        # The fastest ones waited for nothing; a low quantile instead of the minimum, since single times can be wrong.
+        guess[TOKENS] = float(np.quantile(prefills, 0.05))
+        guess[EXPERTS] = 1.0 if prior.per_expert_token else 0.0
+        guess[FRONTEND] = prior.frontend
+        self._guess = guess * self._column_mask
+        # A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared.
+        expected: Mapping[int, float | None] = {
+            BASE: prior.base,
+            CONTEXT: prior.per_context_token,
+            EXPERTS: 1.0 if prior.per_expert_token else None,
+            FRONTEND: prior.frontend,
+        }
+        expectations = {column: value for column, value in expected.items() if value}
+        features = np.zeros((len(expectations), NUM_FEATURES))
+        for row, (column, value) in enumerate(expectations.items()):
+            features[row, column] = PRIOR_WEIGHT / value
+        prior_rows = Rows(features, np.full(len(expectations), PRIOR_WEIGHT))
+        # A row for each bend of the curve, relative to what a token costs, so that the weight means the same on a fast
+        # and on a slow device.
+        slopes = np.eye(NUM_FEATURES)[TOKENS]
+        bends = (slopes[:-1] - slopes[1:]) * CURVATURE_WEIGHT / float(guess[TOKENS][-1])
+        self._regularization = _stack_rows(prior_rows, Rows(bends, np.zeros(len(bends))))
         self._trials: list[_Trial] = []
 
     def run(self) -> Fit:
@@ -322,21 +351,9 @@ class _Search:
             # The error has local minima, since a different step time changes which requests share a step.
             start[TOKENS] *= factor
             self._run_trial(start)
-        self._run_half_steps()
-        self._run_line_search()
-        best = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
-        # The best trials differ by chance in what the data does not determine; their mean is steadier than any one of
-        # them.
-        averaged = self._run_trial(np.mean([trial.coefficients for trial in best], axis=0))
-        chosen = averaged if averaged.error < MAX_ERROR_RATIO * best[0].error else best[0]
-        return Fit(self._build_latency_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
-
-    def _run_half_steps(self) -> None:
         trial = self._find_best_trial()
         for _ in range(HALF_STEP_ROUNDS):
             trial = self._run_trial((trial.coefficients + self._solve(trial)) / 2)
-
-    def _run_line_search(self) -> None:
         best, stride = self._find_best_trial(), 1.0
         solved = self._solve(best)
         for _ in range(LINE_SEARCH_ROUNDS):
@@ -346,6 +363,12 @@ class _Search:
                 solved = self._solve(best)
             else:
                 stride /= 2
+        best_trials = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
+        # The best trials differ by chance in what the data does not determine; their mean is steadier than any one of
+        # them.
+        averaged = self._run_trial(np.mean([trial.coefficients for trial in best_trials], axis=0))
+        final = averaged if averaged.error < MAX_ERROR_RATIO * best_trials[0].error else best_trials[0]
+        return Fit(self._build_latency_model(final.coefficients), float(final.coefficients[FRONTEND]), final.error)
 
     def _find_best_trial(self) -> _Trial:
         return min(self._trials, key=lambda trial: trial.error)
@@ -384,55 +407,5 @@ class _Search:
             raise CalibrationError(f"{error}: are arrival and token times on one clock?") from None
 
 
-def _build_prior_rows(prior: Prior) -> Rows:
-    """A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared."""
-    expected: Mapping[int, float | None] = {
-        BASE: prior.base,
-        CONTEXT: prior.per_context_token,
-        EXPERTS: 1.0 if prior.per_expert_token else None,
-        FRONTEND: prior.frontend,
-    }
-    known = {column: value for column, value in expected.items() if value}
-    features = np.zeros((len(known), NUM_FEATURES))
-    for row, (column, value) in enumerate(known.items()):
-        features[row, column] = PRIOR_WEIGHT / value
-    return Rows(features, np.full(len(known), PRIOR_WEIGHT))
-
-
-def _build_curvature_rows(token_seconds: float) -> Rows:
-    """A row for each bend of the curve; token: about what one costs, in seconds."""
-    slopes = np.eye(NUM_FEATURES)[TOKENS]
-    # Relative to what a token costs, so that the weight means the same on a fast and on a slow device.
-    features = (slopes[:-1] - slopes[1:]) * CURVATURE_WEIGHT / token_seconds
-    return Rows(features, np.zeros(len(features)))
-
-
 def _stack_rows(*parts: Rows) -> Rows:
     return Rows(np.vstack([rows.features for rows in parts]), np.concatenate([rows.targets for rows in parts]))
-
-
-def _guess_coefficients(observed: Sequence[Timing], prior: Prior) -> Vector:
-    """From the fastest decoding and the fastest prefill."""
-    tpots = [timing.tpot for timing in observed if timing.tpot]
-    prefills = [timing.ttft / timing.input_tokens for timing in observed]
-    guess = np.zeros(NUM_FEATURES)
-    guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
-    # The fastest ones waited for nothing; a low quantile instead of the minimum, since single times can be wrong.
-    guess[TOKENS] = float(np.quantile(prefills, 0.05))
-    guess[EXPERTS] = 1.0 if prior.per_expert_token else 0.0
-    guess[FRONTEND] = prior.frontend
-    return guess
-
-
-def _check_measurements(workload: Sequence[WorkloadRequest], observed: Sequence[Timing]) -> None:
-    known = {request.id for request in workload}
-    for timing in observed:
-        if timing.id not in known:
-            raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
-        # Most often a mix of clocks or units in the log.
-        if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
-            raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
-    if len(observed) < MIN_REQUESTS or all(not timing.tpot for timing in observed):
-        raise CalibrationError(
-            f"at least {MIN_REQUESTS} requests are needed, some of them with two or more output tokens"
-        )

@@ -1,10 +1,4 @@
-"""Several replicas of one profile behind a router, on a virtual clock; and how many of them a load needs. Pure.
-
-Replicas are added and removed as Kubernetes' HorizontalPodAutoscaler would. Every `interval` seconds: desired =
-ceil(replicas * metric / target), where the metric is a mean over the replicas; no change within the tolerance. A new
-replica serves after `startup_seconds`. A replica is removed only if all desired numbers of the last
-`scale_down_window` seconds allow it; it answers the requests that it has, and gets no new ones.
-"""
+"""A fleet: replicas behind a router, on a virtual clock; and the number of replicas that a load needs."""
 
 from __future__ import annotations
 
@@ -38,11 +32,11 @@ from .report import Report, ReportColumns, Slo, Spread, build_report
 from .routing import ReplicaRouter, ReplicaState, Routing
 from .workload import RequestTable, WorkloadRequest
 
-# Replay of independent requests on a fleet with round-robin routing: only the figures of a report are kept.
+# Independent requests on a fleet with round-robin routing, in less time: only the figures of a report are kept.
 
 
 def is_plain(profile: SimulatorProfile) -> bool:
-    """Whether replicas of this profile can be replayed here: decoding sequences advance by a token in every step."""
+    """Whether `PlainReplay` can replay this profile: decoding sequences advance by a token in every step."""
     config = profile.engine
     return (
         config.scheduling_policy == "fcfs"
@@ -56,7 +50,7 @@ def is_plain(profile: SimulatorProfile) -> bool:
 
 
 class PlainReplay:
-    """One run. After `run`, `times` has the columns of the requests, and `totals` counts.
+    """A replay on plain replicas. After `run`, `times` has the columns of the requests, and `totals` counts.
 
     max_gaps: of different inter-token latencies that are kept exactly, see `WeightedSample`.
     """
@@ -77,7 +71,19 @@ class PlainReplay:
         Raises: RequestError for a request that can never run.
         """
         table, replicas, frontend = self._table, self._replicas, self._frontend_seconds
-        self._check_lengths()
+        inputs, outputs = np.array(table.inputs), np.array(table.outputs)
+        too_long = np.flatnonzero(inputs + outputs > self._profile.engine.max_context)
+        if len(too_long):
+            index = int(too_long[0])
+            # The scheduler words the error.
+            SimulatedScheduler(self._profile.engine).check(
+                SimulatedSequence(
+                    table[index].id,
+                    num_prompt_tokens=int(inputs[index]),
+                    max_tokens=int(outputs[index]),
+                    contents=TracedContents("", (), block_size=16, traced_block_size=16),
+                )
+            )
         # Stable, so that simultaneous arrivals keep the workload's order, as in `Replay`.
         order = np.argsort(np.array(table.arrivals), kind="stable")
         for position, index in enumerate(cast("list[int]", order.tolist())):
@@ -90,20 +96,6 @@ class PlainReplay:
                 tick(position + 1)
         for replica in replicas:
             replica.advance(float("inf"))
-
-    def _check_lengths(self) -> None:
-        """Check that all requests fit; the scheduler words the error."""
-        inputs, outputs = np.array(self._table.inputs), np.array(self._table.outputs)
-        too_long = np.flatnonzero(inputs + outputs > self._profile.engine.max_context)
-        for index in cast("list[int]", too_long[:1].tolist()):
-            SimulatedScheduler(self._profile.engine).check(
-                SimulatedSequence(
-                    self._table[index].id,
-                    num_prompt_tokens=int(inputs[index]),
-                    max_tokens=int(outputs[index]),
-                    contents=TracedContents("", (), block_size=16, traced_block_size=16),
-                )
-            )
 
     def build_report(self, slo: Slo | None = None) -> Report:
         table, times, totals = self._table, self.times, self.totals
@@ -126,13 +118,18 @@ class PlainReplay:
         ).build_report(slo)
 
 
+# Autoscaling, as by Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds: desired = ceil(replicas * metric /
+# target), where the metric is a mean over the replicas; no change within the tolerance. A new replica serves after
+# `startup_seconds`. A replica is removed only if all desired numbers of the last `scale_down_window` seconds allow it;
+# it answers the requests that it has, and gets no new ones.
+
 ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
 _TOLERANCE = 0.1
 """As of --horizontal-pod-autoscaler-tolerance."""
 
 
 class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When replicas are added and removed.
+    """The rules by which replicas are added and removed.
 
     metric: waiting requests, running and waiting requests, their tokens, or the share of the KV cache in use.
     target: of the metric, a replica.
@@ -212,25 +209,9 @@ class _AutoscaledReplay(Replay):
 
     def _decide(self, now: float) -> None:
         config = self._config
-        ratio = self._measure() / config.target
-        present = len(self._serving) + len(self._starting)
-        wanted = present if abs(ratio - 1) <= _TOLERANCE else ceil(len(self._serving) * ratio)
-        wanted = min(max(wanted, config.min_replicas), config.max_replicas)
-        self._desired.append((now, wanted))
-        while self._desired[0][0] < now - config.scale_down_window:
-            self._desired.popleft()
-        if wanted > present:
-            self._start(wanted - present, now)
-        # Its stabilization window: scale down only to the most that was wanted within it.
-        elif (allowed := max(count for _, count in self._desired)) < present:
-            self._stop(present - allowed)
-        self._count(now)
-
-    def _measure(self) -> float:
-        """The metric's mean over the serving replicas."""
-        with_tokens = self._config.metric == "tokens"
+        with_tokens = config.metric == "tokens"
         states = [ReplicaState.measure(self._cores[replica], with_tokens=with_tokens) for replica in self._serving]
-        match self._config.metric:
+        match config.metric:
             case "waiting":
                 total = sum(state.waiting for state in states)
             case "requests":
@@ -239,26 +220,32 @@ class _AutoscaledReplay(Replay):
                 total = sum(state.tokens for state in states)
             case "kv":
                 total = sum(state.kv_usage for state in states)
-        return total / len(states)
-
-    def _start(self, count: int, now: float) -> None:
-        """Start replicas; those that are draining are free only when they are empty."""
-        idle = [
-            replica
-            for replica, core in enumerate(self._cores)
-            if replica not in self._serving and replica not in self._starting and not _is_busy(core)
-        ]
-        for replica in idle[:count]:
-            self._starting[replica] = now + self._config.startup_seconds
-            self._schedule_step_end(_DECISION - 1 - replica, self._starting[replica])
-
-    def _stop(self, count: int) -> None:
-        """Stop the replicas that started last."""
-        for _ in range(count):
+        ratio = total / len(states) / config.target
+        present = len(self._serving) + len(self._starting)
+        desired = present if abs(ratio - 1) <= _TOLERANCE else ceil(len(self._serving) * ratio)
+        desired = min(max(desired, config.min_replicas), config.max_replicas)
+        self._desired.append((now, desired))
+        while self._desired[0][0] < now - config.scale_down_window:
+            self._desired.popleft()
+        # Its stabilization window: scale down only to the most that was desired within it.
+        most_desired = max(count for _, count in self._desired)
+        if desired > present:
+            # Replicas that are draining can be started again only when they are empty.
+            idle = [
+                replica
+                for replica, core in enumerate(self._cores)
+                if replica not in self._serving and replica not in self._starting and not _is_busy(core)
+            ]
+            for replica in idle[: desired - present]:
+                self._starting[replica] = now + config.startup_seconds
+                self._schedule_step_end(_DECISION - 1 - replica, self._starting[replica])
+        # The replicas that started last are stopped first.
+        for _ in range(present - most_desired):
             if self._starting:
                 self._starting.popitem()
             else:
                 self._serving.pop()
+        self._count(now)
 
     def _count(self, now: float) -> None:
         """Count the replicas that cost something: serving, starting and draining ones."""
@@ -272,6 +259,9 @@ def _is_busy(core: EngineCore) -> bool:
     return bool(core.scheduler.num_running or core.scheduler.num_waiting)
 
 
+# The fleet.
+
+
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
     """So many replicas of a profile."""
 
@@ -283,10 +273,10 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replicas behind a router.
 
     replicas: number of engines of the profile; with `split`, of decode engines only.
-    others: replicas of other profiles beside them; None of the options below goes with it.
+    others: replicas of other profiles beside them; not with the options below.
     split: adds prefill engines; None for aggregated serving.
     autoscaler: starts and stops replicas; `replicas` is the number at the start.
-    state_delay: age in seconds of the load that the router knows.
+    state_delay: staleness, in seconds, of the load that the router sees.
     offloading: a second tier of each engine's KV cache, in host memory.
     seed: of the steps' random factors, if the profile has noise, and of the router.
     """
@@ -394,21 +384,23 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             profiles += [group.profile] * group.replicas
         offloading, block_size = self.offloading, self.profile.engine.block_size
         config = None if offloading is None else offloading.build_config(block_size)
-        return [
-            EngineCore(
-                SimulatedScheduler(profile.engine, offloading=config),
-                self._build_step_time(profile, index),
-                DraftAcceptance(profile.acceptance_rates, self.seed).count_sampled,
-                None if offloading is None else offloading.build_link(block_size),
+        cores: list[EngineCore] = []
+        for index, profile in enumerate(profiles):
+            step_time: StepTime = profile.latency.compute_seconds
+            if profile.noise:
+                step_time = add_noise(step_time, profile.noise, np.random.default_rng((self.seed, index)))
+            cores.append(
+                EngineCore(
+                    SimulatedScheduler(profile.engine, offloading=config),
+                    step_time,
+                    DraftAcceptance(profile.acceptance_rates, self.seed).count_sampled,
+                    None if offloading is None else offloading.build_link(block_size),
+                )
             )
-            for index, profile in enumerate(profiles)
-        ]
+        return cores
 
-    def _build_step_time(self, profile: SimulatorProfile, replica: int) -> StepTime:
-        exact = profile.latency.compute_seconds
-        if not profile.noise:
-            return exact
-        return add_noise(exact, profile.noise, np.random.default_rng((self.seed, replica)))
+
+# The number of replicas that meets an SLO.
 
 
 class Trial(Struct, frozen=True):
@@ -474,7 +466,7 @@ def _sort_trials(trials: dict[int, Trial]) -> tuple[Trial, ...]:
 
 
 def render_sweep(result: Sweep) -> str:
-    """In a sentence, and the figures behind it."""
+    """Render the result in a sentence, and the figures behind it."""
     if result.enough is None:
         largest = result.trials[-1]
         summary = f"{largest.replicas} replicas are not enough: {largest.share:.2%} of the requests meet the SLO"

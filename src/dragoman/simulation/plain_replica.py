@@ -5,14 +5,6 @@ decoding sequence is not touched by the steps that it takes part in: all of them
 of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change only
 when a sequence starts or stops decoding. Blocks have no numbers: no other request can find a block, so that their
 number is enough, and in which order they would be evicted.
-
-The pool of `blocks` without numbers, for sequences that share no prefix: how many blocks are free, and whose.
-
-No other request can find a sequence's cached blocks, so that only a preempted sequence comes back for its own. Which of
-them are left then depends on the order of evictions, which is that of `blocks`: the blocks without contents first, then
-the cached ones in the order in which they were freed, of each sequence the last one first.
-
-Statistics of many weighted values in bounded memory: exact up to a number of them, with a known error beyond it.
 """
 
 from __future__ import annotations
@@ -29,6 +21,8 @@ from numpy.typing import NDArray
 
 from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..engines.simulator.latency import LatencyModel, MemoizedLatency
+
+# Statistics of many weighted values in bounded memory: exact up to a number of them, with a known error beyond it.
 
 EXACT_VALUES = 1 << 20
 """Of a sample; further ones are rounded."""
@@ -101,6 +95,11 @@ class WeightedSample:
         self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())
 
 
+# The block pool without numbers. Only a preempted sequence comes back for its own cached blocks. Which of them are left
+# then depends on the order of evictions, which is that of `blocks`: the blocks without contents first, then the cached
+# ones in the order in which they were freed, of each sequence the last one first.
+
+
 class CachedBlocks:
     """Free blocks with contents, of one sequence or of several. Evicted from the last one of a sequence on."""
 
@@ -127,9 +126,9 @@ class BlockCounts:
         self._num_empty = 0
         while count:
             oldest = self._cached[0]
-            taken = min(count, oldest.count)
-            oldest.count -= taken
-            count -= taken
+            num_evicted = min(count, oldest.count)
+            oldest.count -= num_evicted
+            count -= num_evicted
             if not oldest.count:
                 self._cached.popleft()
 
@@ -156,6 +155,8 @@ class BlockCounts:
         # The empty entry stays in the queue until `allocate` drops it: to remove it here would take a search.
         blocks.count = 0
 
+
+# The replica.
 
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024
@@ -226,7 +227,7 @@ class PlainSequence:
 
 
 class _Step:
-    """What a step computes, as in `latency.StepLoad`. samplers: sequences that end their prompt in it."""
+    """The load of a step, as in `latency.StepLoad`. samplers: sequences that end their prompt in it."""
 
     __slots__ = ("context", "pairs", "preempts", "samplers", "sequences", "tokens")
 
@@ -245,7 +246,8 @@ class _Step:
 class PlainReplica:
     """One engine core. Call `advance` up to the time of an arrival, then `enqueue`.
 
-    times: where the times of its requests are written to. totals, gaps: shared by all replicas.
+    times: where the times of its requests are written to.
+    totals, gaps: shared by all replicas.
     """
 
     def __init__(
@@ -273,7 +275,8 @@ class PlainReplica:
         """Begins and ends of steps."""
         self._num_scheduled = self._num_completed = 0
         self._last_end = 0.0
-        self._num_decoding = self._sum_offsets = 0
+        self._num_decoding = 0
+        self._sum_offsets: int = 0
         self._num_at_boundary = [0] * config.block_size
         """Decoding sequences by the steps in which they need a block: those of this number modulo the block size."""
         self._ending: dict[int, list[PlainSequence]] = {}
@@ -302,7 +305,15 @@ class PlainReplica:
                 continue
             in_flight.popleft()
             self._num_completed += 1
-            self._finish_ended(end)
+            for sequence in self._ending.pop(self._num_completed, ()):
+                self._times.last_token[sequence.index] = end
+                if sequence.is_decoding:
+                    self._stop_decoding(sequence)
+                if sequence in self._running:
+                    del self._running[sequence]
+                    self._release(sequence, sequence.num_tokens_at_end - 1, is_last_filled=True)
+                else:
+                    self._waiting.remove(sequence)  # Preempted while its last token was on its way.
             self._launch(end)
             # The load right after a step, for as long as the step took.
             seconds = end - begin
@@ -313,17 +324,6 @@ class PlainReplica:
             totals.most_used_blocks = max(totals.most_used_blocks, used)
             totals.steps += 1
             totals.rounds += 1
-
-    def _finish_ended(self, now: float) -> None:
-        for sequence in self._ending.pop(self._num_completed, ()):
-            self._times.last_token[sequence.index] = now
-            if sequence.is_decoding:
-                self._stop_decoding(sequence)
-            if sequence in self._running:
-                del self._running[sequence]
-                self._release(sequence, sequence.num_tokens_at_end - 1, is_last_filled=True)
-            else:
-                self._waiting.remove(sequence)  # Preempted while its last token was on its way.
 
     def _release(
         self, sequence: PlainSequence, num_tokens: int, *, is_last_filled: bool, is_owned: bool = False
@@ -337,10 +337,37 @@ class PlainReplica:
         """As `EngineCore.launch`."""
         while len(self._in_flight) < self._depth:
             step = self._schedule(now)
-            if step.tokens:
-                self._begin(step, now)
-            elif self._in_flight or not step.preempts:
-                break
+            if not step.tokens:
+                if self._in_flight or not step.preempts:
+                    break
+                continue
+            begin = self._in_flight[-1][1] if self._in_flight else now
+            end = begin + self._compute_seconds(step.tokens, step.context, step.pairs, step.sequences)
+            self._in_flight.append((begin, end))
+            self._num_scheduled += 1
+            if self._num_decoding:
+                self._gaps.add(end - self._last_end, self._num_decoding)
+            self._last_end = end
+            # The step computes the rest of their prompts, and samples.
+            for sequence in step.samplers:
+                if sequence.last_token_at:
+                    self._gaps.add(end - sequence.last_token_at, 1)
+                else:
+                    self._times.first_token[sequence.index] = end
+                number = sequence.last_chunk_step = self._num_scheduled
+                # Relative to the step's number, so that nothing of a decoding sequence changes from step to step.
+                sequence.offset = sequence.num_computed_tokens - number
+                sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
+                if (ending := self._ending.get(sequence.last_step)) is not None:
+                    ending.append(sequence)
+                else:
+                    self._ending[sequence.last_step] = [sequence]
+                    heappush(self._ending_steps, sequence.last_step)
+                if sequence.last_step > number:
+                    sequence.is_decoding = True
+                    self._num_decoding += 1
+                    self._sum_offsets += sequence.offset
+                    self._num_at_boundary[(1 - sequence.offset) % self._block_size] += 1
 
     def _schedule(self, now: float) -> _Step:
         number, step, partial = self._num_scheduled + 1, _Step(), self._partial
@@ -351,8 +378,7 @@ class PlainReplica:
         # All sequences that decode are counted by the step in which they need a block, so none of them is visited.
         missing, count = self._num_at_boundary[number % self._block_size], 0
         if partial is not None:
-            known = partial.num_tokens - partial.num_computed_tokens
-            count = min(known, self._budget - self._num_decoding)
+            count = min(partial.num_tokens - partial.num_computed_tokens, self._budget - self._num_decoding)
             missing += self._count_missing(partial, count)
         if missing <= self._pool.num_free:
             self._pool.allocate(missing)
@@ -362,43 +388,20 @@ class PlainReplica:
         step.tokens = step.sequences = self._num_decoding
         step.context = self._sum_offsets + self._num_decoding * number
         if partial is not None:
-            self._continue_prompt(partial, count, step)
+            if partial.num_tokens - partial.num_computed_tokens == 1:
+                # The scheduler takes a prompt with one token left for a decoding sequence.
+                step.tokens += 1
+                step.sequences += 1
+                step.context += partial.num_tokens
+            else:
+                step.add_chunk(partial, count)
+            partial.num_computed_tokens += count
+            if partial.num_computed_tokens == partial.num_tokens:
+                self._partial = None
+                step.samplers.append(partial)
         if self._waiting and not step.preempts:
             self._admit(step, now)
         return step
-
-    def _begin(self, step: _Step, now: float) -> None:
-        seconds = self._compute_seconds(step.tokens, step.context, step.pairs, step.sequences)
-        begin = self._in_flight[-1][1] if self._in_flight else now
-        end = begin + seconds
-        self._in_flight.append((begin, end))
-        self._num_scheduled += 1
-        if self._num_decoding:
-            self._gaps.add(end - self._last_end, self._num_decoding)
-        self._last_end = end
-        for sequence in step.samplers:
-            self._start_decoding(sequence, end)
-
-    def _start_decoding(self, sequence: PlainSequence, now: float) -> None:
-        """The step that ends at `now` computes the rest of a prompt, and samples."""
-        if sequence.last_token_at:
-            self._gaps.add(now - sequence.last_token_at, 1)
-        else:
-            self._times.first_token[sequence.index] = now
-        step = sequence.last_chunk_step = self._num_scheduled
-        # Relative to the step's number, so that nothing of a decoding sequence changes from step to step.
-        sequence.offset = sequence.num_computed_tokens - step
-        sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
-        if (ending := self._ending.get(sequence.last_step)) is not None:
-            ending.append(sequence)
-        else:
-            self._ending[sequence.last_step] = [sequence]
-            heappush(self._ending_steps, sequence.last_step)
-        if sequence.last_step > step:
-            sequence.is_decoding = True
-            self._num_decoding += 1
-            self._sum_offsets += sequence.offset
-            self._num_at_boundary[(1 - sequence.offset) % self._block_size] += 1
 
     def _stop_decoding(self, sequence: PlainSequence) -> None:
         sequence.is_decoding = False
@@ -410,20 +413,6 @@ class PlainReplica:
         """Count the blocks that a chunk needs."""
         computed, size = sequence.num_computed_tokens, self._block_size
         return -(-(computed + count) // size) + -computed // size
-
-    def _continue_prompt(self, sequence: PlainSequence, count: int, step: _Step) -> None:
-        sequence_computed = sequence.num_computed_tokens
-        if sequence.num_tokens - sequence_computed == 1:
-            # The scheduler takes a prompt with one token left for a decoding sequence.
-            step.tokens += 1
-            step.sequences += 1
-            step.context += sequence.num_tokens
-        else:
-            step.add_chunk(sequence, count)
-        sequence.num_computed_tokens += count
-        if sequence.num_computed_tokens == sequence.num_tokens:
-            self._partial = None
-            step.samplers.append(sequence)
 
     def _admit(self, step: _Step, now: float) -> None:
         """As `SimulatedScheduler._admit`."""
@@ -462,7 +451,8 @@ class PlainReplica:
     def _preempt_sequences(self, number: int, count: int) -> None:
         """Schedule running sequences in order, and preempt the last ones until the blocks suffice.
 
-        number: of the step. count: tokens of the partial prompt's chunk.
+        number: of the step.
+        count: tokens of the partial prompt's chunk.
         """
         pool = self._pool
         for sequence in list(self._running):
@@ -474,26 +464,23 @@ class PlainReplica:
                 continue
             while missing > pool.num_free:
                 victim, _ = self._running.popitem()
-                self._preempt(victim, number)
+                is_filled = self._depth == 1 or victim.last_chunk_step == number - 1
+                if victim is self._partial:
+                    computed, self._partial, is_filled = victim.num_computed_tokens, None, True
+                elif victim.is_decoding:
+                    computed = victim.offset + number - 1
+                    victim.num_tokens = computed + 1
+                    victim.last_token_at = self._last_end
+                    self._ending[victim.last_step].remove(victim)
+                    self._stop_decoding(victim)
+                else:
+                    computed = victim.num_tokens_at_end - 1
+                self._release(victim, computed, is_last_filled=is_filled, is_owned=True)
+                self._times.preemptions[victim.index] += 1
+                self._waiting.appendleft(victim)
                 if victim is sequence:
                     return
             pool.allocate(missing)
-
-    def _preempt(self, victim: PlainSequence, number: int) -> None:
-        is_filled = self._depth == 1 or victim.last_chunk_step == number - 1
-        if victim is self._partial:
-            computed, self._partial, is_filled = victim.num_computed_tokens, None, True
-        elif victim.is_decoding:
-            computed = victim.offset + number - 1
-            victim.num_tokens = computed + 1
-            victim.last_token_at = self._last_end
-            self._ending[victim.last_step].remove(victim)
-            self._stop_decoding(victim)
-        else:
-            computed = victim.num_tokens_at_end - 1
-        self._release(victim, computed, is_last_filled=is_filled, is_owned=True)
-        self._times.preemptions[victim.index] += 1
-        self._waiting.appendleft(victim)
 
     def _jump(self, limit: float) -> bool:
         """Run steps of decoding alone up to the next event, all at once. Returns False if there are few.
@@ -512,34 +499,32 @@ class PlainReplica:
             return False
         most = min(most, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else most
         steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + most)
-        taken = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
+        allocated = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
         contexts = self._sum_offsets + self._num_decoding * steps
         seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
-        known = [flight[1] for flight in self._in_flight]
-        # Summed in order, as single steps would be, so that both ways give the same floats.
-        ends = np.concatenate((known[:-1], np.cumsum(np.concatenate((known[-1:], seconds)))))
+        in_flight = [flight[1] for flight in self._in_flight]
+        # From the first step in flight on; summed in order, as single steps would be, so that both ways give the same
+        # floats.
+        ends = np.concatenate((in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds)))))
         # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
-        count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(taken, self._pool.num_free, side="right")))
+        totals, pool, depth = self._totals, self._pool, self._depth
+        count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(allocated, pool.num_free, side="right")))
         if not count:
             return False
-        self._skip(count, ends, taken)
-        return True
-
-    def _skip(self, count: int, ends: NDArray[np.float64], taken: NDArray[np.int64]) -> None:
-        """Complete this number of steps, and schedule as many. ends: from the first step in flight on."""
-        totals, pool, depth = self._totals, self._pool, self._depth
+        # Complete this number of steps, and schedule as many.
         lengths = np.diff(ends[:count], prepend=self._in_flight[0][0])
-        used = pool.size - pool.num_free + taken[:count]
+        used = pool.size - pool.num_free + allocated[:count]
         totals.used_blocks += float(lengths @ used)
         totals.running += float(lengths.sum()) * len(self._running)
         totals.most_used_blocks = max(totals.most_used_blocks, int(used[-1]))
         totals.steps += count
         totals.rounds += 1
         self._gaps.add_many(np.diff(ends[depth - 1 : depth + count]), self._num_decoding)
-        pool.allocate(int(taken[count - 1]))
+        pool.allocate(int(allocated[count - 1]))
         self._num_completed += count
         self._num_scheduled += count
         in_flight = [float(end) for end in ends[count - 1 : count + depth]]
         self._in_flight.clear()
         self._in_flight.extend(pairwise(in_flight))
         self._last_end = in_flight[-1]
+        return True

@@ -33,7 +33,7 @@ _TRANSFER_SECONDS = 0.001
 
 
 class PlanError(ValueError):
-    """A question that cannot be answered; the message gives the reason."""
+    """A plan that cannot be made; the message gives the reason."""
 
 
 class Objective(Struct, frozen=True):
@@ -110,7 +110,11 @@ class PlannedFleet(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """The result of a search. fleets: sufficient ones first, the cheapest first. simulated: fleets that were tried."""
+    """The result of a search.
+
+    fleets: sufficient ones first, the cheapest first.
+    simulated: number of fleets that were tried.
+    """
 
     objectives: tuple[Objective, ...]
     fleets: tuple[PlannedFleet, ...]
@@ -145,7 +149,7 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
         match = _OBJECTIVE.fullmatch(part.strip().lower())
         if match is None:
             raise PlanError(
-                f"{part.strip()!r} is no objective: write STATISTIC METRIC < TIME, such as `p99 ttft < 1s`, "
+                f"{part.strip()!r} is not an objective; use STATISTIC METRIC < TIME, such as `p99 ttft < 1s`, "
                 "with one of mean, p50, p90, p99; ttft, itl, tpot, latency; us, ms, s"
             )
         statistic, metric, value, unit = match.groups()
@@ -217,24 +221,26 @@ def plan(
     """
     if not candidates or not objectives:
         raise PlanError("a plan needs at least one configuration and one objective")
-    found: list[tuple[PlannedFleet, int]] = []
+    results: list[tuple[PlannedFleet, int]] = []
     if processes <= 1:
         for candidate in candidates:
-            found.append(_search(candidate, workload, objectives, max_devices, routing))
+            results.append(_search(candidate, workload, objectives, max_devices, routing))
             if tick is not None:
-                tick(len(found))
+                tick(len(results))
     else:
         # Spawned, since the parent may hold threads; the workload is sent once to each process.
         context = multiprocessing.get_context("spawn")
         shared = workload if isinstance(workload, RequestTable) else msgspec.json.encode(workload)
         with ProcessPoolExecutor(processes, context, _share_workload, (shared,)) as pool:
-            tasks = [pool.submit(_search_shared, each, objectives, max_devices, routing) for each in candidates]
+            tasks = [
+                pool.submit(_search_shared, candidate, objectives, max_devices, routing) for candidate in candidates
+            ]
             for task in as_completed(tasks):
-                found.append(task.result())
+                results.append(task.result())
                 if tick is not None:
-                    tick(len(found))
-    fleets = sorted((fleet for fleet, _ in found), key=_rank)
-    return Plan(objectives, tuple(fleets), sum(trials for _, trials in found))
+                    tick(len(results))
+    fleets = sorted((fleet for fleet, _ in results), key=_rank)
+    return Plan(objectives, tuple(fleets), sum(trials for _, trials in results))
 
 
 def _rank(fleet: PlannedFleet) -> tuple[bool, float, int, str]:
@@ -263,7 +269,7 @@ def _search(
         low, high = 0, 1
         while not is_enough(high):
             if high == most:
-                missed = [str(each) for each in objectives if not each.is_met(reports[high])]
+                missed = [str(objective) for objective in objectives if not objective.is_met(reports[high])]
                 return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
             low, high = high, min(2 * high, most)
         while high - low > 1:
@@ -271,22 +277,20 @@ def _search(
             low, high = (low, middle) if is_enough(middle) else (middle, high)
     except (ValueError, DragomanError) as error:  # Such as a request that this configuration can never run.
         return _fail(candidate, str(error)), len(reports)
-    return _evaluate(candidate, high, reports[high]), len(reports)
-
-
-def _evaluate(candidate: FleetOption, units: int, report: Report) -> PlannedFleet:
-    devices = units * candidate.devices_per_unit
+    report = reports[high]
+    devices = high * candidate.devices_per_unit
     per_hour = devices * candidate.price
     watts = candidate.profile.hardware.watts
-    return PlannedFleet(
+    fleet = PlannedFleet(
         candidate=candidate,
-        units=units,
+        units=high,
         devices=devices,
         cost_per_hour=per_hour,
         cost_per_million_tokens=per_hour / 3600 / report.output_token_rate * 1e6,
         joules_per_token=None if watts is None else devices * watts / report.output_token_rate,
         report=report,
     )
+    return fleet, len(reports)
 
 
 def _fail(candidate: FleetOption, reason: str, report: Report | None = None) -> PlannedFleet:
@@ -310,16 +314,16 @@ def _search_shared(
 
 
 def render_plan(result: Plan, most: int = 10) -> str:
-    """The answer in a sentence, and a table of the cheapest fleets; * marks the Pareto front."""
+    """Render the result in a sentence, and a table of the cheapest fleets; * marks the Pareto front."""
     best = result.best
-    wanted = " and ".join(map(str, result.objectives))
+    objectives = " and ".join(map(str, result.objectives))
     if best is None:
-        lines = [f"No configuration meets {wanted}."]
+        lines = [f"No configuration meets {objectives}."]
         lines += [f"  {fleet.candidate.description}: {fleet.failure}" for fleet in result.fleets[:most]]
         return "\n".join(lines) + "\n"
     kind = "replica" if not best.candidate.prefill else "unit"
     lines = [
-        f"Cheapest for {wanted}: {best.units} {kind}{'s' * (best.units > 1)} of {best.candidate.description}, "
+        f"Cheapest for {objectives}: {best.units} {kind}{'s' * (best.units > 1)} of {best.candidate.description}, "
         f"{best.devices} x {best.candidate.gpu}, {best.cost_per_hour:.2f} per hour, "
         f"{best.cost_per_million_tokens:.2f} per million output tokens.",
         "",

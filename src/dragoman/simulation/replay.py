@@ -1,12 +1,8 @@
 """Replay of a workload on a virtual clock: requests of a trace in, response times out.
 
 The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
-workload; a `ReplicaRouter` assigns requests to them.
-
-Data-parallel ranks in lock-step: with experts shared among them, every layer waits for the slowest rank.
-
-All ranks begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
-DPEngineCoreProc). Dense models need none of this: their ranks are independent replicas.
+workload; a `ReplicaRouter` assigns requests to them. The replicas are aggregated engines, ranks in lock-step, or pools
+of prefill and decode engines.
 """
 
 from __future__ import annotations
@@ -25,8 +21,7 @@ from ..engines.simulator.disaggregation import LEASE_SECONDS, BlockLeases, Netwo
 from ..engines.simulator.engine_core import EngineCore, LaunchedSteps, StepOutcome
 from ..engines.simulator.hashing import TracedContents
 from ..engines.simulator.latency import StepLoad
-from ..engines.simulator.scheduler import RemoteFetch
-from ..engines.simulator.sequence import SimulatedSequence as Running
+from ..engines.simulator.sequence import SimulatedSequence
 from .routing import ReplicaRouter
 from .timing import Timing
 from .workload import WorkloadRequest
@@ -91,7 +86,7 @@ class ReplayResult(Struct, frozen=True):
         )
 
 
-def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) -> Running:
+def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) -> SimulatedSequence:
     """Build the scheduler's sequence for a request of a trace."""
     contents = TracedContents(
         request.id,
@@ -100,7 +95,7 @@ def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) ->
         traced_block_size=request.block_size,
         root=request.lora.encode(),
     )
-    return Running(
+    return SimulatedSequence(
         request.id,
         num_prompt_tokens=request.input_tokens,
         max_tokens=request.output_tokens,
@@ -137,7 +132,7 @@ class RequestProgress:
 
     __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
 
-    def __init__(self, request: WorkloadRequest, arrival: float, replica: int, sequence: Running) -> None:
+    def __init__(self, request: WorkloadRequest, arrival: float, replica: int, sequence: SimulatedSequence) -> None:
         self.request, self.arrival, self.replica, self.sequence = request, arrival, replica, sequence
         self.scheduled = self.first_token_at = self.last_token_at = 0.0
 
@@ -158,7 +153,7 @@ class RequestProgress:
 
 
 class Replay:
-    """The event loop of a replay with aggregated engines; `disaggregated_replay` extends it."""
+    """The event loop of a replay with aggregated engines; the other kinds of replicas extend it."""
 
     def __init__(
         self,
@@ -174,7 +169,7 @@ class Replay:
         self._sessions: dict[str, str] = {}
         """The first request of every conversation, by the ids of the others."""
         self._tick = tick
-        self._progress: dict[Running, RequestProgress] = {}
+        self._progress: dict[SimulatedSequence, RequestProgress] = {}
         self._done: dict[str, RequestProgress] = {}
         self._unanswered: set[str] = set()
         self._step_logs = [StepLog.empty() for _ in cores]
@@ -195,14 +190,22 @@ class Replay:
     def run(self, until: frozenset[str] | None) -> ReplayResult:
         self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
         while self._unanswered:
-            if self._arrivals and (
-                # An arrival at the moment of a step's end comes first, so that the next step can already compute it.
-                not self._due_events or self._arrivals[0][0] + self._frontend_seconds <= self._due_events[0][0]
+            # An arrival at the moment of a step's end comes first, so that the next step can already compute it.
+            if not self._arrivals or (
+                self._due_events and self._due_events[0][0] < self._arrivals[0][0] + self._frontend_seconds
             ):
-                self._arrive(self._arrivals[0][0])
-            else:
                 now, source = heappop(self._due_events)
                 self._handle_due(source, now)
+                continue
+            # All requests that arrive at this moment; an idle replica then starts with all of them together.
+            arrival = self._arrivals[0][0]
+            idle: set[int] = set()
+            while self._arrivals and self._arrivals[0][0] == arrival:
+                replica = self._enqueue(heappop(self._arrivals)[2], arrival)
+                if self._cores[replica].next_step_end is None:
+                    idle.add(replica)
+            for replica in sorted(idle):
+                self._step(replica, arrival + self._frontend_seconds)
         answered = [self._done[request.id] for request in self._workload if request.id in self._done]
         return ReplayResult(
             [self._build_timing(track) for track in answered],
@@ -213,16 +216,6 @@ class Replay:
 
     def _build_timing(self, track: RequestProgress) -> Timing:
         return track.build_timing()
-
-    def _arrive(self, arrival: float) -> None:
-        """Enqueue all requests that arrive at this moment; an idle replica then starts with all of them together."""
-        idle: set[int] = set()
-        while self._arrivals and self._arrivals[0][0] == arrival:
-            replica = self._enqueue(heappop(self._arrivals)[2], arrival)
-            if self._cores[replica].next_step_end is None:
-                idle.add(replica)
-        for replica in sorted(idle):
-            self._step(replica, arrival + self._frontend_seconds)
 
     def _handle_due(self, source: int, now: float) -> None:
         """Handle a due event: here the end of a step of replica `source`."""
@@ -242,7 +235,7 @@ class Replay:
     def _choose(
         self,
         request: WorkloadRequest,
-        sequence: Running,
+        sequence: SimulatedSequence,
         arrival: float,
         router: ReplicaRouter,
         replicas: Sequence[int],
@@ -271,7 +264,19 @@ class Replay:
         for sequence in outcome.finished:
             self._finish(tracks.pop(sequence))
         self._router.record(replica, self._cores[replica], at)
-        self._record(replica, outcome)
+        if outcome.load is None or outcome.began is None:
+            return
+        log, load, scheduler = self._step_logs[replica], outcome.load, self._cores[replica].scheduler
+        log.begins.append(outcome.began)
+        log.ends.append(at)
+        log.tokens.append(load.tokens)
+        log.context.append(load.context)
+        log.prefill_pairs.append(load.prefill_pairs)
+        log.sequences.append(load.sequences)
+        log.expert_tokens.append(load.tokens if load.expert_tokens is None else load.expert_tokens)
+        log.kv_usage.append(scheduler.pool.usage)
+        log.running.append(scheduler.num_running)
+        log.waiting.append(scheduler.num_waiting)
 
     def _schedule_step_end(self, source: int, ends: float | None) -> None:
         if ends is not None:
@@ -289,20 +294,10 @@ class Replay:
         """Schedule an arrival; simultaneous arrivals keep the workload's order."""
         heappush(self._arrivals, (at, self._order[request.id], request))
 
-    def _record(self, replica: int, outcome: StepOutcome) -> None:
-        if outcome.load is None or outcome.began is None:
-            return
-        log, load, scheduler = self._step_logs[replica], outcome.load, self._cores[replica].scheduler
-        log.begins.append(outcome.began)
-        log.ends.append(outcome.at)
-        log.tokens.append(load.tokens)
-        log.context.append(load.context)
-        log.prefill_pairs.append(load.prefill_pairs)
-        log.sequences.append(load.sequences)
-        log.expert_tokens.append(load.tokens if load.expert_tokens is None else load.expert_tokens)
-        log.kv_usage.append(scheduler.pool.usage)
-        log.running.append(scheduler.num_running)
-        log.waiting.append(scheduler.num_waiting)
+
+# Data-parallel ranks in lock-step: with experts shared among them, every layer waits for the slowest rank. All ranks
+# begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
+# DPEngineCoreProc). Dense models need none of this: their ranks are independent replicas.
 
 
 class LockStepRanks:
@@ -338,8 +333,8 @@ class LockStepRanks:
                 seconds, slowest = 0.0, steps[0].load
                 for core, step in zip(self.cores, steps, strict=True):
                     load = msgspec.structs.replace(step.load, expert_tokens=expert_tokens)
-                    if (taken := core.compute_seconds(load)) > seconds:
-                        seconds, slowest = taken, load
+                    if (rank_seconds := core.compute_seconds(load)) > seconds:
+                        seconds, slowest = rank_seconds, load
                 self._slowest_loads.append(slowest)
                 for core, step in zip(self.cores, steps, strict=True):
                     core.begin(step, at, seconds)
@@ -401,7 +396,7 @@ class _LockStepReplay(Replay):
         return outcomes[replica - first]
 
 
-# Replay of a workload on prefill and decode pools: two calls a request and a transfer between them. Pure.
+# Prefill and decode pools: two calls a request and a transfer between them.
 
 
 class DisaggregationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -461,7 +456,7 @@ class _DisaggregatedReplay(Replay):
         self._split, self._decode_router = split, routers[1]
         self._prefillers, self._decoders = range(split.prefill), range(split.prefill, len(cores))
         self._transfers: dict[str, _TransferState] = {}
-        self._fetches: dict[str, Running] = {}
+        self._fetches: dict[str, SimulatedSequence] = {}
         self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
         pairs = split.prefill * (len(cores) - split.prefill)
         # One link for each pair: transfers compete only with those between the same two engines.
@@ -469,33 +464,24 @@ class _DisaggregatedReplay(Replay):
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
         transfer = self._transfers.get(request.id)
-        return (
-            self._enqueue_prefill(request, arrival)
-            if transfer is None
-            else self._enqueue_decode(request, arrival, transfer)
-        )
-
-    def _enqueue_prefill(self, request: WorkloadRequest, arrival: float) -> int:
-        sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
-        sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
-        replica = self._choose(request, sequence, arrival, self._router, self._prefillers)
+        if transfer is None:
+            sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
+            sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
+            router, replicas, arrived_at = self._router, self._prefillers, arrival
+        else:
+            sequence = self._build_sequence(request, arrival)
+            sequence.num_remote_tokens = request.input_tokens
+            # For the client the request arrived with its prefill call, so its time to first token starts there.
+            router, replicas, arrived_at = self._decode_router, self._decoders, transfer.prefill.arrival
+        replica = self._choose(request, sequence, arrival, router, replicas)
         self._cores[replica].add(sequence)
-        self._router.record(replica, self._cores[replica], arrival)
-        self._progress[sequence] = track = RequestProgress(request, arrival, replica, sequence)
-        self._transfers[request.id] = _TransferState(track)
+        router.record(replica, self._cores[replica], arrival)
+        self._progress[sequence] = track = RequestProgress(request, arrived_at, replica, sequence)
+        if transfer is None:
+            self._transfers[request.id] = _TransferState(track)
         return replica
 
-    def _enqueue_decode(self, request: WorkloadRequest, arrival: float, transfer: _TransferState) -> int:
-        sequence = self._build_sequence(request, arrival)
-        sequence.num_remote_tokens = request.input_tokens
-        replica = self._choose(request, sequence, arrival, self._decode_router, self._decoders)
-        self._cores[replica].add(sequence)
-        self._decode_router.record(replica, self._cores[replica], arrival)
-        # For the client the request arrived with its prefill call, so its time to first token starts there.
-        self._progress[sequence] = RequestProgress(request, transfer.prefill.arrival, replica, sequence)
-        return replica
-
-    def _build_sequence(self, request: WorkloadRequest, arrival: float) -> Running:
+    def _build_sequence(self, request: WorkloadRequest, arrival: float) -> SimulatedSequence:
         return build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
 
     def _finish(self, track: RequestProgress) -> None:
@@ -533,31 +519,27 @@ class _DisaggregatedReplay(Replay):
         outcome = super()._step(replica, now)
         self._decode_router.record(replica, self._cores[replica], outcome.at)
         for fetch in outcome.fetching:
-            self._start_fetch(fetch, replica, outcome.at)
+            id = fetch.sequence.id
+            transfer = self._transfers[id]
+            leases = self._leases[transfer.prefill.replica]
+            # All of the prompt is cached on the decode side: the blocks that the prefill side holds are free at once.
+            if fetch.num_tokens == 0:
+                leases.release(id)
+                self._wake(transfer.prefill.replica, outcome.at)
+            # Only the protocol `kv_transfer_params` leases the blocks, and a lease may have expired by now.
+            elif self._split.protocol == "plain" or leases.begin_fetch(id):
+                transfer.fetch_started_at = outcome.at
+                self._fetches[id] = fetch.sequence
+                link, decoders = 0, len(self._cores) - self._split.prefill
+                if self._split.links != "shared":
+                    link = transfer.prefill.replica * decoders + replica - self._split.prefill
+                self._links[link].begin(id, fetch.num_tokens, outcome.at)
+                self._schedule_event(-1 - link, self._links[link].next_completion)
+            else:
+                self._cores[replica].scheduler.fail_fetch(fetch.sequence)
         if any(fetch.num_tokens for fetch in outcome.fetching):
             self._wake(replica, outcome.at)
         return outcome
-
-    def _start_fetch(self, fetch: RemoteFetch, replica: int, now: float) -> None:
-        """Start a fetch by the decode side; the lease may have expired."""
-        id = fetch.sequence.id
-        transfer = self._transfers[id]
-        leases = self._leases[transfer.prefill.replica]
-        # All of the prompt is cached on the decode side: the blocks that the prefill side holds are free at once.
-        if fetch.num_tokens == 0:
-            leases.release(id)
-            self._wake(transfer.prefill.replica, now)
-        # Only the protocol `kv_transfer_params` leases the blocks, and a lease may have expired by now.
-        elif self._split.protocol == "plain" or leases.begin_fetch(id):
-            transfer.fetch_started_at = now
-            self._fetches[id] = fetch.sequence
-            link, decoders = 0, len(self._cores) - self._split.prefill
-            if self._split.links != "shared":
-                link = transfer.prefill.replica * decoders + replica - self._split.prefill
-            self._links[link].begin(id, fetch.num_tokens, now)
-            self._schedule_event(-1 - link, self._links[link].next_completion)
-        else:
-            self._cores[replica].scheduler.fail_fetch(fetch.sequence)
 
     def _schedule_event(self, source: int, due: float | None) -> None:
         if due is not None:

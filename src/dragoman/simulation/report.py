@@ -1,4 +1,4 @@
-"""A benchmark report of a run: percentiles, goodput, throughput, cache hits and preemptions. Pure."""
+"""A benchmark report of a run: percentiles, goodput, throughput, cache hits and preemptions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from msgspec import Struct
 from .fitting import Vector
 from .replay import ReplayResult, StepLog
 from .timing import Timing
-
-# Times of one request, simulated or measured.
 
 
 class Spread(Struct, frozen=True):
@@ -78,7 +76,7 @@ class Report(Struct, frozen=True):
 
 
 class ReportColumns(Struct, frozen=True):
-    """What a report is made of: a row for each answered request, and integrals over the time of all steps.
+    """The data of a report: a row for each answered request, and integrals over the time of all steps.
 
     gaps: inter-token latencies.
     kv_seconds, running_seconds, waiting_seconds: shares of the cache in use, running and waiting requests; summed over
@@ -116,7 +114,16 @@ class ReportColumns(Struct, frozen=True):
         # With one token there is no time between tokens; vLLM's benchmark leaves such requests out, too.
         has_tpot = self.outputs > 1
         tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
-        good = None if slo is None else self._count_good(slo, ttft, latency)
+        good: int | None = None
+        if slo is not None:
+            # As `Slo.is_met`, of all requests.
+            slo_tpot = (self.last_tokens - self.first_tokens) / np.maximum(self.outputs - 1, 1)
+            slo_tpot[self.outputs < 2] = 0.0
+            is_good = np.ones(count, dtype=bool)
+            for limit, values in ((slo.ttft, ttft), (slo.tpot, slo_tpot), (slo.latency, latency)):
+                if limit is not None:
+                    is_good &= values <= limit
+            good = int(is_good.sum())
         return Report(
             requests=count,
             duration=duration,
@@ -140,16 +147,6 @@ class ReportColumns(Struct, frozen=True):
             kv_transfer=None if self.transfers is None else summarize(self.transfers),
             host_cache_hits=None if self.host_tokens is None else self.host_tokens / float(self.inputs.sum()),
         )
-
-    def _count_good(self, slo: Slo, ttft: Vector, latency: Vector) -> int:
-        """As `Slo.is_met`, of all requests."""
-        tpot = (self.last_tokens - self.first_tokens) / np.maximum(self.outputs - 1, 1)
-        tpot[self.outputs < 2] = 0.0
-        is_good = np.ones(len(ttft), dtype=bool)
-        for limit, values in ((slo.ttft, ttft), (slo.tpot, tpot), (slo.latency, latency)):
-            if limit is not None:
-                is_good &= values <= limit
-        return int(is_good.sum())
 
 
 def summarize(values: Iterable[float]) -> Spread:
@@ -200,12 +197,6 @@ def _integrate(steps: Sequence[StepLog], columns: Sequence[Sequence[float]]) -> 
     )
 
 
-def _format_tiers(report: Report) -> str:
-    if report.host_cache_hits is None:
-        return ""
-    return f": {report.cache_hits - report.host_cache_hits:.1%} device, {report.host_cache_hits:.1%} host"
-
-
 def render_report(report: Report) -> str:
     """Render the report as text, in milliseconds."""
     lines = [
@@ -222,9 +213,13 @@ def render_report(report: Report) -> str:
     for name, row in rows:
         values = (row.mean, row.p50, row.p90, row.p99)
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
+    tiers = ""
+    if report.host_cache_hits is not None:
+        device_hits = report.cache_hits - report.host_cache_hits
+        tiers = f": {device_hits:.1%} device, {report.host_cache_hits:.1%} host"
     lines += [
         f"KV cache         {report.kv_usage_mean:.1%} mean, {report.kv_usage_max:.1%} maximum",
-        f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens{_format_tiers(report)}",
+        f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens{tiers}",
         f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} on average",
         f"preemptions      {report.preemptions}",
     ]

@@ -1,4 +1,4 @@
-"""Predicts a profile from datasheets and a model's config.json: a roofline per step, without any measurement.
+"""Prediction of a profile from datasheets and a model's config.json: a roofline per step, without any measurement.
 
 A step reads the weights that it uses and the keys and values of its context, and multiplies its tokens with the active
 parameters. Reading and multiplying are added, not overlapped: the measured step times of two GPUs (`profiles/`) are
@@ -122,7 +122,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
 
 
 class Parallelism(Struct, frozen=True):
-    """How devices share a model.
+    """The devices that share a model.
 
     tensor: devices that share every layer.
     data: ranks, each with its own attention and requests.
@@ -153,16 +153,16 @@ def find_gpu(name: str) -> Gpu:
             raise ProfileError(f"{name}: {error}") from None
     gpus = load_gpus()
     # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and `rtx4090`.
-    spellings = {re.sub("[-_ ]", "", known): known for known in gpus}
-    spellings |= {known.removesuffix("-sxm"): known for known in gpus}
-    wanted = re.sub("[-_ ]", "", name.lower())
-    if wanted not in spellings:
-        close = difflib.get_close_matches(wanted, spellings, n=1)
+    spellings = {re.sub("[-_ ]", "", gpu): gpu for gpu in gpus}
+    spellings |= {gpu.removesuffix("-sxm"): gpu for gpu in gpus}
+    spelling = re.sub("[-_ ]", "", name.lower())
+    if spelling not in spellings:
+        close = difflib.get_close_matches(spelling, spellings, n=1)
         hint = f"; did you mean {spellings[close[0]]}?" if close else ""
         raise ProfileError(
             f"there is no GPU {name!r}; known are {', '.join(gpus)}, or a YAML file with its figures{hint}"
         )
-    return gpus[spellings[wanted]]
+    return gpus[spellings[spelling]]
 
 
 def load_models() -> dict[str, Mapping[str, Any]]:
@@ -173,20 +173,21 @@ def load_models() -> dict[str, Mapping[str, Any]]:
 
 def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
     """The shape of a model: a well-known name, a config.json or a directory with one. Raises ProfileError."""
-    known = load_models()
-    if model in known:
-        return read_model_shape(known[model], model.rpartition("/")[2], dtype)
+    models = load_models()
+    if model in models:
+        return read_model_shape(models[model], model.rpartition("/")[2], dtype)
     path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
     try:
         config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
-        wanted = model.rpartition("/")[2].lower()
-        short = {name.rpartition("/")[2].lower(): name for name in known}
+        base_name = model.rpartition("/")[2].lower()
+        short = {name.rpartition("/")[2].lower(): name for name in models}
         # Finetunes, such as `-Instruct`, have the sizes of the model that they are named after.
-        close = [name for name in short if wanted.startswith(name)] or difflib.get_close_matches(wanted, short, 1, 0.9)
+        close = [name for name in short if base_name.startswith(name)]
+        close = close or difflib.get_close_matches(base_name, short, 1, 0.9)
         hint = f"; did you mean {short[close[0]]}?" if close else ""
         raise ProfileError(
-            f"{model}: neither a config.json nor a model of the table ({', '.join(known)}): {error.strerror}{hint}"
+            f"{model}: neither a config.json nor a model of the table ({', '.join(models)}): {error.strerror}{hint}"
         ) from None
     except msgspec.MsgspecError as error:
         raise ProfileError(f"{path}: {error}") from None
@@ -202,7 +203,7 @@ def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None =
     text: Any = config.get("text_config") or config
     try:
         if not isinstance(text, Mapping):
-            raise _ConfigError("'text_config' is no object")
+            raise _ConfigError("'text_config' must be an object")
         fields = cast("Mapping[str, Any]", text)
         return _read_sizes(_Sizes(fields), name, dtype or _detect_dtype(config, fields))
     except _ConfigError as error:
@@ -223,23 +224,23 @@ class _Sizes:
         """A whole number of at least 1."""
         number = self.get(name)
         if not number:
-            problem = "is missing or no number" if number is None else "must be at least 1"
+            problem = "is missing or not a number" if number is None else "must be at least 1"
             raise _ConfigError(f"{name!r} {problem}")
         return number
 
     def get(self, *names: str) -> int | None:
         """The first of these fields that is more than 0, else 0 if one is; None if all are missing or null."""
-        found = None
+        number = None
         for name in names:
             value = self.fields.get(name)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-                raise _ConfigError(f"{name!r} is missing or no number")
+                raise _ConfigError(f"{name!r} is missing or not a number")
             if not 0 <= value < 2**53:
                 raise _ConfigError(f"{name!r} must be at least 0 and below 2**53")
-            found = found or int(value)
-        return found
+            number = number or int(value)
+        return number
 
 
 def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
@@ -247,7 +248,7 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
     vocab = text["vocab_size"]
     kv_heads = text.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
-        raise _ConfigError(f"'num_attention_heads' ({heads}) is no multiple of 'num_key_value_heads' ({kv_heads})")
+        raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
     head_dim = text.get("head_dim") or hidden // heads
     if not head_dim:
         raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
@@ -316,7 +317,7 @@ def _read_full_attention(text: _Sizes, layers: int) -> float:
     types: Any = text.fields.get("layer_types")
     if types:
         if not isinstance(types, list):
-            raise _ConfigError("'layer_types' is no list")
+            raise _ConfigError("'layer_types' must be a list")
         kinds = cast("list[Any]", types)
         return sum(kind == "full_attention" for kind in kinds) / len(kinds)
     pattern = text.get("sliding_window_pattern")
@@ -328,7 +329,7 @@ def _read_full_attention(text: _Sizes, layers: int) -> float:
 def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
     quantization: Any = config.get("quantization_config") or text.get("quantization_config") or {}
     if not isinstance(quantization, Mapping):
-        raise _ConfigError("'quantization_config' is no object")
+        raise _ConfigError("'quantization_config' must be an object")
     fields = cast("Mapping[str, Any]", quantization)
     method = str(fields.get("quant_method") or "")
     if method in _DTYPE_BY_METHOD:
@@ -360,7 +361,12 @@ def predict_profile(
 
     Raises: ProfileError if the model does not fit into the devices' memory, or they cannot share it so.
     """
-    _check_parallelism(shape, parallelism)
+    if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
+        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
+    if parallelism.expert and not shape.experts:
+        raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
+    if parallelism.expert and shape.experts % parallelism.devices:
+        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
     weight_bytes = compute_weight_bytes(shape, parallelism)
     kv_bytes = compute_kv_bytes(shape, parallelism)
     free = gpu.memory * memory_utilization - weight_bytes - ACTIVATION_BYTES
@@ -406,15 +412,6 @@ def predict_profile(
         latency=predict_latency(gpu, shape, parallelism),
         calibration=Calibration(source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0),
     )
-
-
-def _check_parallelism(shape: ModelShape, parallelism: Parallelism) -> None:
-    if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
-        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
-    if parallelism.expert and not shape.experts:
-        raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
-    if parallelism.expert and shape.experts % parallelism.devices:
-        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
 
 
 def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:

@@ -1,4 +1,4 @@
-"""Routing of requests to replicas by their schedulers' state, which a router may know only with a delay. Pure."""
+"""Routing of requests to replicas by their schedulers' state, which a router may see only with a delay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUEUE_WEIGHT, _KV_CACHE_WEIGHT, _PREFIX_WEIGHT = 2.0, 2.0, 3.0
 
 
 class ReplicaState(Struct, frozen=True):
-    """What a router knows of a replica's load.
+    """A replica's load, as a router sees it.
 
     tokens: of prompts and answers so far, in running and waiting requests.
     kv_usage: share of the blocks in use, 0 to 1.
@@ -62,7 +62,7 @@ class ReplicaState(Struct, frozen=True):
 
 
 class ReplicaRouter:
-    """Chooses a replica for every request. Replicas have the same block size.
+    """A router, which chooses a replica for every request. Replicas have the same block size.
 
     round-robin: one after the other.
     least-loaded: the least load as in vLLM's balancer of data-parallel ranks.
@@ -72,8 +72,8 @@ class ReplicaRouter:
     session-affinity: all requests of a conversation to the same replica, by rendezvous hashing.
     llm-d: the weighted sum of the scores of llm-d's scheduler: queue length, KV cache usage and cached prefix.
 
-    state_delay: age of the load that the router knows, in seconds, as of metrics that are scraped now and then. Cached
-        prefixes are known at once, as from KV events.
+    state_delay: staleness, in seconds, of the load that the router sees, as of metrics that are scraped now and then.
+        Cached prefixes are known at once, as from KV events.
     """
 
     def __init__(self, policy: Routing = "round-robin", *, state_delay: float = 0.0, seed: int = 0) -> None:
@@ -106,7 +106,9 @@ class ReplicaRouter:
             candidates = [replicas[first], replicas[second + (second >= first)]]
         if self.policy == "session-affinity":
             # Rendezvous hashing: when a replica is added, only the conversations that move to it change their place.
-            return max(candidates, key=lambda replica: _hash_pair(session or sequence.id, replica))
+            key = session or sequence.id
+            hashes = {replica: f"{replica} {key}".encode("utf-8", "surrogatepass") for replica in candidates}
+            return max(candidates, key=lambda replica: blake2b(hashes[replica], digest_size=8).digest())
         states = {replica: self._read(replica, cores, now) for replica in candidates}
         shortest = min(state.waiting for state in states.values())
         spread = max(state.waiting for state in states.values()) - shortest
@@ -150,7 +152,3 @@ class ReplicaRouter:
         while len(history) > 1 and history[1][0] <= now - self.state_delay:
             history.popleft()
         return history[0][1]
-
-
-def _hash_pair(session: str, replica: int) -> bytes:
-    return blake2b(f"{replica} {session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

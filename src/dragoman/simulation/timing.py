@@ -8,10 +8,12 @@ from msgspec import Struct
 class Timing(Struct, frozen=True):
     """Seconds on one clock for all requests of a run.
 
-    arrival_s: as the client sent it. scheduled_s: beginning of its first step, None where a log does not tell.
-    cached_tokens: of the prompt, found in the prefix cache; host_tokens: those of them that host memory had, with KV
-    offloading. prefill_replica, kv_transfer_s: where another instance made the first step: which, and for how long its
-    keys and values were on their way.
+    arrival_s: as the client sent it.
+    scheduled_s: beginning of its first step, None where a log does not state it.
+    cached_tokens: of the prompt, found in the prefix cache.
+    host_tokens: those of them that host memory had, with KV offloading.
+    prefill_replica: the instance that made the first step, if it is another one.
+    kv_transfer_s: the time for which that instance's keys and values were on their way.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""A workload: requests with times and lengths, but without text. Reads and writes it; `workload_sources` has some.
+"""A workload: requests with times and lengths, but without text; and its file format, the trace.
 
-A trace is JSON Lines, one request a line; fields it does not know are ignored, so that a log of measured
-requests is a trace as it stands:
+A trace is JSON Lines, one request a line; unknown fields are ignored, so that a log of measured requests is a trace as
+it stands:
 
     {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
      "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
@@ -74,7 +74,8 @@ class RequestTable(Sequence[WorkloadRequest]):
             # Checked here, since rows are built from columns later, without validation.
             if not (abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS):
                 raise WorkloadError(
-                    f"request {prefix}{number}: {arrival} s, {inputs} and {outputs} tokens are no request"
+                    f"request {prefix}{number}: invalid request: arrival, input and output tokens must be finite and "
+                    f"less than {_MOST_TOKENS}, not {arrival} s, {inputs} and {outputs}"
                 )
             table._numbers.append(number)
             table.arrivals.append(arrival)

@@ -1,6 +1,6 @@
 """Sources of workloads: public traces and data sets, logs of benchmark tools, and generated requests.
 
-Every reader returns the requests and notes for the user about what the file does not tell.
+Every reader returns the requests and notes for the user about what the file does not state.
 
 - Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens.
 - BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens, Response tokens; failures have none.
@@ -66,10 +66,10 @@ RequestLengths = FixedLength | UniformLength | LogNormalLength
 
 def parse_lengths(text: str) -> RequestLengths:
     """Parse `512`, `100-900` or `lognormal:400,0.8,8192` (median, sigma, maximum). Raises ValueError."""
-    name, _, rest = text.partition(":")
+    name, _, numbers = text.partition(":")
     try:
-        if name == "lognormal" and rest:
-            median, sigma, maximum = rest.split(",")
+        if name == "lognormal" and numbers:
+            median, sigma, maximum = numbers.split(",")
             return _check_lengths(LogNormalLength(float(median), float(sigma), int(maximum)), text)
         low, is_range, high = text.partition("-")
         return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
@@ -161,43 +161,35 @@ def generate_sessions(
     times = generate_arrivals(generator, rate=rate)
     requests: list[WorkloadRequest] = []
     for session in range(count):
-        requests += _generate_session(generator, session, next(times), options)
+        begins, group = next(times), int(generator.integers(options.groups))
+        total_tokens, size = options.system_tokens, options.block_size
+        previous_id: str | None = None
+        for turn in range(options.turns.sample(generator)):
+            inputs = total_tokens + options.inputs.sample(generator)
+            outputs = options.outputs.sample(generator)
+            total_tokens = inputs + outputs
+            pause = float(generator.exponential(options.think_seconds)) if previous_id else begins
+            id = f"s{session}-t{turn}"
+            # The full blocks of the system prompt are shared by the group.
+            num_shared = options.system_tokens // size
+            hashes = tuple(
+                f"g{group}/{block}" if block < num_shared else f"s{session}/{block}"
+                for block in range(total_tokens // size)
+            )
+            requests.append(WorkloadRequest(id, pause, inputs, outputs, hashes, size, after=previous_id))
+            previous_id = id
     return requests
-
-
-def _generate_session(
-    generator: Generator, session: int, begins: float, options: SessionOptions
-) -> Iterator[WorkloadRequest]:
-    group = int(generator.integers(options.groups))
-    total_tokens = options.system_tokens
-    previous_id: str | None = None
-    for turn in range(options.turns.sample(generator)):
-        inputs = total_tokens + options.inputs.sample(generator)
-        outputs = options.outputs.sample(generator)
-        total_tokens = inputs + outputs
-        pause = float(generator.exponential(options.think_seconds)) if previous_id else begins
-        id = f"s{session}-t{turn}"
-        hashes = _build_block_hashes(
-            f"g{group}", f"s{session}", options.system_tokens, total_tokens, options.block_size
-        )
-        yield WorkloadRequest(id, pause, inputs, outputs, hashes, options.block_size, after=previous_id)
-        previous_id = id
-
-
-def _build_block_hashes(group: str, session: str, shared_tokens: int, tokens: int, block_size: int) -> tuple[str, ...]:
-    """Build the names of a conversation's full blocks; those of the system prompt are shared by the group."""
-    owners = (group if (block + 1) * block_size <= shared_tokens else session for block in range(tokens // block_size))
-    return tuple(f"{owner}/{block}" for block, owner in enumerate(owners))
 
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English text with a vocabulary of 100,000 tokens or more."""
 _BLOCK = 16
 _FRACTION = re.compile(r"\.(\d{6})\d+")
+_ASSISTANTS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})
 
 
 class TraceOptions(Struct, frozen=True):
-    """What a data set without times is given: conversations that begin at `rate` a second, by a Poisson process."""
+    """The times of a data set that has none: conversations that begin at `rate` a second, by a Poisson process."""
 
     rate: float = 1.0
     think_seconds: float = 5.0
@@ -239,7 +231,7 @@ def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generato
         except LogError:
             if not head.startswith(b"{"):
                 raise
-    return Trace(read_workload(data.splitlines()))  # Also for what is no log: the message names line and field.
+    return Trace(read_workload(data.splitlines()))  # Also for what is not a log: the message names line and field.
 
 
 def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
@@ -301,7 +293,16 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
     times = generate_arrivals(generator, rate=options.rate)
     requests: list[WorkloadRequest] = []
     for index, conversation in enumerate(conversations):
-        turns = list(_list_turns(conversation))
+        turns: list[tuple[int, int]] = []
+        """Tokens of each prompt and of its answer. A conversation may begin with the assistant."""
+        prompt_tokens = 0
+        for message in conversation.conversations:
+            tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
+            if message.sender not in _ASSISTANTS:
+                prompt_tokens += max(tokens, 1)
+            elif prompt_tokens and tokens:
+                turns.append((prompt_tokens, tokens))
+                prompt_tokens = 0
         if not turns or (options.max_requests is not None and len(requests) >= options.max_requests):
             continue
         begins = next(times)
@@ -331,16 +332,3 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
             f"ShareGPT has texts: one token is taken as {CHARACTERS_PER_TOKEN:g} characters",
         ),
     )
-
-
-def _list_turns(conversation: _Conversation) -> Iterator[tuple[int, int]]:
-    """Tokens of what was said and of its answer. A conversation may begin with the assistant."""
-    input_tokens = 0
-    for message in conversation.conversations:
-        tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)
-        if message.sender in {"gpt", "assistant", "chatgpt", "bing", "bard"}:
-            if input_tokens and tokens:
-                yield input_tokens, tokens
-                input_tokens = 0
-        else:
-            input_tokens += max(tokens, 1)

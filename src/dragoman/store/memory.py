@@ -18,7 +18,6 @@ from .base import (
     Change,
     CommitConflict,
     Delete,
-    Item,
     Key,
     Put,
     Record,
@@ -206,7 +205,14 @@ class MemoryStore:
         for item in change.items:
             if item.id is not None and ((change.series, item.id) in stored.ids or not is_storable(item.id)):
                 raise CommitConflict(change, stored.record.state)
-            undo.append(_add_entry(stored, change.series, series, item))
+            # After the last entry that is left, as in SQL, and not by length: removed entries leave gaps, and cursors
+            # must stay valid.
+            position = next(reversed(series), -1) + 1
+            series[position] = SeriesEntry(position, item.body, item.id)
+            undo.append(partial(series.__delitem__, position))
+            if item.id is not None:
+                stored.ids[change.series, item.id] = position
+                undo.append(partial(stored.ids.__delitem__, (change.series, item.id)))
         self._grow(stored, sum(len(item.body) for item in change.items), undo)
 
     def _remove(self, change: Remove, undo: list[Undo]) -> None:
@@ -280,22 +286,6 @@ class MemoryStore:
 
 def _is_evictable(stored: _StoredRecord) -> bool:
     return not stored.record.pinned and stored.record.run is None
-
-
-def _add_entry(stored: _StoredRecord, name: str, series: dict[int, SeriesEntry], item: Item) -> Undo:
-    # After the last entry that is left, as in SQL, and not by length: removed entries leave gaps, and cursors must stay
-    # valid.
-    position = next(reversed(series), -1) + 1
-    series[position] = SeriesEntry(position, item.body, item.id)
-    if item.id is not None:
-        stored.ids[name, item.id] = position
-
-    def undo() -> None:
-        del series[position]
-        if item.id is not None:
-            del stored.ids[name, item.id]
-
-    return undo
 
 
 def _is_beyond(position: int, cursor: int | None, descending: bool) -> bool:

@@ -153,8 +153,12 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
         # Checked after the insert, within the transaction: two commits that both fit alone cannot both pass.
         yield from _check_pinned_bytes(pinned, size, bounds)
         return
-    states = frozenset[str]() if isinstance(change, Remove) else change.states
-    record, state, version, size, pinned = yield from _lock_record(change, bounds, now, states)
+    # Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock.
+    key, states = change.key, frozenset[str]() if isinstance(change, Remove) else change.states
+    rows = (yield _LOCK_RECORD, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
+    if not rows or (states and rows[0][1] not in states):
+        raise CommitConflict(change, rows[0][1] if rows else None)
+    record, state, version, size, pinned = rows[0]
     match change:
         case Replace():
             if change.version not in (None, version):
@@ -179,18 +183,6 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             yield _GROW, (-rows[0][0], record)
         case Delete():
             yield _DELETE, (record,)
-
-
-def _lock_record(change: Change, bounds: Bounds, now: float, states: frozenset[str]) -> Steps[Sequence[Any]]:
-    """Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock."""
-    key = change.key
-    rows = (yield _LOCK_RECORD, (*_build_key_parameters(key), now, now - bounds.ttl)) if is_storable(key.id) else ()
-    if not rows:
-        raise CommitConflict(change, None)
-    state = rows[0][1]
-    if states and state not in states:
-        raise CommitConflict(change, state)
-    return rows[0]
 
 
 def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[None]:

@@ -1,4 +1,4 @@
-"""Tenants: named API keys with a role, limits and budgets, and the counters of these. Knows no HTTP and no `Store`."""
+"""Tenants: named API keys with a role, limits and budgets, and the counters of these."""
 
 from .counters import Counters, CounterState, Demand, LocalCounters
 from .key_file import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file

@@ -2,7 +2,7 @@
 
 A bucket holds `limit` units and refills continuously, `limit` units per period. So at most `limit * (1 + T / period)`
 units are taken in any T, and a key that was idle for a period may send its whole limit at once. All numbers are
-integers (time in microseconds), so that there is no rounding: a request that is rejected is accepted exactly
+integers (time in microseconds), so that nothing is rounded: a request that is rejected is accepted exactly
 `retry_after` later.
 
 `Counters` is the interface. `LocalCounters` is exact within one process; `shared.SharedCounters` among several.
@@ -23,7 +23,7 @@ behind was set back, and counts from then on."""
 
 
 class Demand(Struct, frozen=True):
-    """What a request takes from one counter of its key.
+    """The units that a request takes from one counter of its key.
 
     counter: the counter's name, such as `requests`.
     limit: units; may change between two calls.
@@ -69,8 +69,9 @@ class CounterState(Struct, frozen=True):
 
 
 class UnmetDemand(Struct, frozen=True):
-    """The demand that cannot be met now. retry_after: microseconds; 0 where only the end of a request helps, and for
-    budgets.
+    """The demand that cannot be met now.
+
+    retry_after: microseconds; 0 where only the end of a request helps, and for budgets.
     """
 
     demand: Demand
@@ -95,7 +96,7 @@ class Counters(Protocol):
         ...
 
     def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        """What `take` would return, as far as this process knows. Takes nothing."""
+        """Return what `take` would, as far as this process knows, without taking anything."""
         ...
 
     def add(self, key: str, demand: Demand) -> None:
@@ -108,8 +109,11 @@ class Counters(Protocol):
 
 
 class Counter:
-    """One counter. used: units taken and not refilled, times `Demand.scale`. updated: microseconds. until: as in
-    Demand.
+    """One counter.
+
+    used: units taken and not refilled, times `Demand.scale`.
+    updated: microseconds.
+    until: as in Demand.
     """
 
     __slots__ = ("until", "updated", "used")
@@ -136,7 +140,10 @@ class Counter:
 
 
 class LocalCounters:
-    """The counters of one process, as many as there are limits in the file of keys. read_clock: monotonic seconds."""
+    """The counters of one process, as many as the file of keys has limits.
+
+    read_clock: monotonic seconds.
+    """
 
     is_shared = False
 
@@ -191,12 +198,18 @@ def is_met(demand: Demand, used: int) -> bool:
 
 
 def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | None:
-    """Of the demands that cannot be met, the one with the longest wait; budgets first. used: as in Counter."""
-    unmet = [
-        _build_unmet(demand, found) for demand, found in zip(demands, used, strict=True) if not is_met(demand, found)
-    ]
+    """Find the demand with the longest wait of those that cannot be met; budgets first. used: as in Counter."""
+    unmet: list[UnmetDemand] = []
+    for demand, used_units in zip(demands, used, strict=True):
+        if is_met(demand, used_units):
+            continue
+        retry_after = 0
+        if demand.period:
+            missing = used_units - (demand.limit - min(demand.needed, demand.limit)) * demand.period
+            retry_after = -(-missing // demand.limit)
+        unmet.append(UnmetDemand(demand, build_state(demand, used_units), retry_after))
     # A client that waits for the shorter one would only be rejected again.
-    return max(unmet, key=lambda each: (each.demand.until, each.retry_after), default=None)
+    return max(unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after), default=None)
 
 
 def build_state(demand: Demand, used: int) -> CounterState:
@@ -205,11 +218,3 @@ def build_state(demand: Demand, used: int) -> CounterState:
     # `used` is in units times the period, so this is already in microseconds; rounded up, as is every wait.
     reset_after = -(-used // demand.limit) if demand.period else 0
     return CounterState(demand.counter, demand.limit, -(-used // scale), remaining, reset_after)
-
-
-def _build_unmet(demand: Demand, used: int) -> UnmetDemand:
-    retry_after = 0
-    if demand.period:
-        missing = used - (demand.limit - min(demand.needed, demand.limit)) * demand.period
-        retry_after = -(-missing // demand.limit)
-    return UnmetDemand(demand, build_state(demand, used), retry_after)

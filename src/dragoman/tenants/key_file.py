@@ -38,7 +38,11 @@ class KeyFileError(ValueError):
 
 
 class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The SHA-256 of one key, in hexadecimal. expires: when it stops working; None is never."""
+    """The hash of one key.
+
+    sha256: in hexadecimal.
+    expires: when the key stops working; None is never.
+    """
 
     sha256: str
     expires: datetime | None = None
@@ -102,7 +106,11 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
         raise KeyFileError(f"{path}: {error}") from None
     if len(tenants) > MAX_KEYS:
         raise KeyFileError(f"{path}: at most {MAX_KEYS} keys are supported")
-    tenants = {name: _with_id(name, tenant) for name, tenant in tenants.items()}
+    for name, tenant in tenants.items():
+        if not tenant.id:
+            # A file without ids must give the same ones after every restart: they own what is stored.
+            id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
+            tenants[name] = msgspec.structs.replace(tenant, id=id)
     seen_hashes: dict[str, str] = {}
     seen_ids: dict[str, str] = {}
     for name, tenant in tenants.items():
@@ -118,14 +126,6 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
     return tenants
 
 
-def _with_id(name: str, tenant: Tenant) -> Tenant:
-    if tenant.id:
-        return tenant
-    # A file without ids must give the same ones after every restart: they own what is stored.
-    id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
-    return msgspec.structs.replace(tenant, id=id)
-
-
 def _find_problem(name: str, tenant: Tenant) -> str | None:
     expiries = [key_hash.expires for key_hash in tenant.secrets if key_hash.expires is not None]
     problems = {
@@ -137,7 +137,7 @@ def _find_problem(name: str, tenant: Tenant) -> str | None:
             _SHA256.fullmatch(key_hash.sha256) for key_hash in tenant.secrets
         ),
         "secrets: expires needs a time zone, such as 2027-01-01T00:00:00Z": any(
-            each.tzinfo is None for each in expiries
+            expires.tzinfo is None for expires in expiries
         ),
         "weight must be from 0.001 to 1000": not 0.001 <= tenant.weight <= 1000,
     }
@@ -169,34 +169,28 @@ def edit_key_file(
             tenants, former = {}, None
         edit(tenants)
         data = _render(tenants, now())
-        # What was written must be readable: a wrong entry must not lock everybody out at the next reload.
+        # What was written must be readable: a wrong entry must not lock all clients out at the next reload.
         _parse(path, data)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                # Renaming alone may survive a power failure without the content, and an empty file would lock everybody
-                # out.
+                # Renaming alone may survive a power failure without the content, and an empty file would reject all
+                # clients.
                 os.fsync(file.fileno())
+            own = os.stat(temporary)
+            # The new file has mode 0600. It gets the owner and the mode of the former one: the server often runs as
+            # another user than `dragoman keys`, and could not read a file of that user.
+            if former is not None and (own.st_uid, own.st_gid) != (former.st_uid, former.st_gid):
+                os.chown(temporary, former.st_uid, former.st_gid)
             if former is not None:
-                _copy_access(former, temporary)
+                os.chmod(temporary, former.st_mode & 0o777)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-
-
-def _copy_access(former: os.stat_result, path: str) -> None:
-    """Give a new file (of mode 0600) the owner and the mode of the former one.
-
-    The server often runs as another user than whoever edits the file, and could not read one of theirs.
-    """
-    own = os.stat(path)
-    if (own.st_uid, own.st_gid) != (former.st_uid, former.st_gid):
-        os.chown(path, former.st_uid, former.st_gid)
-    os.chmod(path, former.st_mode & 0o777)
 
 
 def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
@@ -205,7 +199,7 @@ def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
     live = {
         name: msgspec.structs.replace(
             tenant,
-            secrets=tuple(each for each in tenant.secrets if each.expires is None or each.expires > now),
+            secrets=tuple(hash for hash in tenant.secrets if hash.expires is None or hash.expires > now),
         )
         for name, tenant in tenants.items()
     }

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry  # pyright: ignore
 from redis.backoff import NoBackoff  # pyright: ignore
 from redis.exceptions import RedisError  # pyright: ignore
 
-from .counters import MAX_CLOCK_STEP, Demand
+from .counters import MAX_CLOCK_STEP
 from .shared import HOLDER_RETENTION, TIMEOUT, Batch, BatchResult, BatchStatus, LimitsStoreUnavailable, OperationOutcome
 
 # The part in braces is the hash tag: a script may touch only keys of one slot (Redis Cluster specification).
@@ -211,14 +211,10 @@ class RedisLimits:
             status, *outcomes = await self._script(keys=keys, args=[msgspec.json.encode(batch), now, *names])
         except _FAILURES as error:
             raise LimitsStoreUnavailable(f"Redis: {error}") from error
-        results = [
-            _build_outcome(operation.demands, outcome)
-            for operation, outcome in zip(batch.operations, outcomes, strict=False)
-        ]
+        results: list[OperationOutcome] = []
+        # An outcome is 1 if the demands were met, then the units and the rest of each counter.
+        for operation, (is_met, *numbers) in zip(batch.operations, outcomes, strict=False):
+            counters = zip(operation.demands, numbers[::2], numbers[1::2], strict=True)
+            used = tuple(units * demand.scale + rest for demand, units, rest in counters)
+            results.append(OperationOutcome(bool(is_met), used))
         return BatchResult(BatchStatus(status.decode()), tuple(results))
-
-
-def _build_outcome(demands: tuple[Demand, ...], outcome: list[int]) -> OperationOutcome:
-    """outcome: 1 if the demands were met, then the units and the rest of each counter."""
-    pairs = zip(demands, outcome[1::2], outcome[2::2], strict=True)
-    return OperationOutcome(bool(outcome[0]), tuple(units * demand.scale + rest for demand, units, rest in pairs))

@@ -50,7 +50,10 @@ class LimitsStoreUnavailable(EngineError):
 
 
 class LimitOperation(Struct, frozen=True):
-    """What one request takes or gives back. is_forced: taken whatever is there."""
+    """The units that one request takes or gives back.
+
+    is_forced: taken whatever is there.
+    """
 
     key: str
     demands: tuple[Demand, ...]
@@ -60,7 +63,8 @@ class LimitOperation(Struct, frozen=True):
 class Batch(Struct, frozen=True, kw_only=True):
     """Operations of one process.
 
-    holder: of the places that the batch takes. seq: 1, 2, ... for each holder.
+    holder: of the places that the batch takes.
+    seq: 1, 2, ... for each holder.
     lease: microseconds; 0 gives up all places.
     operations: in order.
     previous: the last batch of a former holder of this process, whose fate is unknown. It will not be applied any more.
@@ -78,13 +82,14 @@ class Batch(Struct, frozen=True, kw_only=True):
 
     def list_keys(self) -> list[str]:
         """Each key once, in the order in which all processes lock them."""
-        return sorted({*self.places, *(each.key for each in (*self.redo, *self.operations))})
+        return sorted({*self.places, *(operation.key for operation in (*self.redo, *self.operations))})
 
 
 class BatchStatus(StrEnum):
     """Whether a batch was applied.
 
-    EXPIRED: no, as the holder's lease has expired or the store has lost it. REPEATED: not again.
+    EXPIRED: no, as the holder's lease has expired or the store has lost it.
+    REPEATED: not again.
     """
 
     APPLIED = "applied"
@@ -93,9 +98,10 @@ class BatchStatus(StrEnum):
 
 
 class OperationOutcome(Struct, frozen=True):
-    """What became of an operation.
+    """The result of an operation.
 
-    is_taken: whether all demands were met, or it was forced. used: of each counter afterwards, as in `Counter`.
+    is_taken: whether all demands were met, or it was forced.
+    used: of each counter afterwards, as in `Counter`.
     """
 
     is_taken: bool
@@ -103,14 +109,17 @@ class OperationOutcome(Struct, frozen=True):
 
 
 class BatchResult(Struct, frozen=True):
-    """What a store returns. outcomes: of `Batch.operations`."""
+    """The result of a batch.
+
+    outcomes: of `Batch.operations`.
+    """
 
     status: BatchStatus
     outcomes: tuple[OperationOutcome, ...] = ()
 
 
 class LimitsStore(Protocol):
-    """Where the counters are. Every method can raise LimitsStoreUnavailable."""
+    """The store of the counters. Every method can raise LimitsStoreUnavailable."""
 
     async def open(self) -> None: ...
 
@@ -122,7 +131,11 @@ class LimitsStore(Protocol):
 
 
 class Holder(Struct):
-    """A process that holds places. expires: microseconds of Unix time. seq: its last batch."""
+    """A process that holds places.
+
+    expires: microseconds of Unix time.
+    seq: its last batch.
+    """
 
     expires: int
     seq: int
@@ -152,8 +165,8 @@ def apply_batch(
     redo = batch.redo
     if batch.previous is not None:
         former, seq = batch.previous
-        known = holders.get(former)
-        if known is not None and known.seq >= seq:
+        former_holder = holders.get(former)
+        if former_holder is not None and former_holder.seq >= seq:
             redo = ()
         # The number is recorded, so that the former batch is rejected if it arrives only now.
         holders[former] = Holder(now, seq)
@@ -165,15 +178,15 @@ def apply_batch(
         find_state(key).places[batch.holder] = number
     for operation in redo:
         _apply_operation(operation, find_state(operation.key), batch.holder, live, now)
-    outcomes = [_apply_operation(each, find_state(each.key), batch.holder, live, now) for each in batch.operations]
-    return BatchResult(BatchStatus.APPLIED, tuple(outcomes))
+    outcomes = tuple(_apply_operation(op, find_state(op.key), batch.holder, live, now) for op in batch.operations)
+    return BatchResult(BatchStatus.APPLIED, outcomes)
 
 
 def _apply_operation(
     operation: LimitOperation, state: KeyState, holder: str, live: set[str], now: int
 ) -> OperationOutcome:
     # Places of a server that died are released once its lease has ended.
-    for dead in [each for each in state.places if each not in live]:
+    for dead in [id for id in state.places if id not in live]:
         del state.places[dead]
     counters: list[Counter] = []
     for demand in operation.demands:
@@ -204,7 +217,8 @@ class _Take(Struct):
 class SharedCounters:
     """The counters of one process that shares them with others. A `lifespan.LifespanResource`.
 
-    read_clock: monotonic seconds. lease, timeout: seconds.
+    read_clock: monotonic seconds.
+    lease, timeout: seconds.
     """
 
     is_shared = True
@@ -294,26 +308,29 @@ class SharedCounters:
         self._wake.set()
 
     async def _run(self) -> None:
-        while True:
-            await self._wait_for_work()
+        is_last = False
+        while not is_last:
+            # Until there is something to send, or the lease has to be renewed, or the store may respond again.
+            if self.is_failing:
+                event, timeout = self._retry, RETRY_INTERVAL
+            else:
+                # A third of the lease, so that a renewal that was late or failed can be repeated before others take the
+                # places.
+                event, timeout = self._wake, self._lease / 3 if self._places.total() else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await event.wait()
             while await self._send() and (self._takes or self._adds or self._recovery is not None):
                 pass
             self._settled.set()
-            if self._is_closing:
-                await self._give_up_lease()
-                return
-
-    async def _wait_for_work(self) -> None:
-        """Until there is something to send, or the lease has to be renewed, or the store may respond again."""
+            is_last = self._is_closing
         if self.is_failing:
-            event, wait = self._retry, RETRY_INTERVAL
-        else:
-            # A third of the lease, so that a renewal that was late or failed can be repeated before others take the
-            # places.
-            event, wait = self._wake, self._lease / 3 if self._places.total() else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await event.wait()
+            return
+        # Places are free at once, not only when the lease ends.
+        batch = Batch(holder=self._holder, seq=self._seq, lease=0)
+        with suppress(LimitsStoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self._store.apply(batch)
 
     async def _send(self) -> bool:
         """Send one batch; whether the store has accepted it or it can be sent in another form."""
@@ -333,15 +350,30 @@ class SharedCounters:
         if self._recovery is not None:
             self._recovery = None
             self._seq += 1
-        elif result.status is BatchStatus.APPLIED:
-            self._seq += 1
-            self._contacted_at = self._read_clock()
-            self._accept(batch, takes, result.outcomes)
-        else:
+            return True
+        if result.status is not BatchStatus.APPLIED:
             # The process was suspended for longer than its lease, or the store was emptied. Nothing was applied.
             # Takes go back to the head of the queue: they came before all that were queued meanwhile.
             self._takes[:0] = takes
-            self._recover(None, [each for each in batch.operations if each.is_forced])
+            self._recover(None, [operation for operation in batch.operations if operation.is_forced])
+            return True
+        self._seq += 1
+        self._contacted_at = self._read_clock()
+        outcomes = result.outcomes
+        for operation, outcome in zip(batch.operations, outcomes, strict=True):
+            for demand, used in zip(operation.demands, outcome.used, strict=True):
+                # What the store has answered replaces the estimate, so that errors of the estimate do not add up.
+                self._known.replace(operation.key, demand, used)
+        for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
+            if not outcome.is_taken:
+                unmet = find_unmet(take.demands, outcome.used)
+                assert unmet is not None
+                self._resolve(take, unmet)
+                continue
+            for demand in take.demands:
+                if demand.is_hold:
+                    self._places[take.key] += demand.amount
+            self._resolve(take, None)
         return True
 
     def _build_batch(self) -> tuple[Batch, list[_Take]]:
@@ -365,22 +397,6 @@ class SharedCounters:
     def _new_batch(self, operations: tuple[LimitOperation, ...] = ()) -> Batch:
         lease = round(self._lease * 1_000_000)
         return Batch(holder=self._holder, seq=self._seq, lease=lease, operations=operations)
-
-    def _accept(self, batch: Batch, takes: list[_Take], outcomes: Sequence[OperationOutcome]) -> None:
-        for operation, outcome in zip(batch.operations, outcomes, strict=True):
-            for demand, used in zip(operation.demands, outcome.used, strict=True):
-                # What the store has answered replaces the estimate, so that errors of the estimate do not add up.
-                self._known.replace(operation.key, demand, used)
-        for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
-            if not outcome.is_taken:
-                unmet = find_unmet(take.demands, outcome.used)
-                assert unmet is not None
-                self._resolve(take, unmet)
-                continue
-            for demand in take.demands:
-                if demand.is_hold:
-                    self._places[take.key] += demand.amount
-            self._resolve(take, None)
 
     def _resolve(self, take: _Take, unmet: UnmetDemand | None) -> None:
         if not take.future.done():
@@ -406,7 +422,7 @@ class SharedCounters:
         if self._failed_at is None:
             self._failed_at = now
         if self._recovery is None:
-            forced = [each for each in batch.operations if each.is_forced]
+            forced = [operation for operation in batch.operations if operation.is_forced]
             for take in takes:
                 unmet = self._known.check(take.key, take.demands)
                 if unmet is None:
@@ -423,9 +439,9 @@ class SharedCounters:
     def _recover(self, previous: tuple[str, int] | None, forced: list[LimitOperation]) -> None:
         """Prepare the first batch of a new holder: all places of this process, and what the last batch has taken."""
         redo = [
-            LimitOperation(each.key, demands, is_forced=True)
-            for each in forced
-            if (demands := tuple(demand for demand in each.demands if not demand.is_hold))
+            LimitOperation(operation.key, demands, is_forced=True)
+            for operation in forced
+            if (demands := tuple(demand for demand in operation.demands if not demand.is_hold))
         ]
         self._use_new_holder()
         places = {key: number for key, number in self._places.items() if number}
@@ -462,11 +478,3 @@ class SharedCounters:
     def _use_new_holder(self) -> None:
         self._holder, self._seq = secrets.token_hex(8), 1
         self._contacted_at = self._read_clock()
-
-    async def _give_up_lease(self) -> None:
-        if self.is_failing:
-            return
-        batch = Batch(holder=self._holder, seq=self._seq, lease=0)
-        with suppress(LimitsStoreUnavailable, TimeoutError):
-            async with asyncio.timeout(self._timeout):
-                await self._store.apply(batch)

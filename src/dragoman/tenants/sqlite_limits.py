@@ -33,7 +33,10 @@ def read_wall_clock() -> int:
 
 
 class SqliteLimits:
-    """A `LimitsStore`. One thread does all the work. now: microseconds of Unix time."""
+    """A `LimitsStore`. One thread does all the work.
+
+    now: microseconds of Unix time.
+    """
 
     def __init__(self, path: Path, now: Callable[[], int] = read_wall_clock) -> None:
         self._path, self._now = path, now
@@ -89,15 +92,20 @@ class SqliteLimits:
             places = ", ".join("?" * len(keys))
             query = f"SELECT key, state FROM limits_of_keys WHERE key IN ({places})"
             for key, text in connection.execute(query, keys):
-                states[key] = _decode_state(text)
+                counters, states[key].places = json.loads(text)
+                states[key].counters = {
+                    name: Counter(updated, used, until) for name, (used, updated, until) in counters.items()
+                }
             rows = connection.execute("SELECT holder, expires, seq FROM holders")
             holders = {id: Holder(expires, seq) for id, expires, seq in rows}
             before = set(holders)
             result = apply_batch(batch, now, states.__getitem__, holders)
-            connection.executemany(
-                "INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)",
-                [(key, _encode_state(state), now) for key, state in states.items()],
-            )
+            rows_of_keys: list[tuple[str, str, int]] = []
+            for key, state in states.items():
+                numbers = {name: (count.used, count.updated, count.until) for name, count in state.counters.items()}
+                # Not msgspec: these integers can have more than 64 bits.
+                rows_of_keys.append((key, json.dumps([numbers, state.places]), now))
+            connection.executemany("INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)", rows_of_keys)
             changed = {batch.holder, *(batch.previous or ())[:1]} & set(holders)
             connection.executemany(
                 "INSERT OR REPLACE INTO holders VALUES (?, ?, ?)",
@@ -110,16 +118,3 @@ class SqliteLimits:
                 connection.execute("ROLLBACK")
             raise
         return result
-
-
-def _encode_state(state: KeyState) -> str:
-    # Not msgspec: these integers can have more than 64 bits.
-    counters = {name: (counter.used, counter.updated, counter.until) for name, counter in state.counters.items()}
-    return json.dumps([counters, state.places])
-
-
-def _decode_state(text: str) -> KeyState:
-    state = KeyState()
-    counters, state.places = json.loads(text)
-    state.counters = {name: Counter(updated, used, until) for name, (used, updated, until) in counters.items()}
-    return state

@@ -24,7 +24,8 @@ OUT_OF_MEMORY = 77
 class Setup(Struct, frozen=True):
     """The first frame.
 
-    seconds: CPU time of one call. memory: bytes of address space beyond what the process has when it is ready.
+    seconds: CPU time of one call.
+    memory: bytes of address space beyond what the process has when it is ready.
     data: for `start` of the module that runs in the worker.
     """
 
@@ -44,8 +45,16 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     write_frame(replies, OK)
     # Rust prints to stderr when it aborts; only failures to start belong into the server's log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    # After `start`: its libraries and data do not count towards what a call may use.
-    _limit_memory(setup.memory)
+    # The address space is limited after `start`: its libraries and data do not count towards what a call may use.
+    # Windows has no such limit and macOS refuses it; there the time limit alone applies.
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource  # noqa: PLC0415 - not on Windows
+
+        # An abort is an expected end here, and a core file would contain what clients have sent.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with open("/proc/self/statm", "rb") as file:
+            limit = int(file.read().split()[0]) * resource.getpagesize() + setup.memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     while (call := read_frame(requests)) is not None:
         _limit_time(setup.seconds)
         try:
@@ -55,7 +64,7 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
             os._exit(OUT_OF_MEMORY)
         except Exception:
             reply = FAILED + traceback.format_exc().encode("utf-8", "backslashreplace")
-        # The timer is stopped first: writing the reply is no part of the call.
+        # The timer is stopped first: writing the reply is not part of the call.
         _limit_time(0)
         write_frame(replies, reply)
 
@@ -86,18 +95,6 @@ def memory_in_use() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, TypeError, ValueError):
         return 0
-
-
-def _limit_memory(most: int) -> None:
-    """Limit the address space. Windows has no such limit and macOS refuses it; there the time limit alone applies."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource  # noqa: PLC0415 - not on Windows
-
-        # An abort is an expected end here, and a core file would contain what clients have sent.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with open("/proc/self/statm", "rb") as file:
-            own = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (own + most, own + most))
 
 
 def _limit_time(seconds: float) -> None:

@@ -133,8 +133,8 @@ class WorkerPool:
 
     def _call(self, call: bytes, attempt: _Attempt) -> bytes:
         """Run the call in a worker; runs in a thread."""
-        with self._worker() as worker, attempt.killing(worker):
-            # Before the timer starts: importing libraries is no part of the call.
+        with self._worker() as worker, attempt.kill_on_cancel(worker):
+            # Before the timer starts: importing libraries is not part of the call.
             worker.wait_until_ready()
             timer = Timer(self.limits.clock_factor * self.limits.seconds, worker.time_out)
             timer.daemon = True
@@ -196,7 +196,7 @@ class _Attempt:
         self._lock = Lock()
 
     @contextmanager
-    def killing(self, worker: _Worker) -> Generator[None]:
+    def kill_on_cancel(self, worker: _Worker) -> Generator[None]:
         with self._lock:
             self._worker = worker
             if self._is_cancelled:
@@ -274,19 +274,15 @@ class _Worker:
         except BrokenPipeError:
             reply = None
         if reply is None:
-            raise self._reason()
+            status = self._process.wait()
+            # The child's timer for CPU time ends it by SIGPROF, which no handler catches.
+            if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
+                raise LimitExceeded("time")
+            # A Rust library aborts when it gets no memory. Before the process is ready no limit is set.
+            if self._is_ready and (status == OUT_OF_MEMORY or status < 0):
+                raise LimitExceeded("memory")
+            raise EngineError("A worker process ended unexpectedly.")
         if reply[:1] == FAILED:
             log.error("a worker process failed:\n%s", reply[1:].decode("utf-8", "replace"))
             raise EngineError("A worker process failed.")
         return reply[1:]
-
-    def _reason(self) -> Exception:
-        """The exception for the worker's exit status."""
-        status = self._process.wait()
-        # The child's timer for CPU time ends it by SIGPROF, which no handler catches.
-        if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
-            return LimitExceeded("time")
-        # A Rust library aborts when it gets no memory. Before the process is ready no limit is set.
-        if self._is_ready and (status == OUT_OF_MEMORY or status < 0):
-            return LimitExceeded("memory")
-        return EngineError("A worker process ended unexpectedly.")

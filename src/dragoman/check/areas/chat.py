@@ -595,7 +595,7 @@ def add_rejected() -> None:
             {"logit_bias": ["a"]},
             ("ollama",),
         ),
-        ("tools-of-wrong-type", "`tools` that are no list are rejected.", {"tools": {"a": 1}}, ()),
+        ("tools-of-wrong-type", "`tools` that are not a list are rejected.", {"tools": {"a": 1}}, ()),
         ("tool-without-name", "A tool without a name is rejected.", {"tools": bad_tool}, ("ollama",)),
         (
             "unknown-tool-choice",

@@ -1,4 +1,4 @@
-"""What Codex sends, and what it needs of an answer."""
+"""The requests of Codex, and what it needs of an answer."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ async def echo(s: Session) -> None:
     require(reply["choices"][0]["text"].startswith(STORY), f"the text is {reply['choices'][0]['text']!r}")
 
 
-@AREA.check("The echo is no output: usage does not count it twice.")
+@AREA.check("The echo is not output: usage does not count it twice.")
 async def echo_usage(s: Session) -> None:
     plain, reply = await ask(s), await ask(s, "echo", echo=True)
     require(
@@ -164,13 +164,13 @@ async def rejects_best_of(s: Session) -> None:
     require(exchange.status in (400, 422), f"status {exchange.status}")
 
 
-@AREA.check("A prompt of ids outside the vocabulary is rejected, and is no failure of the server.")
+@AREA.check("A prompt of ids outside the vocabulary is rejected, and is not a failure of the server.")
 async def rejects_unknown_ids(s: Session) -> None:
     exchange = await s.post(PATH, {**COMPLETIONS.ask(s.model, "", 4), "prompt": [999_999_999]})
     require(400 <= exchange.status < 500, f"status {exchange.status}: {exchange.message()}")
 
 
-@AREA.check("Negative ids in a prompt are rejected, and are no failure of the server.")
+@AREA.check("Negative ids in a prompt are rejected, and are not a failure of the server.")
 async def rejects_negative_ids(s: Session) -> None:
     exchange = await s.post(PATH, {**COMPLETIONS.ask(s.model, "", 4), "prompt": [-1, 5]})
     require(400 <= exchange.status < 500, f"status {exchange.status}: {exchange.message()}")

@@ -1,4 +1,4 @@
-"""What clients of vLLM, SGLang, TGI and llama.cpp use beside the common APIs."""
+"""The extensions of vLLM, SGLang, TGI and llama.cpp that clients use beside the common APIs."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ async def metrics_tokens(s: Session) -> None:
     names = ("generation_tokens", "prompt_tokens")
     before = [await count(name) for name in names]
     if None in before:
-        raise Skipped("there are no such counters")
+        raise Skipped("the server has no such counters")
     usage = (await ask_chat(s))["usage"]
     after = [await count(name) for name in names]
     grown = [(b or 0) - (a or 0) for a, b in zip(before, after, strict=True)]

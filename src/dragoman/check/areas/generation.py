@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from ...conformance.checks import require
@@ -633,21 +634,18 @@ INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] =
 )
 
 
-def _build_invalid(d: Dialect, build: Broken) -> Callable[[Session], Awaitable[None]]:
-    async def run(s: Session) -> None:
-        body = build(d, s.model)
-        exchange = await (s.post(d.path, None, raw=body) if isinstance(body, bytes) else s.post(d.path, body))
-        require(exchange.status in SURELY_WRONG, f"status {exchange.status}: {exchange.body[:200]!r}")
-        check_error_basics(exchange.json())
-
-    return run
+async def _check_invalid(d: Dialect, build: Broken, s: Session) -> None:
+    body = build(d, s.model)
+    exchange = await (s.post(d.path, None, raw=body) if isinstance(body, bytes) else s.post(d.path, body))
+    require(exchange.status in SURELY_WRONG, f"status {exchange.status}: {exchange.body[:200]!r}")
+    check_error_basics(exchange.json())
 
 
 for _d in DIALECTS:
     for _name, _rule, _body, _only, _level in INVALID:
         if _only(_d):
             _except_for = ONE_MODEL if _name == "unknown-model" else ()
-            _run = _build_invalid(_d, _body)
+            _run = partial(_check_invalid, _d, _body)
             AREAS[_d.name].add(f"error-{_name}", _rule, _run, level=_level, except_for=_except_for)
 
 
@@ -669,7 +667,7 @@ async def error_before_stream(s: Session, d: Dialect) -> None:
     check_error_basics(exchange.json())
 
 
-@on_every_dialect("A lone surrogate in a string is no failure of the server.")
+@on_every_dialect("A lone surrogate in a string is not a failure of the server.")
 async def error_surrogate(s: Session, d: Dialect) -> None:
     # Valid JSON, and not encodable as UTF-8: it fails where the text is written, long after it was parsed.
     body = _insert_raw(b"\\ud8fe")(d, s.model)

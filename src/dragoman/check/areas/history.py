@@ -1,4 +1,4 @@
-"""What a conversation's prompt has to contain, which each API of conversations writes in a form of its own."""
+"""The content of a conversation's prompt, which each API of conversations writes in a form of its own."""
 
 from __future__ import annotations
 

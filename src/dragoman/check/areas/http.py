@@ -194,7 +194,7 @@ async def two_hosts(s: Session) -> None:
     require(400 <= exchange.status < 500, f"status {exchange.status}")
 
 
-@AREA.check("A path with a NUL or a space is no failure of the server.")
+@AREA.check("A path with a NUL or a space is not a failure of the server.")
 async def bad_path(s: Session) -> None:
     # NUL, an unencoded space, invalid UTF-8, and a traversal: what decoders and file systems stumble over.
     for path in ("/v1/models/%00", "/v1/models/a b", "/v1/models/%ff", "/%2e%2e/%2e%2e/etc/passwd"):

@@ -63,7 +63,7 @@ FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
     ),
     (
         "no-empty-text",
-        "There is no empty text block: it may not be sent back.",
+        "No text block is empty: it may not be sent back.",
         lambda r: all(b.get("text", 1) for b in r["content"]),
         "should",
     ),

@@ -403,7 +403,7 @@ def add_rejected() -> None:
             "A `tool_choice` that names no declared tool is rejected.",
             {"tools": TOOLS, "tool_choice": {"type": "function", "name": "nothing"}},
         ),
-        ("metadata", "Metadata that are no object are rejected.", {"metadata": "x"}),
+        ("metadata", "Metadata that are not an object are rejected.", {"metadata": "x"}),
         (
             "both-states",
             "`conversation` beside `previous_response_id` is rejected.",

@@ -1,9 +1,9 @@
-"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. Pure: it handles block numbers only.
+"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. It handles block numbers only.
 
 A block is either held (reference count above 0) or free. A free block keeps its contents and its hash until it is
-reallocated: first the blocks without a hash, which nobody can find, the last one freed first; then the cached ones, the
-one freed first first. Two blocks may hold the same contents (both were computed before
-either was cached): lookups return the older one until it is evicted.
+reallocated: first the blocks without a hash, which no lookup finds, the last one freed first; then the cached ones, the
+one freed first first. Two blocks may hold the same contents (both were computed before either was cached): lookups
+return the older one until it is evicted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SimulatedBlockPool:
         return self.num_used / self.size
 
     def get_ref_count(self, block: int) -> int:
-        """How many sequences hold this block."""
+        """Number of sequences that hold this block."""
         return self._ref_counts[block]
 
     def allocate(self, count: int) -> list[int]:
@@ -86,7 +86,23 @@ class SimulatedBlockPool:
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
-            self._evict(block)
+            block_hash = self._hashes[block]
+            if block_hash is None:
+                continue
+            self._hashes[block] = None
+            duplicates = self._duplicates.get(block_hash)
+            if duplicates is None:
+                del self._block_by_hash[block_hash]
+            elif self._block_by_hash[block_hash] == block:
+                # Two sequences may compute the same block at the same time; as long as one copy is left, the prefix is
+                # a hit: the oldest duplicate takes its place.
+                self._block_by_hash[block_hash] = duplicates.pop(0)
+            else:
+                duplicates.remove(block)
+            if duplicates == []:
+                del self._duplicates[block_hash]
+            if self._events is not None:
+                self._events.append(BlockRemoved(block, block_hash))
         return blocks
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
@@ -156,25 +172,6 @@ class SimulatedBlockPool:
         return {block: block_hash for block, block_hash in enumerate(self._hashes) if block_hash is not None}
 
     def take_events(self) -> list[CacheEvent]:
-        """What happened since the last call, in order."""
+        """Take the events since the last call, in order."""
         events, self._events = self._events or [], None if self._events is None else []
         return events
-
-    def _evict(self, block: int) -> None:
-        """Remove a block from the cache; the oldest duplicate takes its place."""
-        block_hash, self._hashes[block] = self._hashes[block], None
-        if block_hash is None:
-            return
-        duplicates = self._duplicates.get(block_hash)
-        if duplicates is None:
-            del self._block_by_hash[block_hash]
-        elif self._block_by_hash[block_hash] == block:
-            # Two sequences may compute the same block at the same time; as long as one copy is left, the prefix is a
-            # hit.
-            self._block_by_hash[block_hash] = duplicates.pop(0)
-        else:
-            duplicates.remove(block)
-        if duplicates == []:
-            del self._duplicates[block_hash]
-        if self._events is not None:
-            self._events.append(BlockRemoved(block, block_hash))

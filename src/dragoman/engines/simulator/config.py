@@ -1,4 +1,4 @@
-"""Settings of a simulated vLLM, named as in vLLM. Independent of hardware and time."""
+"""Settings of a simulated vLLM's scheduler, named as in vLLM. Independent of hardware and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 
 
 class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Defaults are those of vLLM's API server.
+    """Limits and policies of the scheduler. Defaults are those of vLLM's API server.
 
     num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
     max_model_len: most tokens of a prompt and its answer; None is what the cache holds.
@@ -84,6 +84,3 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.enable_chunked_prefill:
             limits.append(self.max_num_batched_tokens)
         return min(limits)
-
-
-# Speculative decoding: vLLM's settings, and how many drafts are accepted. Pure.

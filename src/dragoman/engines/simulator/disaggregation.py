@@ -1,4 +1,4 @@
-"""Disaggregated prefill and decode: roles, transfer parameters, block leases, transfers. Pure; the clock is a driver's.
+"""Disaggregated prefill and decode: roles, transfer parameters, block leases, transfers. The clock is a driver's.
 
 The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and `do_remote_decode`; its response
 names the prompt's blocks, which stay held until the decode side has fetched them or their lease has expired. The
@@ -213,7 +213,10 @@ _PARAM = "kv_transfer_params"
 
 
 class TransferContext(Struct, frozen=True):
-    """Transfer settings of an instance. report: notifies the named instance that its blocks are no longer needed."""
+    """Transfer settings of an instance.
+
+    report: notifies the named instance that its blocks are no longer needed.
+    """
 
     address: KvAddress
     cost: TransferCost

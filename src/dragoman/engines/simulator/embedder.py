@@ -1,6 +1,5 @@
-"""Simulated embeddings: vectors derived from the tokens alone, after the duration of a prefill.
-
-Images of a simulated model: each is so many placeholder tokens of the prompt. Decodes no pixels.
+"""Simulated embeddings and images: vectors derived from the tokens alone, after the duration of a prefill; and images
+that are placeholder tokens of the prompt, whose pixels are not decoded.
 """
 
 from __future__ import annotations
@@ -45,16 +44,14 @@ class SimulatorEmbedder:
         self._embedding_info.check_dimensions(request.dimensions)
         size = request.dimensions or self._embedding_info.dimensions
         tokens = await self._engine.simulate_prefill(request.inputs)
-        vectors = tuple(_generate_vector(ids, size, request.normalize is not False) for ids in request.inputs)
-        return Embeddings(vectors, size, tokens)
-
-
-def _generate_vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
-    # A function of extendable output: the digest of a short vector is a prefix of that of a longer one.
-    raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
-    vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
-    length = math.sqrt(float(vector @ vector)) if normalize else 1.0
-    return (vector / (length or 1.0)).astype("<f4").tobytes()
+        vectors: list[bytes] = []
+        for ids in request.inputs:
+            # A function of extendable output: the digest of a short vector is a prefix of that of a longer one.
+            raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
+            vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
+            length = math.sqrt(float(vector @ vector)) if request.normalize is not False else 1.0
+            vectors.append((vector / (length or 1.0)).astype("<f4").tobytes())
+        return Embeddings(tuple(vectors), size, tokens)
 
 
 _TOKEN_NAMES = (
@@ -79,7 +76,11 @@ def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: 
 
 
 class SimulatedVision:
-    """As `core.images.ImageProcessor`. count: tokens of every image. token: name and id of their placeholder."""
+    """As `core.images.ImageProcessor`.
+
+    count: tokens of every image.
+    token: name and id of their placeholder.
+    """
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
         self._count, (self._name, self._id) = count, token

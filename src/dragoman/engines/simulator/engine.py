@@ -1,7 +1,7 @@
 """The simulator as an engine: engine cores on the event loop's clock, with vLLM's administrative operations.
 
-Independent of HTTP. `engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this
-module connects them with requests, a clock and control operations.
+`engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this module connects them
+with requests, a clock and control operations.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .offloading import OffloadingSettings
 from .rank import ChoiceLengths, DataParallelBalancer, DataParallelRank, LiveRequest, TimerQueue
 from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
-from .sequence import SimulatedSequence as Running
+from .sequence import SimulatedSequence
 
-# Settings of a served simulation, and what follows from them. Runs nothing.
+# Settings of a served simulation, and what follows from them.
 
 _FEATURES = frozenset(
     {
@@ -87,7 +87,7 @@ _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransferSettings(Struct, frozen=True):
-    """Disaggregated prefill and decode. tp_size: devices of this instance."""
+    """Settings of disaggregated prefill and decode. tp_size: devices of this instance."""
 
     config: KvTransferConfig
     cost: TransferCost
@@ -95,7 +95,7 @@ class KvTransferSettings(Struct, frozen=True):
 
 
 class SimulatorConfig(Struct, frozen=True):
-    """The simulated engine, and how a server drives it.
+    """Settings of the simulated engine and of the server that drives it.
 
     time_scale: 10 is ten times as fast.
     warm_up: seconds from startup to readiness.
@@ -141,6 +141,8 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
 
+
+# The engine.
 
 MAX_RECENT_STEPS = 120
 """Steps of each rank whose times are kept."""
@@ -234,23 +236,21 @@ class SimulatorEngine:
 
     async def start(self) -> None:
         self._timers = timers = TimerQueue()
-        transfer = self._config.kv_transfer
-        context = None if transfer is None else await self._open_notifier(transfer)
+        transfer, scale, context = self._config.kv_transfer, self._config.time_scale, None
+        if transfer is not None:
+            config, cost = transfer.config, transfer.cost
+            self._notifier = KvNotifier(config, self._on_fetched)
+            port = await self._notifier.open()
+            context = TransferContext(
+                KvAddress(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
+                TransferCost(cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale),
+                config.kv_connector_extra_config.lease_seconds / scale,
+                self._notifier.notify,
+            )
         self._recent_steps = []
         self._ranks = [self._build_rank(number, timers, context) for number in range(self._config.ranks)]
         self._ready_at = timers.now() + self._config.warm_up
         self._down_reason = None
-
-    async def _open_notifier(self, transfer: KvTransferSettings) -> TransferContext:
-        config, cost, scale = transfer.config, transfer.cost, self._config.time_scale
-        self._notifier = notifier = KvNotifier(config, self._on_fetched)
-        port = await notifier.open()
-        return TransferContext(
-            KvAddress(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
-            TransferCost(cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale),
-            config.kv_connector_extra_config.lease_seconds / scale,
-            notifier.notify,
-        )
 
     def _on_fetched(self, id: str) -> None:
         """Release blocks after another instance reports that it fetched them."""
@@ -338,7 +338,7 @@ class SimulatorEngine:
         self._live[request.id], self._rank_of[request.id] = live, rank
         # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
-        # What this server's own front end took is a part of the modelled front end's time, and does not add to it.
+        # The time of this server's own front end is a part of the modelled front end's time, and does not add to it.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
         self._clock.call_at(queued_at, lambda at: self._arrive(live, rank, at))
 
@@ -373,7 +373,7 @@ class SimulatorEngine:
             None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
             request.images,
         )
-        sequence = Running(
+        sequence = SimulatedSequence(
             request.id,
             num_prompt_tokens=len(request.prompt),
             max_tokens=request.max_tokens,
@@ -381,8 +381,19 @@ class SimulatorEngine:
             priority=request.priority,
             lora=lora,
         )
+        origin, choice_lengths = request.origin, None
+        if origin is not None:
+            # The choices of a request come one after the other, and share their record.
+            if self._last_choices is None or self._last_choices[0] is not origin:
+                self._last_choices = (origin, ChoiceLengths(origin.choices))
+            choice_lengths = self._last_choices[1]
+        if self._tick_time is None:
+            # Requests that are added in one iteration of the event loop arrive together, as in one message to vLLM's
+            # engine core.
+            self._tick_time = self._now()
+            asyncio.get_running_loop().call_soon(self._reset_tick_time)
         # Without the time at which the client's request arrived, it arrives now.
-        now = self._get_tick_time()
+        now = self._tick_time
         return LiveRequest(
             request,
             deliver,
@@ -393,17 +404,8 @@ class SimulatorEngine:
             arrived_at=now if request.arrival_time is None else min(now, self._clock.convert(request.arrival_time)),
             lora=lora,
             fault=fault,
-            choice_lengths=self._find_choice_lengths(request),
+            choice_lengths=choice_lengths,
         )
-
-    def _find_choice_lengths(self, request: TokenRequest) -> ChoiceLengths:
-        """Find the record that the choices of a request share; they come one after the other."""
-        origin = request.origin
-        if origin is None:
-            return ChoiceLengths(1)
-        if self._last_choices is None or self._last_choices[0] is not origin:
-            self._last_choices = (origin, ChoiceLengths(origin.choices))
-        return self._last_choices[1]
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str) -> None:
         """Register the request's transfer parameters, JSON text. A response names one location, so only the first
@@ -457,15 +459,6 @@ class SimulatorEngine:
 
     def _now(self) -> float:
         return 0.0 if self._timers is None else self._timers.now()
-
-    def _get_tick_time(self) -> float:
-        """Return the time of this iteration of the event loop: requests added in one iteration arrive together, as in
-        one message to vLLM's engine core.
-        """
-        if self._tick_time is None:
-            self._tick_time = self._now()
-            asyncio.get_running_loop().call_soon(self._reset_tick_time)
-        return self._tick_time
 
     def _reset_tick_time(self) -> None:
         self._tick_time = None
@@ -563,7 +556,7 @@ class SimulatorEngine:
             return 0
         block_size = self._config.scheduler.block_size
         contents = TokenContents(block_size, list(prompt), hash_root("", cache_salt, ""))
-        probe = Running("", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents)
+        probe = SimulatedSequence("", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents)
         hits = (len(rank.core.scheduler.find_cached_prefix(probe)) for rank in self._ranks)
         return block_size * max(hits, default=0)
 
@@ -577,11 +570,7 @@ class SimulatorEngine:
             check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
         load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
-        await self._sleep_for(self._config.latency.compute_seconds(load) / self._config.time_scale)
-        self._ranks[0].stats.prompt_tokens += tokens
-        return tokens
-
-    async def _sleep_for(self, seconds: float) -> None:
+        seconds = self._config.latency.compute_seconds(load) / self._config.time_scale
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish(_: float) -> None:
@@ -591,6 +580,8 @@ class SimulatorEngine:
 
         self._clock.call_at(self._now() + seconds, finish)
         await done
+        self._ranks[0].stats.prompt_tokens += tokens
+        return tokens
 
     def stats(self) -> Sequence[EngineStats]:
         return [rank.update_stats(self._sleep_level) for rank in self._ranks]

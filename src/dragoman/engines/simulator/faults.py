@@ -1,5 +1,5 @@
-"""Fault injection: which request gets which fault, one that it requests itself or the plan's. Deterministic, and
-independent of the engine, which carries the fault out.
+"""Fault injection: the choice of a request's fault, one that it requests itself or the plan's. It is deterministic; the
+engine carries the fault out.
 
     - {request: 3, status: 429}                  # the third request is rejected
     - {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token

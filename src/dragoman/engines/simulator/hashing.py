@@ -1,4 +1,4 @@
-"""Hashes of a sequence's blocks: from token ids, or from a trace that contains hashes only.
+"""Hashes of a sequence's blocks, from token ids or from a trace that contains hashes only; and keyed random numbers.
 
 A hash covers a full block and everything before it, so two sequences share a prefix exactly as far as their hashes
 agree. It also covers the images in the block; everything else that keys and values depend on (LoRA, a salt) goes into
@@ -87,7 +87,7 @@ class TokenContents:
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
             self._hashes.append(hash_block(parent, tokens, images))
             if self._on_hashed is not None:
-                # The root is no block: as in vLLM's events, a first block has no parent.
+                # The root is not a block: as in vLLM's events, a first block has no parent.
                 self._on_hashed(self._hashes[-1], parent if block else None, tokens, images)
         return self._hashes[index + 1]
 
@@ -119,7 +119,7 @@ class TracedContents:
         return hashed if offset == self._traced_block_size else hashed + b"+" + offset.to_bytes(4, "little")
 
 
-# A keyed pseudorandom generator: numbers derived from a key, the same on every machine. Pure and small.
+# A keyed pseudorandom generator: numbers derived from a key, the same on every machine.
 
 _NUMBERS_PER_BLOCK = 8
 _BYTES_PER_NUMBER = 8

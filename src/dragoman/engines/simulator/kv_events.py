@@ -1,10 +1,9 @@
-"""KV cache events as vLLM publishes them for prefix-aware routers. Pure.
+"""The messages that a simulated vLLM sends to routers and other instances: KV cache events and notices of KV transfers.
 
-A batch is msgpack: [ts, [events], data_parallel_rank]; an event is a map whose `type` is its name. Hashes are the lower
-64 bits, vLLM's default. vLLM 0.19 and before it publish an event as an array that begins with its name. Several blocks
-may hold the same hash: an event reports when the first becomes available and when the last is evicted.
-
-KV events over ZeroMQ: a PUB socket for live events, a ROUTER socket for replay. The only user of zmq.
+KV cache events are those of vLLM, for prefix-aware routers. A batch is msgpack: [ts, [events], data_parallel_rank]; an
+event is a map whose `type` is its name. Hashes are the lower 64 bits, vLLM's default. vLLM 0.19 and earlier publish an
+event as an array that begins with its name. Several blocks may hold the same hash: an event reports when the first
+becomes available and when the last is evicted.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from .blocks import AllBlocksCleared, BlockRemoved, CacheEvent
-from .blocks import BlockCached as Stored
+from .blocks import AllBlocksCleared, BlockCached, BlockRemoved, CacheEvent
 from .disaggregation import LEASE_SECONDS, KvRole, KvTransferParams
 from .hashing import ImageKeys
 
@@ -30,7 +28,7 @@ _MASK = (1 << 64) - 1
 
 
 KvEventsVersion = Literal["0.33", "0.19"]
-"""The vLLM whose form events have."""
+"""The vLLM whose event format is used; that of 0.19 is also the one of earlier versions."""
 
 
 class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
@@ -78,18 +76,19 @@ class KvEventBatch(Struct, frozen=True, array_like=True):
 
 def build_batch(ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33") -> KvEventBatch:
     """Build a batch of events in the form of this version of vLLM."""
-    return KvEventBatch(ts, events if version == "0.33" else [_convert_to_array(event) for event in events], rank)
-
-
-def _convert_to_array(event: KvEvent) -> tuple[object, ...]:
-    match event:
-        case BlockStored():
-            stored = (event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size)
-            return ("BlockStored", *stored, event.lora_id, event.medium, event.lora_name)
-        case BlockRemovedEvent():
-            return ("BlockRemoved", event.block_hashes, event.medium)
-        case CacheClearedEvent():
-            return ("AllBlocksCleared",)
+    if version == "0.33":
+        return KvEventBatch(ts, events, rank)
+    arrays: list[tuple[object, ...]] = []
+    for event in events:
+        match event:
+            case BlockStored():
+                stored = (event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size)
+                arrays.append(("BlockStored", *stored, event.lora_id, event.medium, event.lora_name))
+            case BlockRemovedEvent():
+                arrays.append(("BlockRemoved", event.block_hashes, event.medium))
+            case CacheClearedEvent():
+                arrays.append(("AllBlocksCleared",))
+    return KvEventBatch(ts, arrays, rank)
 
 
 class _HashedBlock(Struct, frozen=True, gc=False):
@@ -105,8 +104,11 @@ class _HashedBlock(Struct, frozen=True, gc=False):
         return tuple(key for key in keys if key) or None
 
 
+_NO_BLOCK = _HashedBlock(None, (), "", "")
+
+
 class KvEventBuilder:
-    """Builds events for one pool: tracks block contents and the reported hashes."""
+    """A converter of one pool's events, which tracks block contents and the reported hashes."""
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
@@ -125,7 +127,7 @@ class KvEventBuilder:
         lora: str = "",
         salt: str = "",
     ) -> None:
-        """A block that has been hashed and may be stored."""
+        """Add a block that has been hashed and may be stored."""
         self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora, salt, images)
         self._hashed.move_to_end(block_hash)
         while len(self._hashed) > self._max_hashed:
@@ -136,11 +138,31 @@ class KvEventBuilder:
         events: list[KvEvent] = []
         for event in cache_events:
             match event:
-                case Stored(_, block_hash):
+                case BlockCached(_, block_hash):
                     self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
-                    # Subscribers track what is cached, not in how many blocks: further copies are no news to them.
-                    if self._copies[block_hash] == 1:
-                        self._append_stored(block_hash, events)
+                    # Subscribers track what is cached, not in how many blocks: further copies change nothing for them.
+                    if self._copies[block_hash] > 1:
+                        continue
+                    # Missing only if the bound of `add_hashed` has dropped it; subscribers still learn the hash.
+                    hashed, number = self._hashed.get(block_hash, _NO_BLOCK), truncate_hash(block_hash)
+                    parent = None if hashed.parent is None else truncate_hash(hashed.parent)
+                    last = events[-1] if events else None
+                    # Blocks that follow each other are one event.
+                    if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
+                        last.block_hashes.append(number)
+                        last.token_ids.extend(hashed.tokens)
+                        last.extra_keys.append(hashed.extra_keys)
+                        continue
+                    events.append(
+                        BlockStored(
+                            block_hashes=[number],
+                            parent_block_hash=parent,
+                            token_ids=list(hashed.tokens),
+                            block_size=self._block_size,
+                            lora_name=hashed.lora or None,
+                            extra_keys=[hashed.extra_keys],
+                        )
+                    )
                 case BlockRemoved(_, block_hash):
                     self._copies[block_hash] -= 1
                     if not self._copies[block_hash]:
@@ -151,30 +173,12 @@ class KvEventBuilder:
                     events.append(CacheClearedEvent())
         return events
 
-    def _append_stored(self, block_hash: bytes, events: list[KvEvent]) -> None:
-        """Blocks that follow each other are one event."""
-        # Missing only if the bound of `add_hashed` has dropped it; subscribers still learn the hash.
-        hashed = self._hashed.get(block_hash, _HashedBlock(None, (), "", ""))
-        parent, last = None if hashed.parent is None else truncate_hash(hashed.parent), events[-1] if events else None
-        if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
-            last.block_hashes.append(truncate_hash(block_hash))
-            last.token_ids.extend(hashed.tokens)
-            last.extra_keys.append(hashed.extra_keys)
-            return
-        events.append(
-            BlockStored(
-                block_hashes=[truncate_hash(block_hash)],
-                parent_block_hash=parent,
-                token_ids=list(hashed.tokens),
-                block_size=self._block_size,
-                lora_name=hashed.lora or None,
-                extra_keys=[hashed.extra_keys],
-            )
-        )
-
 
 def truncate_hash(block_hash: bytes) -> int:
     return int.from_bytes(block_hash, "big") & _MASK
+
+
+# Publication over ZeroMQ: a PUB socket for live events, a ROUTER socket for replay.
 
 
 class ReplayBuffer:
@@ -205,8 +209,10 @@ REPLAY_END = (-1).to_bytes(8, "big", signed=True)
 
 
 class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-events-config`. Each rank adds its number to the port. buffer_steps: batches available for
-    replay."""
+    """vLLM's `--kv-events-config`. Each rank adds its number to the port.
+
+    buffer_steps: batches available for replay.
+    """
 
     enable_kv_cache_events: bool = True
     publisher: str = "zmq"
@@ -250,7 +256,7 @@ class KvPublisher:
     def __init__(self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33") -> None:
         """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not available."""
         try:
-            import zmq  # noqa: PLC0415 - an extra, and only for those who publish
+            import zmq  # noqa: PLC0415 - an extra, and only for publishing engines
             import zmq.asyncio  # noqa: PLC0415
         except ImportError:
             raise ValueError("KV events need pyzmq: pip install '.[kv-events]'") from None
@@ -321,9 +327,9 @@ class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-transfer-config`. kv_ip, kv_port: where notifications are received; port 0 is any free port.
+    """vLLM's `--kv-transfer-config`. Further fields of vLLM's command lines are accepted without effect.
 
-    Further fields of vLLM's command lines are accepted without effect.
+    kv_ip, kv_port: where notifications are received; port 0 is any free port.
     """
 
     kv_connector: str | None = None
@@ -349,7 +355,7 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("kv_port must be a port, or 0")
         if not 0 < extra.lease_seconds < float("inf"):
             raise ValueError("lease_seconds must be more than 0")
-        # Who can send a report can free blocks of other requests.
+        # A report frees blocks of other requests, so that only this machine may send one that is not signed.
         if not extra.secret and not ip_address(self.kv_ip).is_loopback:
             raise ValueError("kv_connector_extra_config.secret is required if kv_ip is not a loopback address")
 

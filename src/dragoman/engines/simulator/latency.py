@@ -1,4 +1,4 @@
-"""The latency model: the duration of a step as a function of its load. A formula and its coefficients; no clock.
+"""The latency model: the duration of a step as a function of its load; and speculative decoding's accepted drafts.
 
     seconds = base
               + per_token, a curve over the step's tokens
@@ -206,7 +206,13 @@ def speed_up(step_time: StepTime, scale: float) -> StepTime:
     return lambda load: step_time(load) / scale
 
 
-# Speculative decoding: vLLM's settings, and how many drafts are accepted. Pure.
+# Speculative decoding: vLLM's settings, and the number of accepted drafts.
+
+NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
+MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
+"""Methods whose drafter has a model, with slots of its own in the cache but for Medusa's heads."""
+DEFAULT_RATES = (0.75, 0.6, 0.5)
+"""Of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""
 
 
 class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -261,40 +267,28 @@ def check_acceptance_rates(rates: Sequence[float]) -> None:
 
 
 class DraftAcceptance:
-    """Draws how many tokens a step gives. rates: share of drafts of which the first, second, ... token is accepted.
+    """A random draw of the tokens that a step gives. The same request draws the same numbers, whatever runs beside it.
 
-    The same request draws the same numbers, whatever runs beside it.
+    rates: share of drafts of which the first, second, ... token is accepted.
     """
 
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
         self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
+        rates, last = self._rates, len(self._rates) - 1
+        # Beyond the last rate, a draft is accepted after the one before it as often as the last one was.
+        self._decay = rates[last] / rates[last - 1] if last and rates[last - 1] else rates[last]
         self._seed = seed
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
         """A `CountSampled`."""
         # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
         drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
+        rates, last = self._rates, len(self._rates) - 1
         accepted = 0
-        while accepted < num_drafts and drawn < self._compute_rate(accepted):
+        while accepted < num_drafts:
+            rate = rates[accepted] if accepted <= last else rates[last] * self._decay ** (accepted - last)
+            if drawn >= rate:
+                break
             accepted += 1
         return 1 + accepted
-
-    def _compute_rate(self, position: int) -> float:
-        """Beyond the last rate, a draft is accepted after the one before it as often as the last one was."""
-        rates, most = self._rates, len(self._rates) - 1
-        if position <= most:
-            return rates[position]
-        last = rates[most] / rates[most - 1] if most and rates[most - 1] else rates[most]
-        return rates[most] * last ** (position - most)
-
-
-NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
-
-
-MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
-"""Methods whose drafter has a model, with slots of its own in the cache but for Medusa's heads."""
-
-
-DEFAULT_RATES = (0.75, 0.6, 0.5)
-"""Of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""

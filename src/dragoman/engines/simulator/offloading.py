@@ -1,4 +1,4 @@
-"""KV offloading of one scheduler: what is stored in host memory and loaded from it, at which step. Pure; without times.
+"""KV offloading: a second tier of the KV cache, in host memory; and the link over which its chunks move.
 
 The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full attention: every step stores the
 chunks that its sequences complete; a waiting sequence loads those that follow its prefix in the device's cache.
@@ -25,8 +25,12 @@ _WRITTEN = -1
 
 
 class HostCacheUse:
-    """What one request uses of the cache. positions: of its chunks in the request; used: those that it stored, found
-    stored, or loaded. rank: recency of all of them until the request ends; 0 before the first."""
+    """One request's use of the cache.
+
+    positions: of its chunks in the request.
+    used: those that it stored, found stored, or loaded.
+    rank: recency of all of them until the request ends; 0 before the first.
+    """
 
     __slots__ = ("positions", "rank", "used")
 
@@ -94,12 +98,26 @@ class HostCache:
 
     def begin_store(self, keys: Sequence[bytes], use: HostCacheUse) -> list[bytes] | None:
         """Take room for those of these chunks that are not there, and return them; None if there is too little room
-        even without all idle chunks but these."""
+        even without all idle chunks but these. The least recent idle chunks are evicted for it."""
         missing = [key for key in keys if key not in self._counts]
         self._record([key for key in keys if self._counts.get(key) != _WRITTEN], use)
-        num_evicted = len(missing) - (self.size - len(self._counts))
-        if num_evicted > 0 and not self._evict(num_evicted, frozenset(keys)):
+        protected, skipped = frozenset(keys), list[tuple[tuple[int, int], bytes]]()
+        num_needed = len(missing) - (self.size - len(self._counts))
+        if num_needed > 0 and self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < num_needed:
             return None
+        while num_needed > 0:
+            rank, key = entry = heappop(self._heap)
+            # Entries of the heap are not removed when a chunk is used again: stale ones are recognized here.
+            if self._counts.get(key) != 0 or self._ranks[key] != rank:
+                continue
+            if key in protected:
+                skipped.append(entry)
+                continue
+            del self._counts[key], self._ranks[key]
+            self.num_idle -= 1
+            num_needed -= 1
+        for entry in skipped:
+            heappush(self._heap, entry)
         for key in missing:
             self._counts[key] = _WRITTEN
             self._ranks[key] = (use.rank, -use.positions[key])
@@ -146,28 +164,11 @@ class HostCache:
         heappush(self._heap, (self._ranks[key], key))
         # Rebuilt when more than half of it is outdated: the heap stays bounded, at a constant cost per push on average.
         if len(self._heap) > max(64, 2 * self.num_idle):
-            self._heap = [(self._ranks[each], each) for each, count in self._counts.items() if not count]
+            self._heap = [(self._ranks[idle], idle) for idle, count in self._counts.items() if not count]
             heapify(self._heap)
 
-    def _evict(self, count: int, protected: frozenset[bytes]) -> bool:
-        """Evict the least recent idle chunks but these; none of them if there are too few."""
-        if self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < count:
-            return False
-        passed: list[tuple[tuple[int, int], bytes]] = []
-        while count:
-            rank, key = entry = heappop(self._heap)
-            # Entries of the heap are not removed when a chunk is used again: stale ones are recognized here.
-            if self._counts.get(key) != 0 or self._ranks[key] != rank:
-                continue
-            if key in protected:
-                passed.append(entry)
-                continue
-            del self._counts[key], self._ranks[key]
-            self.num_idle -= 1
-            count -= 1
-        for entry in passed:
-            heappush(self._heap, entry)
-        return True
+
+# The offloading of one scheduler: what is stored and loaded, at which step.
 
 
 class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,7 +189,11 @@ class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostTransfer(Struct, frozen=True, gc=False):
-    """A transfer between device and host. keys: the chunks; blocks: of the device."""
+    """A transfer between device and host.
+
+    keys: of the chunks.
+    blocks: of the device.
+    """
 
     id: int
     sequence: SimulatedSequence
@@ -198,8 +203,10 @@ class HostTransfer(Struct, frozen=True, gc=False):
 
 
 class StepTransfers(Struct):
-    """Transfers that a step begins: loads with it, stores after it. flushed: those that must end before it, because it
-    writes blocks that they read."""
+    """Transfers that a step begins: loads with it, stores after it.
+
+    flushed: those that must end before it, because it writes blocks that they read.
+    """
 
     loads: list[HostTransfer] = []
     stores: list[HostTransfer] = []
@@ -215,8 +222,14 @@ class OffloadingStats(Struct):
 
 
 class OffloadedRequest:
-    """State of one request. keys: of its chunks; blocks: as of its latest step; num_blocks: those known before it;
-    next_chunk: first one that was not offered to the host; transfers: that run."""
+    """State of one request.
+
+    keys: of its chunks.
+    blocks: as of its latest step.
+    num_blocks: those known before it.
+    next_chunk: first one that was not offered to the host.
+    transfers: those that run.
+    """
 
     __slots__ = ("blocks", "finished_tokens", "keys", "next_chunk", "num_blocks", "transfers", "use")
 
@@ -430,7 +443,7 @@ class KvOffloading:
             state.use.positions[key] = index
 
 
-# KV offloading of an engine in time: the size of the host's cache, and the link over which its chunks move. Pure.
+# Offloading in time: the size of the host's cache, and the link over which its chunks move.
 
 TRANSFER_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
 """vLLM's, in bytes."""
@@ -478,7 +491,7 @@ class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkTotals:
-    """What one direction has moved since the start, on all devices: seconds, bytes, and bytes of each transfer."""
+    """Totals of one direction since the start, on all devices: seconds, bytes, and bytes of each transfer."""
 
     def __init__(self) -> None:
         self.seconds = self.bytes = 0.0

@@ -1,6 +1,6 @@
 """A profile: hardware, model, engine settings, latency coefficients and their error. A YAML file for people to edit.
 
-Profiles ship with the package, named after hardware and model. This module reads and writes them; it fits nothing.
+Profiles ship with the package, named after hardware and model.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ErrorSpread(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the error moves with choices that mean nothing: clocks that differ, and which requests are fitted."""
+    """The range of the error over choices that mean nothing: clocks that differ, and other requests that are fitted."""
 
     lowest: HeldOutError
     highest: HeldOutError
@@ -134,7 +134,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     frontend_seconds: from the client to the engine's queue.
     noise: sigma of a step's log-normal factor.
-    acceptance_rates: of the first, second, ... draft of speculative decoding; empty is `speculation.DEFAULT_RATES`.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty is `latency.DEFAULT_RATES`.
     """
 
     name: str
@@ -176,7 +176,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     @property
     def expert_prior(self) -> Prior | None:
         """The expectation for ranks that share experts, if this profile has it: the weights that a step reads grow with
-        its tokens, which `prior` does not know."""
+        its tokens, which `prior` does not take into account."""
         if not self.latency.per_expert_token:
             return None
         return Prior(

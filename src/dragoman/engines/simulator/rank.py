@@ -1,6 +1,6 @@
-"""A data-parallel rank: one engine core, the delivery of its tokens at the end of each step, and its counters. Pure.
+"""Data-parallel ranks in real time: engine cores, the delivery of their tokens at the end of each step, and counters.
 
-The clock is a driver's: `tick` is called at the times requested by `call_at`. Outputs go to `deliver`.
+A rank calls `call_at` of its clock, which is a `TimerQueue` on the event loop, and gets its `tick` at those times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ...core.metrics import (
     LoraState,
 )
 from .disaggregation import KvTransfers, TransferContext
-from .engine_core import EngineCore, StepOutcome
+from .engine_core import EngineCore
 from .faults import Fault
 from .hashing import KeyedRandom, TokenContents
 from .kv_events import KvEvent, KvEventBuilder
@@ -60,7 +60,7 @@ class Delay(Struct, frozen=True):
 
 
 class ChoiceLengths:
-    """The lengths of a request's choices. remaining: number of choices that have not ended."""
+    """The lengths of a request's choices. remaining: number of those that have not ended."""
 
     __slots__ = ("longest", "remaining")
 
@@ -134,7 +134,11 @@ class LiveRequest:
         self.cut_after = None if fault is None else fault.cut_after
         self.delayed: deque[TokenOutput | Delay] | None = None
         if fault is not None:
-            self.reply = _apply_fault(reply, fault)
+            if fault.hang:
+                waits = {**reply.waits, 0: reply.waits.get(0, 0.0) + fault.hang}
+                self.reply = msgspec.structs.replace(self.reply, waits=waits)
+            if fault.fail_after is not None:
+                self.reply = msgspec.structs.replace(self.reply, fails_at=fault.fail_after, error=fault.message)
         self.num_output_tokens = 0
         self.arrived_at = self.queued_at = self.last_token_at = arrived_at
         self.scheduled_at: float | None = None
@@ -161,16 +165,6 @@ class LiveRequest:
 
 def _discard(_: TokenOutput) -> None:
     """Discard an output: the client has disconnected."""
-
-
-def _apply_fault(reply: PlannedReply, fault: Fault) -> PlannedReply:
-    """Apply a fault to a planned reply."""
-    waits = dict(reply.waits)
-    if fault.hang:
-        waits[0] = waits.get(0, 0.0) + fault.hang
-    if fault.fail_after is None:
-        return msgspec.structs.replace(reply, waits=waits)
-    return msgspec.structs.replace(reply, waits=waits, fails_at=fault.fail_after, error=fault.message)
 
 
 class DataParallelRank:
@@ -348,17 +342,11 @@ class DataParallelRank:
             return  # A transfer has ended while a step ran, which sees it when it ends.
         self._tick_at = None
         outcome = self.core.commit(at)
-        self._last_step_end = outcome.at
-        if outcome.sampled:
-            self._deliver_tokens(outcome)
-        if outcome.load is not None:
-            self.stats.iteration_tokens.observe(outcome.load.tokens)
-        self._launch(outcome.at)
-
-    def _deliver_tokens(self, outcome: StepOutcome) -> None:
-        """Deliver tokens: the hot loop. Most gaps between tokens are equal, so equal ones are counted together."""
-        live_of, at, stats = self._live, outcome.at, self.stats
+        self._last_step_end = at = outcome.at
+        live_of, stats = self._live, self.stats
+        # Most gaps between tokens are equal, so equal ones are counted together.
         gap, equal_gaps, emitted = 0.0, 0, 0
+        # The hot loop.
         for sequence in outcome.sampled:
             live = live_of[sequence]
             # Counted as a difference: a step may give several tokens, or none if the reply ends before its token.
@@ -386,6 +374,9 @@ class DataParallelRank:
         if equal_gaps:
             stats.inter_token.observe(gap, equal_gaps)
         stats.generation_tokens += emitted
+        if outcome.load is not None:
+            stats.iteration_tokens.observe(outcome.load.tokens)
+        self._launch(at)
 
     def _emit_plain_token(self, live: LiveRequest, at: float) -> None:
         count, id = live.num_output_tokens, live.sequence.id
@@ -533,7 +524,7 @@ class DataParallelRank:
 
 
 class DataParallelBalancer:
-    """Chooses the requested rank, else the least loaded one, as in vLLM's balancer; ties go round robin."""
+    """The choice of a request's rank: the requested one, else the least loaded, as in vLLM; ties go round robin."""
 
     def __init__(self) -> None:
         self._next_rank = 0
@@ -550,9 +541,9 @@ class DataParallelBalancer:
         if count == 1:
             return ranks[0]
         # From the rank after the last one, so that ties go round in turn.
-        chosen = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
-        self._next_rank = (chosen.number + 1) % count
-        return chosen
+        least = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
+        self._next_rank = (least.number + 1) % count
+        return least
 
 
 # Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines.

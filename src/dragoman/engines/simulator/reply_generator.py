@@ -1,4 +1,4 @@
-"""Plans the reply to a request: from a script, a directive or a data set, else generated. Pure; independent of time.
+"""The plan of a reply: from a script, a directive or a data set, else generated.
 
 The text is model text, in the syntax that the model's parsers read: reasoning, tool calls and formats take the same
 path as a real model's.
@@ -25,7 +25,6 @@ from ...core.syntax import JsonValue, LiteralText, ReasoningFormat, ToolFormat
 from ..script import (
     CallTool,
     Fail,
-    Part,
     Refuse,
     Say,
     Script,
@@ -50,8 +49,9 @@ _STANDARD_NORMAL = NormalDist()
 
 
 class LengthDistribution(Struct, frozen=True):
-    """A distribution of counts of tokens. low, high: of `uniform`, both included; the same number is a fixed length.
+    """A distribution of counts of tokens.
 
+    low, high: of `uniform`, both included; the same number is a fixed length.
     median, sigma: of `lognormal`; sigma is the standard deviation of the logarithm, 0 with the others.
     """
 
@@ -61,7 +61,7 @@ class LengthDistribution(Struct, frozen=True):
     sigma: float = 0.0
 
     def sample(self, rng: KeyedRandom) -> int:
-        """At least `low`."""
+        """Sample a length of at least `low`."""
         if self.median:
             # Away from 0 and 1, where the inverse is infinite.
             quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
@@ -70,7 +70,7 @@ class LengthDistribution(Struct, frozen=True):
 
 
 def parse_length_distribution(text: str) -> LengthDistribution:
-    """`200`, `uniform:50,300` or `lognormal:MEDIAN,SIGMA`. Raises ValueError."""
+    """Parse `200`, `uniform:50,300` or `lognormal:MEDIAN,SIGMA`. Raises ValueError."""
     kind, _, numbers = text.strip().rpartition(":")
     try:
         values = [float(number) for number in numbers.split(",")]
@@ -130,7 +130,7 @@ class PlannedReply(Struct, frozen=True):
 
 
 class ReplyGenerator:
-    """Generates replies, and tracks which script entries were used."""
+    """A generator of replies, which tracks the script entries that were used."""
 
     def __init__(
         self,
@@ -180,21 +180,23 @@ class ReplyGenerator:
 
     def plan_reply(self, request: TokenRequest, rng: KeyedRandom) -> PlannedReply:
         """Plan the reply. Raises the error that the entry specifies."""
-        entry = self._find_entry(request)
-        if entry is not None:
-            return self._plan_entry(request, entry)
-        if self._options.mode == "echo":
-            return self._plan_echo(request, rng)
-        return PlannedReply(self._plan_random(request, rng))
-
-    def _find_entry(self, request: TokenRequest) -> ScriptEntry | None:
-        """Find the entry of a request. The choices of a request share one entry, which is used up once."""
         origin = request.origin
-        if origin is None:
-            return None
-        if self._last_lookup is None or self._last_lookup[0] is not origin:
-            self._last_lookup = (origin, self._look_up_entry(request, origin))
-        return self._last_lookup[1]
+        if origin is not None:
+            # The choices of a request share one entry, which is used up once.
+            if self._last_lookup is None or self._last_lookup[0] is not origin:
+                self._last_lookup = (origin, self._look_up_entry(request, origin))
+            entry = self._last_lookup[1]
+            if entry is not None:
+                return self._plan_entry(request, entry)
+        if self._options.mode == "random":
+            return PlannedReply(self._plan_random(request, rng))
+        text = self._read_prompt_text(request)
+        if origin is not None:
+            text = build_subject(origin, text).text
+        plan = self._lexicon.tokenizer.encode(text, special=False)
+        if request.matcher is None:
+            return PlannedReply(PlannedTokens(plan, self._lexicon.text, 0, len(plan), self._find_eos(request)))
+        return PlannedReply(ConstrainedTokens(request, self._lexicon, rng, plan, ends_at=len(plan)))
 
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
         # From the most specific to the most general: the request itself, the test that queued it, directives, data,
@@ -241,83 +243,56 @@ class ReplyGenerator:
                     waits[len(plan)] = waits.get(len(plan), 0.0) + seconds
                 case Fail():
                     fails_at, error = len(plan), part.message
-                case _:
-                    plan += self._encode_part(part, request)
+                case Say(pieces) | Refuse(pieces):
+                    plan += self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
+                case Think(pieces):
+                    inner = self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
+                    plan += self._wrap_reasoning(request, inner)
+                case CallTool(name, arguments):
+                    tool = next((tool for tool in find_callable_tools(request) if tool.name == name), None)
+                    if tool is None or self._tools is None:
+                        message = f"The reply calls the tool {name!r}, which the request does not declare."
+                        raise RequestError(message, param="tools")
+                    syntax, text = self._tools.build_call_syntax(tool), join_pieces(arguments)
+                    call = "".join(piece.text if isinstance(piece, LiteralText) else text for piece in syntax)
+                    plan += self._lexicon.encode(call)
         end = self._find_eos(request) if entry.finish is FinishReason.STOP else NO_TOKEN
         # No grammar is applied: the entry was validated and is emitted verbatim.
         tokens = PlannedTokens(plan, self._lexicon.text, 0, len(plan), end)
         return PlannedReply(tokens, waits, entry.pace, entry.finish, fails_at, error)
 
-    def _encode_part(self, part: Part, request: TokenRequest) -> list[int]:
-        match part:
-            case Say(pieces) | Refuse(pieces):
-                return self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
-            case Think(pieces):
-                inner = self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
-                return self._wrap_reasoning(request, inner)
-            case CallTool(name, arguments):
-                return self._lexicon.encode(self._render_call(request, name, join_pieces(arguments)))
-            case Wait() | Fail():
-                return []
-
-    def _render_call(self, request: TokenRequest, name: str, arguments: str) -> str:
-        tool = next((tool for tool in find_callable_tools(request) if tool.name == name), None)
-        if tool is None or self._tools is None:
-            raise RequestError(f"The reply calls the tool {name!r}, which the request does not declare.", param="tools")
-        pieces = self._tools.build_call_syntax(tool)
-        return "".join(piece.text if isinstance(piece, LiteralText) else arguments for piece in pieces)
-
-    def _plan_echo(self, request: TokenRequest, rng: KeyedRandom) -> PlannedReply:
-        origin = request.origin
-        text = (
-            self._read_prompt_text(request)
-            if origin is None
-            else build_subject(origin, self._read_prompt_text(request)).text
-        )
-        plan = self._lexicon.tokenizer.encode(text, special=False)
-        if request.matcher is None:
-            return PlannedReply(PlannedTokens(plan, self._lexicon.text, 0, len(plan), self._find_eos(request)))
-        return PlannedReply(ConstrainedTokens(request, self._lexicon, rng, plan, ends_at=len(plan)))
-
     def _plan_random(self, request: TokenRequest, rng: KeyedRandom) -> ReplyTokens:
-        lexicon, text = self._lexicon, self._lexicon.text
+        lexicon, text, origin, sampling = self._lexicon, self._lexicon.text, request.origin, request.sampling
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
-        plan = self._generate_reasoning(request, rng, start)
-        call_prefix = self._generate_call_prefix(request, rng)
-        # With ignore_eos no end-of-sequence token stops the reply, so it runs up to max_tokens.
-        stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
-        length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
-        ends_at = len(plan) + length if stops else None
-        unconstrained = request.matcher is None or (not call_prefix and self._has_free_text(request))
-        if unconstrained and self._allows(request, plan):
-            return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
-        return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
-
-    def _allows(self, request: TokenRequest, plan: list[int]) -> bool:
-        """Whether the request's sampling restricts neither running text nor the plan."""
-        sampling = request.sampling
-        if not self._allows_text(sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words):
-            return False
-        return not plan or TokenRestrictions(sampling).allow_all(plan)
-
-    def _has_free_text(self, request: TokenRequest) -> bool:
-        """Whether running text is possible although tools are callable: running text never parses as a call."""
-        origin = request.origin
-        if origin is None or origin.constraint is not None or not isinstance(origin.prompt, Conversation):
-            return False
-        return origin.prompt.tool_choice.mode == "auto"
-
-    def _generate_reasoning(self, request: TokenRequest, rng: KeyedRandom, start: int) -> list[int]:
         # Always drawn, so that equal prompt ids and seeds give equal replies in every dialect.
         draw = rng.random()
         enabled = self._is_reasoning_requested(request)
         if enabled is None:
             enabled = draw < self._options.reasoning
-        if not enabled:
-            return []
-        count = self._options.reasoning_tokens.sample(rng)
-        text = self._lexicon.text
-        return self._wrap_reasoning(request, [text[(start + index) % len(text)] for index in range(count)])
+        plan: list[int] = []
+        if enabled:
+            count = self._options.reasoning_tokens.sample(rng)
+            plan = self._wrap_reasoning(request, [text[(start + index) % len(text)] for index in range(count)])
+        call_prefix = self._generate_call_prefix(request, rng)
+        # With ignore_eos no end-of-sequence token stops the reply, so it runs up to max_tokens.
+        stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
+        length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
+        ends_at = len(plan) + length if stops else None
+        # Running text never parses as a call, so that it needs no grammar where tools are callable but optional.
+        is_free_text = request.matcher is None or (
+            not call_prefix
+            and origin is not None
+            and origin.constraint is None
+            and isinstance(origin.prompt, Conversation)
+            and origin.prompt.tool_choice.mode == "auto"
+        )
+        if (
+            is_free_text
+            and self._allows_text(sampling.logit_bias, sampling.allowed_token_ids, sampling.bad_words)
+            and (not plan or TokenRestrictions(sampling).allow_all(plan))
+        ):
+            return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
+        return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
 
     def _wrap_reasoning(self, request: TokenRequest, inner: list[int]) -> list[int]:
         """Wrap reasoning in the delimiters that the prompt has not set, within its budget."""
@@ -330,7 +305,7 @@ class ReplyGenerator:
         return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
 
     def _find_reasoning_marks(self, request: TokenRequest) -> tuple[int, int]:
-        """Where reasoning last begins and ends near the end of the prompt; -1 where it does not."""
+        """Find where reasoning last begins and ends near the end of the prompt; -1 where it does not."""
         syntax, tail = self._reasoning_syntax, request.prompt[-_PROMPT_TAIL_TOKENS:]
         if syntax is None:
             return -1, -1

@@ -1,4 +1,4 @@
-"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs. Pure.
+"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs.
 
 `Lexicon` has the tokens to choose from: running text, and token kinds for constrained output. It is built once per
 model; every reply only indexes into it.
@@ -37,7 +37,7 @@ class Lexicon:
 
     text: ids of sentences, one after the other.
     starts: where each begins.
-    kinds: of every id (see `KINDS`).
+    kinds: of every id, as in `KIND_WEIGHTS`.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
@@ -60,8 +60,24 @@ class Lexicon:
     def kinds(self) -> NDArray[np.uint8]:
         """Computed on the first constrained reply: classifying a large vocabulary takes a while."""
         if self._kinds is None:
-            size = self.tokenizer.vocab_size
-            kinds = [_classify_token(self.tokenizer, id) for id in range(size)]
+            kinds: list[int] = []
+            for id in range(self.tokenizer.vocab_size):
+                text = self.tokenizer.token_bytes(id).decode("utf-8", "replace")
+                stripped = text.strip()
+                if not text or "\ufffd" in text or self.tokenizer.is_special(id):
+                    kinds.append(ODD)
+                elif text.isspace():
+                    kinds.append(SPACE)
+                elif text[0] in _PUNCTUATION_KINDS:
+                    # A token that opens or closes a string and continues with other text would leave the expected
+                    # structure.
+                    kinds.append(_PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD)
+                elif stripped.isascii() and stripped.isdigit():
+                    kinds.append(DIGIT)
+                elif stripped in _EXPONENT_MARKERS:
+                    kinds.append(ODD)
+                else:
+                    kinds.append(WORD if stripped.isascii() and stripped.isalpha() else OTHER)
             self._kinds = np.array(kinds, np.uint8)
         return self._kinds
 
@@ -72,29 +88,12 @@ class Lexicon:
 
 ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)
 KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
-"""How likely a token of each kind is, by its place in this tuple, where all kinds are allowed."""
+"""Weights of the kinds, by their places in this tuple, where all kinds are allowed."""
 
 
 _EXPONENT_MARKERS = ("e", "E")
 """Excluded from numbers: exponents soon exceed what parsers accept."""
 _PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
-
-
-def _classify_token(tokenizer: Tokenizer, id: int) -> int:
-    text = tokenizer.token_bytes(id).decode("utf-8", "replace")
-    if not text or "\ufffd" in text or tokenizer.is_special(id):
-        return ODD
-    if text.isspace():
-        return SPACE
-    if text[0] in _PUNCTUATION_KINDS:
-        # A token that opens or closes a string and continues with other text would leave the expected structure.
-        return _PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD
-    stripped = text.strip()
-    if stripped.isascii() and stripped.isdigit():
-        return DIGIT
-    if stripped in _EXPONENT_MARKERS:
-        return ODD
-    return WORD if stripped.isascii() and stripped.isalpha() else OTHER
 
 
 _LOGPROB_STRIDE = 7919
@@ -114,14 +113,14 @@ class ReplyTokens(Protocol):
         ...
 
     def next_token(self, count: int) -> int:
-        """Return the token after the first `count`, or NOTHING. Called once for each count. Raises ReplyTokensError."""
+        """Return the token after the first `count`, or NO_TOKEN. Called once for each. Raises ReplyTokensError."""
         ...
 
 
 class PlannedTokens:
     """A plan, then running text, then an end. Used by nearly all replies: it costs next to nothing per token.
 
-    ends_at: number of tokens before `end`, a stop token or NOTHING; None never ends.
+    ends_at: number of tokens before `end`, a stop token or NO_TOKEN; None never ends.
     """
 
     __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
@@ -199,28 +198,29 @@ class ConstrainedTokens:
         self.is_finished = False
 
     def next_token(self, count: int) -> int:
-        allowed = self._compute_allowed()
-        eos_ids = [id for id in self._lexicon.eos if id < len(allowed) and allowed[id]]
-        # A grammar that does not allow an end is inside a structure.
-        self._inside_structure = self._inside_structure or (self._matcher is not None and not eos_ids)
-        token = self._choose(count, allowed, eos_ids)
-        if token != NO_TOKEN:
-            # Near max_tokens the matcher may put a token in its place that closes the answer.
-            token = token if self._matcher is None else self._matcher.replace(token)
-            self._output.append(token)
-            self._advance(token)
-        return token
-
-    def _compute_allowed(self) -> NDArray[np.bool_]:
-        size = self._lexicon.vocab_size
-        if self._matcher is None:
+        size, matcher = self._lexicon.vocab_size, self._matcher
+        if matcher is None:
             allowed = np.ones(size, np.bool_)
         else:
-            bits = np.unpackbits(np.frombuffer(self._matcher.mask(), np.uint8), bitorder="little")[:size]
+            bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little")[:size]
             allowed = np.zeros(size, np.bool_)
             allowed[: len(bits)] = bits
         self._restrictions.apply(allowed, self._output)
-        return allowed
+        eos_ids = [id for id in self._lexicon.eos if id < len(allowed) and allowed[id]]
+        # A grammar that does not allow an end is inside a structure.
+        self._inside_structure = self._inside_structure or (matcher is not None and not eos_ids)
+        token = self._choose(count, allowed, eos_ids)
+        if token == NO_TOKEN:
+            return token
+        if matcher is not None:
+            # Near max_tokens the matcher may put a token in its place that closes the answer.
+            token = matcher.replace(token)
+        self._output.append(token)
+        if matcher is not None and token not in self._lexicon.eos:
+            if not matcher.advance(token):
+                raise ReplyTokensError("The grammar of this request failed.")
+            self.is_finished = matcher.finished
+        return token
 
     def _choose(self, count: int, allowed: NDArray[np.bool_], eos_ids: list[int]) -> int:
         if count < len(self._plan):
@@ -235,9 +235,17 @@ class ConstrainedTokens:
         allowed[eos_ids] = False
         if not allowed.any():
             return eos_ids[0] if eos_ids else NO_TOKEN
-        if self._matcher is None or (eos_ids and not self._inside_structure):
-            return self._choose_text_token(count, allowed)
-        return self._choose_inner_token(count, allowed)
+        if self._matcher is not None and (self._inside_structure or not eos_ids):
+            ids: NDArray[np.int64] = np.flatnonzero(allowed)
+            if 2 * len(ids) < len(allowed):
+                return self._sample_by_kind(count, ids)
+            # Nearly all tokens are allowed inside a structure, so that it is a string: words, then its end.
+            quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
+            # Grows with the length of the reply and is certain from 160 tokens on, so that no string lasts until the
+            # limit.
+            if len(quotes) and self._rng.random() < 0.2 + count / 200:
+                return int(quotes[self._rng.randbelow(len(quotes))])
+        return self._choose_text_token(count, allowed)
 
     def _choose_text_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
         """Return the next allowed token of the running text."""
@@ -247,17 +255,6 @@ class ConstrainedTokens:
             if allowed[token]:
                 return token
         return self._sample_by_kind(count, np.flatnonzero(allowed))
-
-    def _choose_inner_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
-        """Choose a token inside a structure. If nearly all tokens are allowed it is a string: words, then its end."""
-        ids: NDArray[np.int64] = np.flatnonzero(allowed)
-        if 2 * len(ids) < len(allowed):
-            return self._sample_by_kind(count, ids)
-        quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
-        # Grows with the length of the reply and is certain from 160 tokens on, so that no string lasts until the limit.
-        if len(quotes) and self._rng.random() < 0.2 + count / 200:
-            return int(quotes[self._rng.randbelow(len(quotes))])
-        return self._choose_text_token(count, allowed)
 
     def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
         """Sample a kind, then a token of it. The longer the reply, the likelier closing tokens are."""
@@ -273,13 +270,6 @@ class ConstrainedTokens:
         kind = next((kind for kind, edge in enumerate(accumulate(weights)) if threshold < edge), ODD)
         candidates: NDArray[np.int64] = ids[kinds == kind]
         return int(candidates[self._rng.randbelow(len(candidates))])
-
-    def _advance(self, token: int) -> None:
-        if self._matcher is None or token in self._lexicon.eos:
-            return
-        if not self._matcher.advance(token):
-            raise ReplyTokensError("The grammar of this request failed.")
-        self.is_finished = self._matcher.finished
 
 
 def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:

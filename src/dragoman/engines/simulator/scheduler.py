@@ -1,4 +1,4 @@
-"""A simulation of vLLM's V1 scheduler: how many tokens of which sequence the next step computes. Pure; without times.
+"""A simulation of vLLM's V1 scheduler, which decides how many tokens of which sequence the next step computes.
 
 Running sequences come first; the rest of the step's token budget goes to waiting ones. Prompts are computed in chunks
 alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
@@ -107,20 +107,19 @@ class SchedulerOutput:
     @property
     def load(self) -> StepLoad:
         """The load, valid right after `schedule`."""
-        decodes, chunks = self.decodes, self.chunks
+        decodes, chunks, lora_tokens = self.decodes, self.chunks, 0
+        if self.has_loras:
+            lora_tokens = sum(1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora)
+            lora_tokens += sum(chunk.num_tokens for chunk in chunks if chunk.sequence.lora)
         return StepLoad(
             tokens=self.num_tokens,
             context=sum([sequence.num_computed_tokens for sequence in decodes]) if decodes else 0,
             prefill_pairs=sum([chunk.pairs for chunk in chunks]) if chunks else 0,
             sequences=len(self.decodes) + len(self.chunks),
             drafts=self.num_draft_tokens,
-            lora_tokens=self._count_lora_tokens() if self.has_loras else 0,
+            lora_tokens=lora_tokens,
             loaded_loras=self.loaded_loras,
         )
-
-    def _count_lora_tokens(self) -> int:
-        decodes = sum(1 + self.drafts.get(sequence, 0) for sequence in self.decodes if sequence.lora)
-        return decodes + sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.lora)
 
 
 class SchedulerStats(Struct):
@@ -144,7 +143,7 @@ class SchedulerStats(Struct):
 
 
 CountSampled = Callable[[SimulatedSequence, int], int]
-"""How many tokens a sequence got in a step that verified so many drafts: 1, and 1 more for each accepted one."""
+"""Counts the tokens that a sequence got in a step that verified so many drafts: 1, and 1 more for each accepted one."""
 
 
 class SimulatedScheduler:
@@ -340,25 +339,40 @@ class SimulatedScheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
-        step = SchedulerOutput()
+        step, config = SchedulerOutput(), self.config
         if self._unconfirmed:
             self.cache_accepted()
-        # It depends on the number of sequences, which changes from step to step.
-        if self.config.long_prefill_token_threshold:
-            self._max_chunk = self._compute_max_chunk()
-        if self.config.num_speculative_tokens:
+        if config.long_prefill_token_threshold:
+            # It depends on the number of sequences, which changes from step to step. A sequence alone delays no other.
+            num_sequences = len(self._running) + self.num_waiting
+            self._max_chunk = config.long_prefill_token_threshold
+            if num_sequences < 2:
+                self._max_chunk = config.max_num_batched_tokens
+            elif config.long_prefill_token_threshold_adaptive:
+                self._max_chunk = max(self._max_chunk, config.max_num_batched_tokens // num_sequences)
+        is_mixed = True
+        if config.num_speculative_tokens:
             self._schedule_with_drafts(step)
         else:
             is_mixed = self._schedule_running(step)
             # As in vLLM, a step that preempts admits no sequence: running ones have too few blocks already.
             if not step.preempted:
                 self._admit(step)
-            # `update` reports samplers in the order of the running set, in which decodes and prompts alternate here.
-            if is_mixed:
-                samplers = {*step.decodes, *step.last_chunks}
-                step.samplers = [sequence for sequence in self._running if sequence in samplers]
+        # `update` reports samplers in the order of the running set, in which decodes and prompts alternate here.
+        if is_mixed:
+            samplers = {*step.decodes, *step.last_chunks}
+            step.samplers = [sequence for sequence in self._running if sequence in samplers]
         if self._has_loras:
-            self._load_loras(step)
+            # As in vLLM's LRU cache, adapters take the place of those that were not used for longest.
+            step.has_loras = True
+            resident, computed = self._resident_loras, (*step.decodes, *(chunk.sequence for chunk in step.chunks))
+            for lora in dict.fromkeys(sequence.lora for sequence in computed if sequence.lora):
+                step.loaded_loras += lora not in resident
+                resident[lora] = None
+                resident.move_to_end(lora)
+            # After all of the step's adapters have been moved to the end, so that none of them is evicted.
+            while len(resident) > config.max_loras:
+                resident.popitem(last=False)
         if self.offloading is not None:
             self._schedule_transfers(self.offloading, step)
         return step
@@ -375,19 +389,6 @@ class SimulatedScheduler:
             self._num_scheduled_steps += 1
             for sequence in computed:
                 sequence.last_step = self._num_scheduled_steps
-
-    def _load_loras(self, step: SchedulerOutput) -> None:
-        """Load the adapters of a step in place of those that were not used for longest, as vLLM's LRU cache does."""
-        step.has_loras = True
-        resident = self._resident_loras
-        wanted = [*step.decodes, *(chunk.sequence for chunk in step.chunks)]
-        for lora in dict.fromkeys(sequence.lora for sequence in wanted if sequence.lora):
-            step.loaded_loras += lora not in resident
-            resident[lora] = None
-            resident.move_to_end(lora)
-        # After all of the step's adapters have been moved to the end, so that none of them is evicted.
-        while len(resident) > self.config.max_loras:
-            resident.popitem(last=False)
 
     def update(
         self, step: SchedulerOutput, count_sampled: CountSampled | None = None
@@ -469,22 +470,6 @@ class SimulatedScheduler:
 
     def _schedule_with_drafts(self, step: SchedulerOutput) -> None:
         """Schedule a step in which decoding sequences verify drafts. Slower than without, and rarer."""
-        has_prefill = self._schedule_running_with_drafts(step)
-        if not step.preempted:
-            self._admit(step, can_pad=not has_prefill)
-        for sequence, count in step.counts.items():
-            sequence.num_in_flight += count
-            sequence.is_prefill_chunk = sequence.num_computed_tokens < sequence.num_tokens
-        samplers = {*step.decodes, *step.last_chunks}
-        for sequence in samplers:
-            sequence.is_prefill_chunk = False
-            # The next step is scheduled before this one has drafted anything, so it reserves room for all drafts.
-            if self.config.async_scheduling:
-                sequence.num_drafts = self.config.num_speculative_tokens
-        step.samplers = [sequence for sequence in self._running if sequence in samplers]
-
-    def _schedule_running_with_drafts(self, step: SchedulerOutput) -> bool:
-        """Schedule running sequences. Returns True if one of them was still computing its prompt."""
         has_prefill = False
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         for sequence in self._running.copy():
@@ -512,7 +497,16 @@ class SimulatedScheduler:
                 self._append_chunk(sequence, count, step)
             else:
                 self._append_decode(sequence, count, step)
-        return has_prefill
+        if not step.preempted:
+            self._admit(step, can_pad=not has_prefill)
+        for sequence, count in step.counts.items():
+            sequence.num_in_flight += count
+            sequence.is_prefill_chunk = sequence.num_computed_tokens < sequence.num_tokens
+        for sequence in (*step.decodes, *step.last_chunks):
+            sequence.is_prefill_chunk = False
+            # The next step is scheduled before this one has drafted anything, so it reserves room for all drafts.
+            if self.config.async_scheduling:
+                sequence.num_drafts = self.config.num_speculative_tokens
 
     def _append_decode(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
         """Append a decoding sequence that verifies count - 1 drafts; its blocks are allocated."""
@@ -581,16 +575,6 @@ class SimulatedScheduler:
             if sequence is last:
                 return
 
-    def _compute_max_chunk(self) -> int:
-        """Compute how many tokens a sequence's chunk may have in this step: a sequence alone keeps nobody waiting."""
-        config, num_sequences = self.config, len(self._running) + self.num_waiting
-        threshold = config.long_prefill_token_threshold
-        if num_sequences < 2:
-            return config.max_num_batched_tokens
-        if config.long_prefill_token_threshold_adaptive:
-            return max(threshold, config.max_num_batched_tokens // num_sequences)
-        return threshold
-
     def _append_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
         """Append a chunk whose blocks are allocated. They are cached already now, as vLLM does: all keys of a step are
         written before any is read, so requests that start together share their prompt."""
@@ -613,7 +597,10 @@ class SimulatedScheduler:
         """
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
         while missing > self.pool.num_free:
-            victim = self._choose_victim()
+            # First come, first served: the last one that was admitted gives way, and is first in the queue again.
+            victim = self._running[-1]
+            if self.config.scheduling_policy == "priority":
+                victim = max(self._running, key=lambda running: running.rank)
             if self.offloading is not None and victim.last_step > self._num_ended_steps:
                 return False
             self._preempt(victim, step)
@@ -623,25 +610,9 @@ class SimulatedScheduler:
             sequence.blocks += self.pool.allocate(missing)
         return True
 
-    def _choose_victim(self) -> SimulatedSequence:
-        if self.config.scheduling_policy == "priority":
-            return max(self._running, key=lambda sequence: sequence.rank)
-        # First come, first served: the last one that was admitted gives way, and is first in the queue again.
-        return self._running[-1]
-
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
-        self._remove_from_step(victim, step)
-        self._running.remove(victim)
-        self._free(victim)
-        victim.status = SequenceStatus.PREEMPTED
-        victim.num_preemptions += 1
-        victim.num_drafts = 0
-        self.stats.num_preemptions += 1
-        step.preempted.append(victim)
-        self._waiting.prepend(victim)
-
-    def _remove_from_step(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
-        """Remove a victim from this step, which it may already be part of under the priority policy."""
+        """Preempt a running sequence, and remove it from this step, which it may already be part of under the priority
+        policy."""
         if victim in step.decodes:
             step.decodes.remove(victim)
             num_drafts = step.drafts.pop(victim, 0)
@@ -657,6 +628,14 @@ class SimulatedScheduler:
         step.chunks = [chunk for chunk in step.chunks if chunk.sequence is not victim]
         step.num_chunk_tokens = sum(chunk.num_tokens for chunk in step.chunks)
         step.counts.pop(victim, None)
+        self._running.remove(victim)
+        self._free(victim)
+        victim.status = SequenceStatus.PREEMPTED
+        victim.num_preemptions += 1
+        victim.num_drafts = 0
+        self.stats.num_preemptions += 1
+        step.preempted.append(victim)
+        self._waiting.prepend(victim)
 
     def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
         """Admit sequences from the queue while there is room. The head is skipped only for its adapter, or a
@@ -699,7 +678,7 @@ class SimulatedScheduler:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
         if skipped:
-            # At their old places: who was passed over is first again in the next step.
+            # At their old places: a sequence that was passed over is first again in the next step.
             self._waiting.restore(skipped)
             self._skipped.update(skipped)
 
@@ -764,24 +743,22 @@ class SimulatedScheduler:
             if count > remaining and not self.config.enable_chunked_prefill:
                 return False
             count = min(count, remaining)
-            if not self._can_continue(sequence, sequence.num_computed_tokens + count):
+            end = sequence.num_computed_tokens + count
+            reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
+            # It holds the blocks of what was loaded only.
+            missing = max(0, -(-reserved // self.config.block_size) - len(sequence.blocks))
+            if missing + (self._watermark if self._running else 0) > self.pool.num_free:
                 return False
             self._loading.remove(sequence)
             sequence.is_loaded = False
             sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
             step.admitted.append(sequence)
-            self._allocate(sequence, sequence.num_computed_tokens + count, step)
+            self._allocate(sequence, end, step)
             self._append_chunk(sequence, count, step)
             if sequence.lora:
                 loras.add(sequence.lora)
         return True
-
-    def _can_continue(self, sequence: SimulatedSequence, end: int) -> bool:
-        """Whether a loaded sequence can be admitted: it holds the blocks of what was loaded only."""
-        reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
-        missing = max(0, -(-reserved // self.config.block_size) - len(sequence.blocks))
-        return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
     def _start_load(self, sequence: SimulatedSequence, hits: list[int], num_tokens: int) -> bool:
         """Allocate blocks for the head of the queue, to be loaded from the host. Returns False without enough free
@@ -895,8 +872,8 @@ class SimulatedScheduler:
 
     def _cache_full_blocks(self, sequence: SimulatedSequence) -> None:
         """Cache a sequence's full blocks, as far as their tokens are known."""
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        self._cache_blocks(sequence, min(sequence.num_computed_tokens, known))
+        num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        self._cache_blocks(sequence, min(sequence.num_computed_tokens, num_known))
 
     def _cache_blocks(self, sequence: SimulatedSequence, num_tokens: int) -> None:
         """Cache the blocks that these tokens fill."""

@@ -1,4 +1,4 @@
-"""The scheduler's state of one request (token counts and blocks), and the queue of those that wait. No text, no times.
+"""The scheduler's state of one request (token counts and blocks), and the queue of those that wait.
 
 The queue is first come first served, or by priority and then arrival; preempted sequences go first.
 """
@@ -15,7 +15,7 @@ from .hashing import BlockContents
 
 
 class SequenceStatus(Enum):
-    """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran.
+    """The state of a sequence in the scheduler. PREEMPTED also waits, in front of those that never ran.
 
     LOADING has its blocks and waits for the host's memory to fill them, or for a step that has room for it.
     FETCHING has its blocks and waits for another instance to fill them; FETCHED has them filled and is first in line.

@@ -41,6 +41,14 @@ _MAX_TOP_K = 1024
 """The largest top_k for which the best tokens are not found by sorting all."""
 _MAX_WEIGHTS = 1 << 23
 """Logits that are processed at once: limits the memory of their sorted copies."""
+_TRIAL_VOCAB = 77
+_TRIAL_SAMPLINGS = (
+    Sampling(temperature=0.0),
+    Sampling(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((5, 2.0),)),
+    Sampling(temperature=0.8, seed=1),
+    Sampling(temperature=0.8, seed=2, top_k=9, frequency_penalty=0.3),
+    Sampling(temperature=1.2, seed=3, top_p=0.7, min_p=0.01, allowed_token_ids=tuple(range(9, _TRIAL_VOCAB))),
+)
 
 
 class DeviceSampledRows:
@@ -50,9 +58,15 @@ class DeviceSampledRows:
         with torch.inference_mode():
             self._logits, self._states, vocab = logits.float(), states, logits.shape[1]
             edited = [row for row, mask in enumerate(masks) if mask is not None or not states[row].is_plain]
-            on_host = [row for row in edited if not _has_distinct_biases(states[row])]
+            # Their logit_bias names an id twice.
+            on_host = [row for row in edited if len(set(states[row].bias_ids.tolist())) < len(states[row].bias_ids)]
             on_device = [row for row in edited if row not in on_host]
-            scored = [row for row, state in enumerate(states) if row not in on_host and _is_scored(state, vocab)]
+            scored: list[int] = []
+            for row, state in enumerate(states):
+                count, ids = state.request.logprobs, state.request.logprob_ids
+                are_few = count is not None and max(count, len(ids)) <= MAX_ALTERNATIVES
+                if row not in on_host and are_few and all(0 <= id < vocab for id in ids):
+                    scored.append(row)
             best, tokens = self._logits.max(dim=1)
             # torch's maximum of a row with NaN is NaN, so broken rows are found without another pass over the logits.
             tokens = tokens.where(best.isfinite(), NO_TOKEN)
@@ -98,31 +112,37 @@ class DeviceSampledRows:
         # Ids are exact in the table's dtype: a float32 holds all numbers up to 2**24.
         numbers = _copy_to_host(torch.cat([tokens.to(table.dtype), table.flatten()])).tolist()
         width, num_rows = table.shape[1], len(tokens)
-        scores = [
-            _build_logprob(request, int(numbers[row]), num_top, numbers[begin : begin + width])
-            for request, row, begin in zip(requests, scored, range(num_rows, len(numbers), width), strict=True)
-        ]
+        scores: list[TokenLogprob] = []
+        # As `batching.logprobs.build_logprob`, from a row of the table.
+        for request, row, begin in zip(requests, scored, range(num_rows, len(numbers), width), strict=True):
+            logprob, *others = numbers[begin : begin + width]
+            rank, *top_ids = map(int, others[len(others) - num_top - 1 :])
+            top = tuple(zip(top_ids, others[:num_top], strict=True))[: request.logprobs]
+            if request.logprob_ids:
+                pairs = {int(numbers[row]): logprob, **dict(zip(request.logprob_ids, others[num_top:], strict=False))}
+                top = tuple(sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])))
+            scores.append(TokenLogprob(logprob=logprob, rank=rank, top=top))
         return [int(token) for token in numbers[:num_rows]], scores
-
-
-def _has_distinct_biases(state: SamplingState) -> bool:
-    return len(set(state.bias_ids.tolist())) == len(state.bias_ids)
-
-
-def _is_scored(state: SamplingState, vocab: int) -> bool:
-    count, ids = state.request.logprobs, state.request.logprob_ids
-    return count is not None and max(count, len(ids)) <= MAX_ALTERNATIVES and all(0 <= id < vocab for id in ids)
 
 
 def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> Tensor:
     """Choose a token for each row of logits, which are overwritten."""
     vocab = logits.shape[1]
-    packed = {row: state.pack_masks(masks[row], vocab) for row, state in enumerate(states)}
-    _apply_masks(logits, {row: bits for row, bits in packed.items() if bits is not None})
+    packed = [(row, state.pack_masks(masks[row], vocab)) for row, state in enumerate(states)]
+    masked = {row: bits for row, bits in packed if bits is not None}
+    if masked:
+        rows = _copy_to_device(np.array(list(masked)), logits.device)
+        bits = _copy_to_device(np.stack(list(masked.values())), logits.device)
+        flags = _copy_to_device(1 << np.arange(8, dtype=np.uint8), logits.device)
+        allowed = ((bits[:, :, None] & flags) != 0).flatten(1)[:, :vocab]
+        logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
     biased = [row for row, state in enumerate(states) if len(state.bias_ids)]
     penalized = [row for row, state in enumerate(states) if state.has_penalties]
     if biased:
-        _add_biases(logits, states, biased)
+        lengths = [len(states[row].bias_ids) for row in biased]
+        places = np.stack([np.repeat(biased, lengths), np.concatenate([states[row].bias_ids for row in biased])])
+        indices = tuple(_copy_to_device(places, logits.device))
+        logits[indices] += _copy_to_device(np.concatenate([states[row].biases for row in biased]), logits.device)
     if penalized:
         _apply_penalties(logits, states, penalized)
     if biased or penalized:
@@ -138,24 +158,6 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
         relative = logits[rows] - best.where(is_possible, 0)[rows, None]
         tokens[rows] = _draw(relative, [states[row] for row in drawn])
     return tokens.where(is_possible, NO_TOKEN)
-
-
-def _apply_masks(logits: Tensor, packed: dict[int, NDArray[np.uint8]]) -> None:
-    """Mask rows. packed: as `SamplingState.pack_masks`, by row."""
-    if not packed:
-        return
-    rows = _copy_to_device(np.array(list(packed)), logits.device)
-    bits = _copy_to_device(np.stack(list(packed.values())), logits.device)
-    flags = _copy_to_device(1 << np.arange(8, dtype=np.uint8), logits.device)
-    allowed = ((bits[:, :, None] & flags) != 0).flatten(1)[:, : logits.shape[1]]
-    logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
-
-
-def _add_biases(logits: Tensor, states: Sequence[SamplingState], rows: Sequence[int]) -> None:
-    lengths = [len(states[row].bias_ids) for row in rows]
-    places = np.stack([np.repeat(rows, lengths), np.concatenate([states[row].bias_ids for row in rows])])
-    indices = tuple(_copy_to_device(places, logits.device))
-    logits[indices] += _copy_to_device(np.concatenate([states[row].biases for row in rows]), logits.device)
 
 
 def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequence[int]) -> None:
@@ -256,28 +258,17 @@ def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequenc
     best = logits.amax(dim=1, keepdim=True)
     total = _weigh(logits - best, vocab).sum(dim=1, keepdim=True).to(wide) / _choose_scale(vocab)
     chosen = logits.gather(1, tokens.clamp(min=0)[:, None])
-    found, columns = [chosen], [(logits > chosen).sum(dim=1, keepdim=True) + 1]
+    selected, columns = [chosen], [(logits > chosen).sum(dim=1, keepdim=True) + 1]
     if num_top:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
-        found.append(ranked[:, :num_top])
+        selected.append(ranked[:, :num_top])
         columns.append(order[:, :num_top])
     width = max(map(len, ids))
     if width:
         padded = np.array([(*row, *(0,) * (width - len(row))) for row in ids], np.int64)
-        found.append(logits.gather(1, _copy_to_device(padded, logits.device)))
-    logprobs = torch.cat(found, dim=1).to(wide) - best.to(wide) - total.log()
+        selected.append(logits.gather(1, _copy_to_device(padded, logits.device)))
+    logprobs = torch.cat(selected, dim=1).to(wide) - best.to(wide) - total.log()
     return torch.cat([logprobs, *(column.to(wide) for column in columns)], dim=1)
-
-
-def _build_logprob(request: TokenRequest, token: int, num_top: int, numbers: list[float]) -> TokenLogprob:
-    """Build a logprob as `batching.logprobs.build_logprob` does, from a row of `_compute_logprobs`."""
-    logprob, top_logprobs = numbers[0], numbers[1 : num_top + 1]
-    rank, *top_ids = map(int, numbers[len(numbers) - num_top - 1 :])
-    top = tuple(zip(top_ids, top_logprobs, strict=True))[: request.logprobs]
-    if request.logprob_ids:
-        pairs = {token: logprob, **dict(zip(request.logprob_ids, numbers[num_top + 1 :], strict=False))}
-        top = tuple(sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])))
-    return TokenLogprob(logprob=logprob, rank=rank, top=top)
 
 
 def _get_wide_dtype(device: Device) -> Any:  # noqa: ANN401 - untyped
@@ -320,16 +311,6 @@ def can_sample_on_device(setting: str, device: Device) -> bool:
     return True
 
 
-_TRIAL_VOCAB = 77
-_TRIAL_SAMPLINGS = (
-    Sampling(temperature=0.0),
-    Sampling(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((5, 2.0),)),
-    Sampling(temperature=0.8, seed=1),
-    Sampling(temperature=0.8, seed=2, top_k=9, frequency_penalty=0.3),
-    Sampling(temperature=1.2, seed=3, top_p=0.7, min_p=0.01, allowed_token_ids=tuple(range(9, _TRIAL_VOCAB))),
-)
-
-
 def check_device_sampler(device: Device) -> None:
     """Compare the tokens and logprobs of a few steps with numpy's. Raises EngineError if the device computes others, or
     lacks an operation."""
@@ -360,7 +341,7 @@ def check_device_sampler(device: Device) -> None:
             raise EngineError(f"{device} cannot sample: {str(error).strip().partition(chr(10))[0]}") from error
         is_equal = rows.tokens == expected.tokens
         if not is_equal or not np.allclose(list_scores(rows), list_scores(expected), atol=1e-4):
-            raise EngineError(f"{device} samples other tokens than the host")
+            raise EngineError(f"{device} samples different tokens from the host")
         for state, expected_state, token in zip(states, expected_states, expected.tokens, strict=True):
             if token != NO_TOKEN:
                 state.observe(token)

@@ -44,95 +44,14 @@ from .vision import (
     move_to_device,
 )
 
-# A self-check of vision at startup: paged logits must match the network's own. The prompt has two images, each
-# split across chunks.
-
-_IMAGE_SIZES = ((64, 48), (32, 96))
-"""Width and height of each test image, pixels."""
-
-
-def check_vision(
-    model: TransformersModel,
-    network: Network,
-    processor: VisionProcessor,
-    vision: TransformersVision,
-    *,
-    tolerance: float,
-) -> None:
-    """Check vision. tolerance: relative to the largest logit. Raises EngineError. Leaves the network's attention
-    paged."""
-    files = [_draw_image(*size) for size in _IMAGE_SIZES]
-    try:
-        texts, inputs = processor.process([decode_image(file) for file in files])
-        ids = _build_prompt(processor, texts)
-        prepared = vision.prepare(files)
-        if [image.text for image in prepared] != texts:
-            raise EngineError("the result for an image depends on other images")
-        images = vision.locate(ids, prepared)
-        boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
-        request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
-        set_attention(network, model.own_attention)
-        model.long_rope.deactivate()
-        image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
-        network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
-        expected = _compute_image_reference(
-            network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
-        )
-        set_attention(network, model.paged_attention)
-        actual = _compute_in_chunks(model, request, boundaries)
-    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
-        raise EngineError(f"its vision cannot be batched: {error}") from error
-    if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
-        raise EngineError("its vision cannot be batched: its output with paged attention differs")
-
-
-def _draw_image(width: int, height: int) -> bytes:
-    """Draw a deterministic test image and encode it as a file."""
-    pillow = import_module("PIL.Image")
-    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    file = BytesIO()
-    pillow.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
-def _build_prompt(processor: VisionProcessor, texts: Sequence[str]) -> list[int]:
-    first, second = texts
-    return processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)["input_ids"]
-
-
-def _compute_image_reference(
-    network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
-) -> Floats:
-    """Compute the network's own logits. image_mask: 1 at image tokens, for models that need it."""
-    tensor_options = {"device": network.device}
-    if hasattr(network.model, "get_rope_index"):
-        inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
-    with torch.inference_mode():
-        logit_rows = torch.tensor(rows, **tensor_options)
-        output = network(
-            input_ids=torch.tensor([ids], **tensor_options), use_cache=False, logits_to_keep=logit_rows, **inputs
-        )
-    return output.logits[0].float().cpu().numpy()
-
-
-def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]) -> Floats:
-    sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
-    count = -(-len(request.prompt) // BLOCK_SIZE)
-    sequence.blocks = list(range(1, count + 1))
-    sequence.state_slot = 0 if model.has_state else None
-    runner = model.build_runner(count + 1, num_state_slots=1 if model.has_state else 0)
-    rows = [
-        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
-    ]
-    return np.concatenate(rows)
-
-
 log = logging.getLogger(__name__)
 
 _KV_MEMORY_SHARE = 0.85
 """Share of an accelerator's free memory, after the weights are loaded, for the KV cache and state slots."""
 _TOKENS_WITHOUT_KEYS = 1 << 22
 """Capacity of a KV cache that takes no memory, since no layer attends."""
+_IMAGE_SIZES = ((64, 48), (32, 96))
+"""Width and height of each test image, pixels."""
 
 
 class LoadedTransformers(Struct, frozen=True):
@@ -169,7 +88,12 @@ def load(
         )
     model.samples_on_device = can_sample_on_device(options.sampling_device, network.device)
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
-    config = _build_config(directory, limits, model, bytes_per_token, _find_kv_bytes(network))
+    if network.device.type == "cuda":
+        kv_bytes = int(torch.cuda.mem_get_info(network.device)[0] * _KV_MEMORY_SHARE)
+    else:
+        # In main memory the cache is allocated as it is used.
+        kv_bytes = compute_kv_budget(MAX_TORCH_KV_BYTES)
+    config = _build_config(directory, limits, model, bytes_per_token, kv_bytes)
     adapters = AdapterRegistry(model.lora.read)
     engine = BatchingEngine(
         model,
@@ -277,7 +201,7 @@ def _check_attention(model: TransformersModel, network: Network, name: str, expe
         check_paging(model, build_paged_runner, expected, kind=kind, tolerance=tolerance)
     if model.recurrent.ignores_state:
         # The state of a few tokens may change less than the tolerance of a data type with few bits.
-        raise EngineError(f"{kind} cannot be batched: its recurrent layers begin anew with every chunk")
+        raise EngineError(f"{kind} cannot be batched: its recurrent layers reset their state at every chunk")
     model.bytes_per_slot = runners[0].states.bytes_per_slot
     return runners[0].pool.bytes_per_token
 
@@ -327,9 +251,73 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
         return torch.cat([prefill.logits[0], decode.logits[0]]).float().cpu().numpy()
 
 
-def _find_kv_bytes(network: Network) -> int:
-    """Find the size of the KV cache, bytes. In main memory it is allocated as it is used."""
-    if network.device.type != "cuda":
-        return compute_kv_budget(MAX_TORCH_KV_BYTES)
-    free, _ = torch.cuda.mem_get_info(network.device)
-    return int(free * _KV_MEMORY_SHARE)
+# A self-check of vision at startup: paged logits must match the network's own. The prompt has two images, each
+# split across chunks.
+
+
+def check_vision(
+    model: TransformersModel,
+    network: Network,
+    processor: VisionProcessor,
+    vision: TransformersVision,
+    *,
+    tolerance: float,
+) -> None:
+    """Check vision. tolerance: relative to the largest logit. Raises EngineError. Leaves the network's attention
+    paged."""
+    files: list[bytes] = []
+    for width, height in _IMAGE_SIZES:
+        pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        file = BytesIO()
+        import_module("PIL.Image").fromarray(pixels).save(file, "PNG")
+        files.append(file.getvalue())
+    try:
+        texts, inputs = processor.process([decode_image(data) for data in files])
+        first, second = texts
+        ids: list[int] = processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)["input_ids"]
+        prepared = vision.prepare(files)
+        if [image.text for image in prepared] != texts:
+            raise EngineError("the result for an image depends on other images")
+        images = vision.locate(ids, prepared)
+        boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
+        request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
+        set_attention(network, model.own_attention)
+        model.long_rope.deactivate()
+        image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
+        network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
+        expected = _compute_image_reference(
+            network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
+        )
+        set_attention(network, model.paged_attention)
+        actual = _compute_in_chunks(model, request, boundaries)
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
+        raise EngineError(f"its vision cannot be batched: {error}") from error
+    if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
+        raise EngineError("its vision cannot be batched: its output with paged attention differs")
+
+
+def _compute_image_reference(
+    network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
+) -> Floats:
+    """Compute the network's own logits. image_mask: 1 at image tokens, for models that need it."""
+    tensor_options = {"device": network.device}
+    if hasattr(network.model, "get_rope_index"):
+        inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
+    with torch.inference_mode():
+        logit_rows = torch.tensor(rows, **tensor_options)
+        output = network(
+            input_ids=torch.tensor([ids], **tensor_options), use_cache=False, logits_to_keep=logit_rows, **inputs
+        )
+    return output.logits[0].float().cpu().numpy()
+
+
+def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]) -> Floats:
+    sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
+    count = -(-len(request.prompt) // BLOCK_SIZE)
+    sequence.blocks = list(range(1, count + 1))
+    sequence.state_slot = 0 if model.has_state else None
+    runner = model.build_runner(count + 1, num_state_slots=1 if model.has_state else 0)
+    rows = [
+        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
+    ]
+    return np.concatenate(rows)

@@ -44,7 +44,11 @@ class _Config(Struct, frozen=True):
 
 
 class LoraPair(Struct, frozen=True):
-    """The two matrices of one layer. down: [input width, rank]. up: [rank, output width], scaled."""
+    """The two matrices of one layer.
+
+    down: [input width, rank].
+    up: [rank, output width], scaled.
+    """
 
     down: Tensor
     up: Tensor
@@ -69,18 +73,42 @@ class LoraLayers:
         """Read an adapter. Raises RequestError if it does not fit this network, or is more than LoRA of linear
         layers."""
         config = _read_config(directory)
+        try:
+            tensors: dict[str, Tensor] = safetensors.torch.load_file(directory / "adapter_model.safetensors")
+        except (OSError, safetensors.SafetensorError) as error:
+            raise _build_error(directory, f"adapter_model.safetensors cannot be read: {error}") from None
         halves: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in _read_tensors(directory).items():
+        for name, tensor in tensors.items():
             match = _NAME.fullmatch(name.removeprefix(_PREFIX))
             if match is None:
                 raise _build_error(
                     directory, f"it contains `{name}`; only lora_A and lora_B of linear layers are supported"
                 )
             halves.setdefault(match["layer"], {})[match["half"]] = tensor
-        return {
-            layer: self._build_pair(directory, layer, pair, config.compute_scale(layer))
-            for layer, pair in halves.items()
-        }
+        weights: dict[str, LoraPair] = {}
+        for layer, pair in halves.items():
+            try:
+                module = self._network.get_submodule(layer)
+            except AttributeError:
+                raise _build_error(directory, f"this model has no layer `{layer}`") from None
+            # Image features are shared by all requests, so an adapter cannot change the vision encoder.
+            is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
+            if not is_in_decoder or not isinstance(module, torch.nn.Linear):
+                raise _build_error(directory, f"`{layer}` is not a linear layer of the language model")
+            if self._recurrent.contains(module) and module not in self._recurrent.row_linears:
+                raise _build_error(directory, f"the recurrent layer of `{layer}` does not compute it token by token")
+            if pair.keys() != {"A", "B"}:
+                raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
+            a, b = pair["A"], pair["B"]
+            width_in, width_out = module.in_features, module.out_features
+            if a.shape[1:] != (width_in,) or b.shape != (width_out, a.shape[0]):
+                shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+                raise _build_error(directory, f"`{layer}` maps {width_in} to {width_out}, not {shapes}")
+            tensor_options = {"device": module.weight.device, "dtype": self._network.dtype}
+            # Scaled here, in float32 and with one rounding, which also saves a multiplication in every step.
+            up = (b.T.float() * config.compute_scale(layer)).to(**tensor_options).contiguous()
+            weights[layer] = LoraPair(a.T.to(**tensor_options).contiguous(), up)
+        return weights
 
     def activate(self, chunks: Sequence[Chunk]) -> None:
         """Activate the adapters of a step's chunks, whose rows are consecutive. Called on the worker thread."""
@@ -95,13 +123,10 @@ class LoraLayers:
             start += chunk.num_tokens
         self._active = [(lora, torch.tensor(indices, device=self._network.device)) for lora, indices in rows.values()]
         for lora, _ in self._active:
-            self._hook(lora)
-
-    def _hook(self, lora: LoraWeights) -> None:
-        for layer in lora.keys() - self._hooked:
-            self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
-            # A hook is never removed: without an active adapter for its layer it returns the output as it is.
-            self._hooked.add(layer)
+            for layer in lora.keys() - self._hooked:
+                self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
+                # A hook is never removed: without an active adapter for its layer it returns the output as it is.
+                self._hooked.add(layer)
 
     def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         """Add the adapters' output to a layer's. inputs, output: [1, rows, width], or [sequences, tokens, width] of the
@@ -118,27 +143,6 @@ class LoraLayers:
             rows = step_rows if call_rows is None else torch.isin(call_rows, step_rows).nonzero()[:, 0]
             flat_output.index_add_(0, rows, flat_inputs[rows] @ pair.down @ pair.up)
         return output
-
-    def _build_pair(self, directory: Path, layer: str, halves: dict[str, Tensor], scale: float) -> LoraPair:
-        try:
-            module = self._network.get_submodule(layer)
-        except AttributeError:
-            raise _build_error(directory, f"this model has no layer `{layer}`") from None
-        # Image features are shared by all requests, so an adapter cannot change the vision encoder.
-        is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
-        if not is_in_decoder or not isinstance(module, torch.nn.Linear):
-            raise _build_error(directory, f"`{layer}` is not a linear layer of the language model")
-        if self._recurrent.contains(module) and module not in self._recurrent.row_linears:
-            raise _build_error(directory, f"the recurrent layer of `{layer}` does not compute it token by token")
-        if halves.keys() != {"A", "B"}:
-            raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
-        a, b = halves["A"], halves["B"]
-        if a.shape[1:] != (module.in_features,) or b.shape != (module.out_features, a.shape[0]):
-            shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-            raise _build_error(directory, f"`{layer}` maps {module.in_features} to {module.out_features}, not {shapes}")
-        tensor_options = {"device": module.weight.device, "dtype": self._network.dtype}
-        # Scaled here, in float32 and with one rounding, which also saves a multiplication in every step.
-        return LoraPair(a.T.to(**tensor_options).contiguous(), (b.T.float() * scale).to(**tensor_options).contiguous())
 
 
 def _read_config(directory: Path) -> _Config:
@@ -160,13 +164,6 @@ def _read_config(directory: Path) -> _Config:
             directory, f"`{wildcards[0]}` is a pattern with wildcards; only names of layers are supported"
         )
     return config
-
-
-def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(directory / "adapter_model.safetensors")
-    except (OSError, safetensors.SafetensorError) as error:
-        raise _build_error(directory, f"adapter_model.safetensors cannot be read: {error}") from None
 
 
 def _find_by_layer(layer: str, pattern: Mapping[str, float], default: float) -> float:

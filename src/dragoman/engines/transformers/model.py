@@ -35,52 +35,6 @@ from .paged_attention import (
 from .recurrent import RecurrentLayers, StatePool
 from .vision import TransformersVisionRunner, is_vision_model
 
-# Weight updates of a loaded network: maps checkpoint tensors to the network's. Independent of requests.
-
-
-class WeightSlot(Struct, frozen=True):
-    """A tensor of the network. names: in checkpoints, several if it is tied. shape, dtype: at load time."""
-
-    names: tuple[str, ...]
-    tensor: Tensor
-    shape: tuple[int, ...]
-    dtype: object
-
-
-def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
-    """Find every parameter, and every buffer that is in checkpoints."""
-    names_by_tensor: dict[int, tuple[list[str], Tensor]] = {}
-    persistent = network.state_dict().keys()
-    named_tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    for name, tensor in named_tensors:
-        if name in persistent:
-            names_by_tensor.setdefault(id(tensor), ([], tensor))[0].append(name)
-    return tuple(
-        WeightSlot(tuple(names), value, tuple(value.shape), value.dtype) for names, value in names_by_tensor.values()
-    )
-
-
-def stage_weights(slots: Sequence[WeightSlot], tensors: Tensors) -> list[tuple[WeightSlot, Tensor]]:
-    """Read and validate all tensors in the network's dtypes. Raises EngineError."""
-    staged = [(slot, _read_weight(slot, tensors)) for slot in slots]
-    tensors.check_all_used()
-    return staged
-
-
-def _read_weight(slot: WeightSlot, tensors: Tensors) -> Tensor:
-    names = [name for name in slot.names if name in tensors] or [slot.names[0]]
-    first, *others = [torch.from_numpy(tensors.take(name, *slot.shape).copy()) for name in names]
-    if not all(torch.equal(first, other) for other in others):
-        raise EngineError(f"{' and '.join(names)} are one tensor in this model, but differ")
-    return first.to(slot.dtype)
-
-
-def release_cached_memory(device: Device) -> None:
-    """Return the allocator's cached memory to the device."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
@@ -131,7 +85,11 @@ class TransformersModel:
         self.samples_on_device = False
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
-        self._max_positions = _find_max_positions(config, unlimited=self.recurrent.has_state)
+        names = ("max_position_embeddings", "max_seq_len", "max_sequence_length", "seq_length")
+        limits = [limit for name in names if isinstance(limit := getattr(config, name, None), int)]
+        if not limits and not self.recurrent.has_state:
+            raise EngineError(f"{config.model_type} does not state a longest context (max_position_embeddings)")
+        self._max_positions = limits[0] if limits else UNLIMITED_POSITIONS
         self._weight_slots = find_weight_slots(network)
 
     @property
@@ -194,7 +152,7 @@ class TransformersModel:
 
 
 class RowOptions(Struct, frozen=True, eq=False):
-    """What layers compute differently for the rows of different sequences."""
+    """The parts of layers that compute differently for the rows of different sequences."""
 
     lora: LoraLayers
     long_rope: LongRope
@@ -224,7 +182,14 @@ class TransformersRunner:
         release_cached_memory(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
-        rows = sorted(_find_logit_rows(chunks))
+        # Logits are needed where a token is sampled, and of all rows of prompts with logprobs.
+        needed_rows: set[int] = set()
+        starts = [0]
+        for chunk in chunks:
+            start, end = starts[-1], starts[-1] + chunk.num_tokens
+            needed_rows.update(range(start if chunk.sequence.prompt_logprobs is not None else end - 1, end))
+            starts.append(end)
+        rows = sorted(needed_rows)
         # Blocks that begin in this chunk; earlier ones hold keys and values that are needed.
         new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         with torch.inference_mode(), self._kernels():
@@ -233,13 +198,21 @@ class TransformersRunner:
             self._options.long_rope.activate(chunks)
             step = PagedStep(chunks, self.pool, self._network.device)
             with self._options.recurrent.activate(chunks, self.states):
+                inputs: dict[str, Tensor] = {}
+                if get_attention(self._network) == MASKED_NAME:
+                    # Without it the library takes positions that begin anew for packed sequences, and masks rows.
+                    inputs["attention_mask"] = torch.ones_like(step.ids)
+                if self._vision_runner is None:
+                    inputs |= {"input_ids": step.ids, "position_ids": step.positions}
+                else:
+                    inputs["inputs_embeds"] = self._vision_runner.build_embeddings(step.ids, chunks)
+                    inputs["position_ids"] = self._vision_runner.build_positions(chunks, step.positions)
                 logits = self._network(
-                    **self._build_inputs(step, chunks),
+                    **inputs,
                     use_cache=False,
                     logits_to_keep=torch.tensor(rows, device=self._network.device),
                     step=step,
                 ).logits[0]
-        starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
         row_index = {row: index for index, row in enumerate(rows)}
         return LogitRows(logits, row_index, starts, samples_on_device=self._samples_on_device)
 
@@ -249,24 +222,12 @@ class TransformersRunner:
     def restore(self, block: int, contents: bytes) -> None:
         self.pool.restore(block, contents)
 
-    def _build_inputs(self, step: PagedStep, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
-        """Build the model's inputs: ids or embeddings, and positions."""
-        vision_runner = self._vision_runner
-        inputs: dict[str, Tensor] = {}
-        if get_attention(self._network) == MASKED_NAME:
-            # Without it the library takes positions that begin anew for packed sequences, and masks rows.
-            inputs["attention_mask"] = torch.ones_like(step.ids)
-        if vision_runner is None:
-            return {**inputs, "input_ids": step.ids, "position_ids": step.positions}
-        return {
-            **inputs,
-            "inputs_embeds": vision_runner.build_embeddings(step.ids, chunks),
-            "position_ids": vision_runner.build_positions(chunks, step.positions),
-        }
-
 
 class LogitRows:
-    """As `batching.StepStates`, for the needed rows only. starts: of each chunk's rows, and the end of the last."""
+    """As `batching.StepStates`, for the needed rows only.
+
+    starts: of each chunk's rows, and the end of the last.
+    """
 
     def __init__(
         self, logits: Tensor, row_index: dict[int, int], starts: list[int], *, samples_on_device: bool
@@ -302,29 +263,6 @@ def _copy_to_host(logits: Tensor) -> Floats:
     return logits.float().cpu().numpy().copy()
 
 
-def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
-    """Find the rows whose logits are needed: where a token is sampled, and all rows of prompts with logprobs."""
-    rows: set[int] = set()
-    start = 0
-    for chunk in chunks:
-        if chunk.sequence.prompt_logprobs is not None:
-            rows.update(range(start, start + chunk.num_tokens))
-        start += chunk.num_tokens
-        rows.add(start - 1)
-    return rows
-
-
-def _find_max_positions(config: Any, *, unlimited: bool) -> int:  # noqa: ANN401 - untyped
-    names = ("max_position_embeddings", "max_seq_len", "max_sequence_length", "seq_length")
-    limits = [getattr(config, name, None) for name in names]
-    limit = next((limit for limit in limits if isinstance(limit, int)), None)
-    if limit is None and unlimited:
-        return UNLIMITED_POSITIONS
-    if limit is None:
-        raise EngineError(f"{config.model_type} does not state a longest context (max_position_embeddings)")
-    return limit
-
-
 def load_network(directory: Path, options: TransformersOptions) -> Network:
     """Load a model in evaluation mode on its device. Raises EngineError for an unsupported model."""
     library.utils.logging.disable_progress_bar()
@@ -332,7 +270,15 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
         raise EngineError(
             f"{directory} contains no safetensors file; other formats are not supported, because they may run code"
         )
-    device = _choose_device(options.device)
+    device = options.device
+    if device == "auto":
+        is_mps = torch.backends.mps.is_available()
+        device = "cuda" if torch.cuda.is_available() else "mps" if is_mps else "cpu"
+    else:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise EngineError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
     try:
         config = library.AutoConfig.from_pretrained(directory, **local)
@@ -379,13 +325,49 @@ def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collect
         log.warning("%s: %s does not use %d of the tensors, such as %s", directory, kind, len(unused), unused[0])
 
 
-def _choose_device(requested: str) -> str:
-    if requested == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=requested)
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise EngineError(f"the device {requested!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return requested
+# Weight updates: the tensors of a loaded network, by their names in checkpoints.
+
+
+class WeightSlot(Struct, frozen=True):
+    """A tensor of the network.
+
+    names: in checkpoints, several if it is tied.
+    shape, dtype: at load time.
+    """
+
+    names: tuple[str, ...]
+    tensor: Tensor
+    shape: tuple[int, ...]
+    dtype: object
+
+
+def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
+    """Find every parameter, and every buffer that is in checkpoints."""
+    names_by_tensor: dict[int, tuple[list[str], Tensor]] = {}
+    persistent = network.state_dict().keys()
+    named_tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
+    for name, tensor in named_tensors:
+        if name in persistent:
+            names_by_tensor.setdefault(id(tensor), ([], tensor))[0].append(name)
+    return tuple(
+        WeightSlot(tuple(names), value, tuple(value.shape), value.dtype) for names, value in names_by_tensor.values()
+    )
+
+
+def stage_weights(slots: Sequence[WeightSlot], tensors: Tensors) -> list[tuple[WeightSlot, Tensor]]:
+    """Read and validate all tensors in the network's dtypes. Raises EngineError."""
+    staged: list[tuple[WeightSlot, Tensor]] = []
+    for slot in slots:
+        names = [name for name in slot.names if name in tensors] or [slot.names[0]]
+        first, *others = [torch.from_numpy(tensors.take(name, *slot.shape).copy()) for name in names]
+        if not all(torch.equal(first, other) for other in others):
+            raise EngineError(f"{' and '.join(names)} are one tensor in this model, but differ")
+        staged.append((slot, first.to(slot.dtype)))
+    tensors.check_all_used()
+    return staged
+
+
+def release_cached_memory(device: Device) -> None:
+    """Return the allocator's cached memory to the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,11 +1,10 @@
-"""Weights of linear layers in the layout of oneDNN's matrix kernels, for a CPU. Independent of requests.
+"""Forms of the weights of linear layers: in the layout of oneDNN's matrix kernels, for a CPU, and quantized ones.
 
 torch's own linear layer hands a plain matrix to the kernel, which rearranges it in every call. In steps of few rows
 that takes as long as the product itself.
 
-Quantized weights: as stored in a checkpoint, or quantized by a library while loading.
-
-The KV cache and activations use `--dtype`.
+Quantized weights are as stored in a checkpoint, or quantized by a library while loading. The KV cache and activations
+use `--dtype`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,14 @@ class PackedLinears:
         self._network = network
         self._layers: list[Network] = []
         self._weights: dict[int, _PackedWeight] = {}
-        if _can_pack(network):
+        if (
+            network.device.type == "cpu"
+            and torch.backends.mkldnn.is_available()
+            and (
+                network.dtype == torch.float32
+                or (network.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+            )
+        ):
             modules = [*network.get_decoder().modules(), network.get_output_embeddings()]
             # Subclasses compute something else, quantized weights for example.
             self._layers = [module for module in dict.fromkeys(modules) if type(module) is torch.nn.Linear]
@@ -68,11 +74,8 @@ class PackedLinears:
                 weight.set(layer.weight.data, _pack(layer.weight.data))
                 self._weights[key] = weight
             layer.forward = partial(_compute, layer, self._weights[key])
-        self._release_file()
-
-    def _release_file(self) -> None:
-        """Copy the other tensors, unless they are the most of the model: each of them is a view of the mapped file, and
-        would keep all of it in memory."""
+        # The other tensors are views of the mapped file, each of which would keep all of it in memory. They are copied,
+        # unless they are the most of the model.
         others = [*self._network.parameters(), *self._network.buffers()]
         num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
         if sum(tensor.numel() for tensor in others) < num_packed:
@@ -95,14 +98,6 @@ class PackedLinears:
         if weight is None:
             return lambda: setattr(parameter, "data", value)
         return partial(weight.set, value, _pack(value) if value.numel() else None)
-
-
-def _can_pack(network: Network) -> bool:
-    if network.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if network.dtype == torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return network.dtype == torch.float32
 
 
 def _pack(weight: Tensor) -> Tensor:

@@ -23,6 +23,18 @@ NAME = "dragoman_paged"
 MASKED_NAME = "dragoman_paged_masked"
 """The same attention with the library's masks, for models whose layers see more or less than windows tell."""
 _PARTS = ("keys", "values")
+_ATTRIBUTES = {
+    "sliding_window": 24,
+    "sliding_window_size": 24,
+    "attention_chunk_size": 24,
+    "floor_scale": 16,
+    "original_max_position_embeddings": 40,
+}
+"""Attributes of configurations and modules, and their values in a trial."""
+_ROPE_WINDOW = "original_max_position_embeddings"
+_LONG_FREQUENCIES = "long_inv_freq"
+"""Ends the names under which the library's RoPE modules keep what they computed from the window."""
+_ROPE_TYPE = "longrope"
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context manager that restricts attention to the selected kernels."""
@@ -108,8 +120,8 @@ class AttentionGroup:
         """Gather the sequences' keys or values from a layer's. part: [slots, heads, width]; returns
         [sequences, heads, keys, width]."""
         # Whole blocks are copied several times as fast as single slots.
-        found = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(0, self._blocks.flatten())
-        return found.view(self.num_sequences, -1, *part.shape[1:]).transpose(1, 2)
+        gathered = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(0, self._blocks.flatten())
+        return gathered.view(self.num_sequences, -1, *part.shape[1:]).transpose(1, 2)
 
     def get_mask(self, window: int | None, library_mask: LibraryMask | None = None) -> Tensor:
         """Return the mask [sequences, 1, queries, keys], True where a query sees a key; shared by all layers with this
@@ -128,8 +140,10 @@ class AttentionGroup:
 
 
 class LibraryMask:
-    """What the library would build a layer's mask from. Its `mask_function` tells for positions of one sequence whether
-    a query sees a key."""
+    """The arguments from which the library would build a layer's mask.
+
+    mask_function: tells for positions of one sequence whether a query sees a key.
+    """
 
     def __init__(self, *, mask_function: Callable[..., Tensor], **_: object) -> None:
         self._mask_function = mask_function
@@ -140,7 +154,10 @@ class LibraryMask:
 
 
 class PagedStep:
-    """The tokens of one step, in the order of their chunks. slots: where each token's keys and values go."""
+    """The tokens of one step, in the order of their chunks.
+
+    slots: where each token's keys and values go.
+    """
 
     def __init__(self, chunks: Sequence[Chunk], pool: KvPool, device: Device) -> None:
         self.pool = pool
@@ -172,19 +189,15 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
                 if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
                     break
                 members.append(chunk)
-        groups.append(_build_group(members, start, device))
+        rows = slice(start, start + sum(chunk.num_tokens for chunk in members))
+        width = -(-max(chunk.end for chunk in members) // BLOCK_SIZE)
+        # Block 0 is never allocated: padding of the table points to it and is masked.
+        tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in members]
+        positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in members], device=device)
+        groups.append(AttentionGroup(rows, torch.tensor(tables, device=device), positions))
         index += len(members)
-        start += sum(chunk.num_tokens for chunk in members)
+        start = rows.stop
     return groups
-
-
-def _build_group(chunks: Sequence[Chunk], start: int, device: Device) -> AttentionGroup:
-    rows = slice(start, start + sum(chunk.num_tokens for chunk in chunks))
-    width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
-    # Block 0 is never allocated: padding of the table points to it and is masked.
-    tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks]
-    positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in chunks], device=device)
-    return AttentionGroup(rows, torch.tensor(tables, device=device), positions)
 
 
 def attend(
@@ -209,7 +222,10 @@ def attend(
     # Without these checks, a model that builds its own mask would compute wrong logits and raise nothing.
     if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
-    query = _scale_by_position(module, query, step)
+    if getattr(module.config, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
+        # Llama 4's temperature of long contexts (https://arxiv.org/abs/2501.19399) in its layers without RoPE.
+        scales = torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
+        query = (query * scales[:, None]).to(query.dtype)
     keys, values = step.pool.get_layer(step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1))
     # Before attention, because the tokens of a chunk attend to one another too.
     keys[step.slots] = key[0].transpose(0, 1)
@@ -227,14 +243,6 @@ def attend(
             out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
         mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
-
-
-def _scale_by_position(module: Network, query: Tensor, step: PagedStep) -> Tensor:
-    """Apply Llama 4's temperature of long contexts (https://arxiv.org/abs/2501.19399) in its layers without RoPE."""
-    if not getattr(module.config, "attn_temperature_tuning", False) or getattr(module, "use_rope", True):
-        return query
-    scales = torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
-    return (query * scales[:, None]).to(query.dtype)
 
 
 def select_kernels(backend: str) -> KernelContext:
@@ -287,8 +295,10 @@ def _attend_unfused(
 
 def set_attention(network: Network, name: str) -> None:
     """Switch the text part to an attention implementation: NAME, MASKED_NAME, or one of the library's own."""
-    text = _find_text_config(network)
-    network.set_attn_implementation(name if text is None else {text: name})
+    config, text = network.config, network.config.get_text_config()
+    # None if all of the model is text.
+    part = next((part for part in config.sub_configs if getattr(config, part, None) is text), None)
+    network.set_attn_implementation(name if part is None else {part: name})
     for module in network.modules():
         # The library computes Llama 4's scale of queries from their rows in the step; `attend` does from positions.
         if hasattr(module, "attn_temperature_tuning") and hasattr(module, "floor_scale"):
@@ -300,13 +310,6 @@ def get_attention(network: Network) -> str:
     return network.config.get_text_config()._attn_implementation
 
 
-def _find_text_config(network: Network) -> str | None:
-    """Find the name of the text part of a model's configuration; None if all of it is text."""
-    config = network.config
-    text = config.get_text_config()
-    return next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
-
-
 def register() -> None:
     """Register both names with the library, which then builds no masks for NAME. Idempotent."""
     library.AttentionInterface.register(NAME, attend)
@@ -316,23 +319,14 @@ def register() -> None:
 
 # Limits in a model that change its computation from some position on: windows, chunks and scales.
 
-_ATTRIBUTES = {
-    "sliding_window": 24,
-    "sliding_window_size": 24,
-    "attention_chunk_size": 24,
-    "floor_scale": 16,
-    "original_max_position_embeddings": 40,
-}
-"""Attributes of configurations and modules, and their values in a trial."""
-_ROPE_WINDOW = "original_max_position_embeddings"
-_LONG_FREQUENCIES = "long_inv_freq"
-"""Ends the names under which the library's RoPE modules keep what they computed from the window."""
-
 
 @contextmanager
 def reduce_limits(network: Network) -> Generator[None]:
     """Reduce the limits of a network until the end of the block."""
-    holders = list({id(holder): holder for holder in _find_holders(network)}.values())
+    modules = list(network.modules())
+    configs = [module.config for module in modules if getattr(module, "config", None) is not None]
+    candidates = [network.config, network.config.get_text_config(), *modules, *configs]
+    holders = list({id(holder): holder for holder in candidates}.values())
     changed: list[tuple[Any, str, int]] = []
     for name, value in _ATTRIBUTES.items():
         limits = [(holder, getattr(holder, name, None)) for holder in holders]
@@ -368,15 +362,6 @@ def _forget_long_frequencies(network: Network) -> None:
             delattr(module, name)
 
 
-def _find_holders(network: Network) -> Iterator[Any]:
-    yield network.config
-    yield network.config.get_text_config()
-    for module in network.modules():
-        yield module
-        if getattr(module, "config", None) is not None:
-            yield module.config
-
-
 def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
     """Find the RoPE parameters of a configuration: of all layers, and of each type of layer."""
     parameters: dict[str, Any] | None = getattr(holder, "rope_parameters", None)
@@ -385,11 +370,8 @@ def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN4
         yield from (value for value in parameters.values() if isinstance(value, dict))
 
 
-_ROPE_TYPE = "longrope"
-
-
 class LongRope:
-    """The longrope modules of a network. Others are left alone."""
+    """The modules of a network whose RoPE has longrope's factors, short and long ones. Others are left alone."""
 
     def __init__(self, network: Network) -> None:
         self._config = network.config.get_text_config()

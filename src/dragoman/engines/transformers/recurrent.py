@@ -74,7 +74,10 @@ class StateGroup(Struct, frozen=True, eq=False):
 
 
 class _ActiveStep(Struct, frozen=True, eq=False):
-    """A step that is computed now. order: where each of its rows is in the rows of all groups, joined."""
+    """A step that is computed now.
+
+    order: where each of its rows is in the rows of all groups, joined.
+    """
 
     groups: list[StateGroup]
     order: Tensor
@@ -215,11 +218,21 @@ class RecurrentLayers:
             return layer.forward(*args, **options)
         given = {**dict(zip(layer.parameters, args, strict=False)), **options}
         # The step is an argument of attention, and masks are for padded batches.
-        arguments = {name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"}
+        arguments: dict[str, Any] = {
+            name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"
+        }
         num_rows = given["hidden_states"].shape[1]
+        # Tensors of [1, rows, ...]; other arguments are passed on as they are.
+        row_tensors: dict[str, Tensor] = {
+            name: value[0]
+            for name, value in arguments.items()
+            if isinstance(value, torch.Tensor) and tuple(value.shape[:2]) == (1, num_rows)
+        }
         parts: list[Any] = []
         for group in step.groups:
-            inputs = {name: _take_rows(value, group, num_rows) for name, value in arguments.items()}
+            # Their rows of this group, of shape (sequences, tokens, ...).
+            own = {name: t[group.rows].unflatten(0, (group.num_sequences, -1)) for name, t in row_tensors.items()}
+            inputs = {**arguments, **own}
             is_chunk = group.continues and len(group.rows) > group.num_sequences
             without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
             if self._num_rows is not None:
@@ -230,7 +243,10 @@ class RecurrentLayers:
             parts.append(_call(layer, inputs, states))
             self._rows = None
             self.ignores_state |= any(_is_equal(part, parts[-1]) for part in without_state)
-            _store(states, layer.index, group, step.pool)
+            updated = [(kind, *item) for kind in _KINDS for item in getattr(states, kind).items()]
+            for kind, number, state in updated:
+                if state is not None:
+                    step.pool.write(layer.index, (kind, number), group.slots, state)
         if isinstance(parts[0], tuple):
             return tuple(_join(column, step.order) for column in zip(*parts, strict=True))
         return _join(parts, step.order)
@@ -279,25 +295,9 @@ def _is_equal(first: Any, second: Any) -> bool:  # noqa: ANN401 - tensors or tup
     return torch.equal(first, second)
 
 
-def _store(layer: Any, index: int, group: StateGroup, pool: StatePool) -> None:  # noqa: ANN401 - untyped
-    """Store the states of a layer of the library's cache."""
-    for kind in _KINDS:
-        for number, state in getattr(layer, kind).items():
-            if state is not None:
-                pool.write(index, (kind, number), group.slots, state)
-
-
 def _join(parts: Sequence[Tensor], order: Tensor) -> Tensor:
     """Join tensors of [sequences, tokens, ...] to [1, rows, ...]."""
     return torch.cat([part.flatten(0, 1) for part in parts])[order][None]
-
-
-def _take_rows(value: Any, group: StateGroup, num_rows: int) -> Any:  # noqa: ANN401 - an argument of a layer
-    """Take the group's rows of a tensor of [1, rows, ...]: [sequences, tokens, ...]. Returns other arguments as they
-    are."""
-    if not isinstance(value, torch.Tensor) or tuple(value.shape[:2]) != (1, num_rows):
-        return value
-    return value[0, group.rows].unflatten(0, (group.num_sequences, -1))
 
 
 def _find_cache_name(module: Network) -> str | None:

@@ -1,8 +1,6 @@
-"""Image preprocessing for models of the transformers library: decoding, the model's own processor, token counts.
+"""Images for models of the transformers library: preprocessing by the model's own processor, and the vision encoder.
 
-The vision encoder itself runs in `vision_runner`. Runs on any thread but the event loop's.
-
-An LRU cache bounded by bytes. Thread-safe.
+Preprocessing runs on any thread but the event loop's, the encoder on the worker thread.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -27,42 +26,6 @@ from .backend import Network, Tensor, library, torch
 
 T = TypeVar("T")
 
-
-class LruBytes(Generic[T]):
-    """A cache of computed values.
-
-    max_bytes: limit of all values; the most recent one is cached even if it is larger.
-    size: returns the bytes of a value.
-    """
-
-    def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
-        self._max_bytes, self._size = max_bytes, size
-        self._items: OrderedDict[bytes, T] = OrderedDict()
-        self._total_bytes = 0
-        self._lock = Lock()
-
-    def get_or_compute(self, key: bytes, compute: Callable[[], T]) -> T:
-        """Return the cached value, or compute and cache it."""
-        with self._lock:
-            if key in self._items:
-                self._items.move_to_end(key)
-                return self._items[key]
-        # Without the lock: computing an image takes long, and computing one twice does no harm.
-        value = compute()
-        with self._lock:
-            if key not in self._items:
-                self._items[key] = value
-                self._total_bytes += self._size(value)
-            while self._total_bytes > self._max_bytes and len(self._items) > 1:
-                self._total_bytes -= self._size(self._items.popitem(last=False)[1])
-        return value
-
-    def clear(self) -> None:
-        with self._lock:
-            self._items.clear()
-            self._total_bytes = 0
-
-
 VisionInputs: TypeAlias = Mapping[str, Tensor]
 """Inputs of the vision encoder, by argument name."""
 
@@ -70,6 +33,7 @@ _TEXT_INPUTS = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "text_replacement_offsets"}
 )
 _CACHE_BYTES = 128 << 20
+_FEATURE_CACHE_BYTES = 512 << 20
 _GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"})
 """Model types whose processors need torchvision for videos, which are not supported; for images they only count
 patches."""
@@ -89,8 +53,10 @@ _IMAGE_ERRORS = (
 
 
 class ImagePixels(Struct, frozen=True):
-    """One preprocessed image, stored in `PreparedImage.model_inputs`. count: placeholder tokens, each for one row of
-    features."""
+    """One preprocessed image, stored in `PreparedImage.model_inputs`.
+
+    count: placeholder tokens, each for one row of features.
+    """
 
     inputs: VisionInputs
     count: int
@@ -122,13 +88,13 @@ def load_processor(directory: Path, config: Any, *, trust_remote_code: bool) -> 
             token: int = config.image_token_id
             name: str = tokenizer.convert_ids_to_tokens(token)
             images = library.AutoImageProcessor.from_pretrained(directory, **local)
-            return VisionProcessor(name, token, tokenizer, lambda pictures: _process_by_grid(images, name, pictures))
+            return VisionProcessor(name, token, tokenizer, partial(_process_by_grid, images, name))
         processor = library.AutoProcessor.from_pretrained(directory, **local)
         return VisionProcessor(
             processor.image_token,
             config.image_token_id,
             processor.tokenizer,
-            lambda pictures: _process_with_library(processor, pictures),
+            partial(_process_with_library, processor),
         )
     except (OSError, ValueError, ImportError, RuntimeError, AttributeError, KeyError) as error:
         raise EngineError(f"the processor in {directory} cannot be used: {error}") from error
@@ -169,15 +135,15 @@ class TransformersVision:
         return False
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
-        return tuple(self._prepare(data, number) for number, data in enumerate(images, 1))
+        prepared: list[PreparedImage] = []
+        for number, data in enumerate(images, 1):
+            digest = blake2b(data, digest_size=16).digest()
+            text, pixels = self._cache.get_or_compute(digest, partial(self._process, data, number))
+            prepared.append(PreparedImage(text, digest, pixels))
+        return tuple(prepared)
 
     def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
         return place_images(prompt, self._processor.token, images, [get_pixels(image).count for image in images])
-
-    def _prepare(self, data: bytes, number: int) -> PreparedImage:
-        digest = blake2b(data, digest_size=16).digest()
-        text, pixels = self._cache.get_or_compute(digest, lambda: self._process(data, number))
-        return PreparedImage(text, digest, pixels)
 
     def _process(self, data: bytes, number: int) -> tuple[str, ImagePixels]:
         """Process one image alone, so that its result does not depend on others."""
@@ -202,13 +168,14 @@ def is_vision_model(config: Any) -> bool:  # noqa: ANN401 - untyped
     return type(config) in library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and hasattr(config, "image_token_id")
 
 
-# The vision encoder on the worker thread: features per image, inserted at its tokens, with the model's positions.
-
-_FEATURE_CACHE_BYTES = 512 << 20
+# The vision encoder.
 
 
 class TransformersVisionRunner:
-    """As `batching.VisionRunner`. Evicted features are computed again when needed."""
+    """As `batching.VisionRunner`: features for each image, inserted at its tokens, with the model's positions.
+
+    Evicted features are computed again when needed.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -234,9 +201,13 @@ class TransformersVisionRunner:
         for chunk in chunks:
             for image in chunk.sequence.request.images:
                 begin, end = max(image.begin, chunk.begin), min(image.end, chunk.end)
-                if begin < end:
-                    rows, features = self._find_rows(ids.device, chunk.sequence, image, begin, end)
-                    embeddings[0, start - chunk.begin + rows] = features.to(embeddings.dtype)
+                if begin >= end:
+                    continue
+                image_ids = torch.tensor(chunk.sequence.tokens[image.begin : image.end], device=ids.device)
+                positions = (image_ids == self._image_token_id).nonzero()[:, 0] + image.begin
+                in_span = (positions >= begin) & (positions < end)
+                features = self._get_features(image)[in_span]
+                embeddings[0, start - chunk.begin + positions[in_span]] = features.to(embeddings.dtype)
             start += chunk.num_tokens
         return embeddings
 
@@ -247,15 +218,6 @@ class TransformersVisionRunner:
             return text_positions
         parts = [self._build_chunk_positions(chunk).to(text_positions.device) for chunk in chunks]
         return torch.cat(parts, dim=1)[:, None]
-
-    def _find_rows(
-        self, device: object, sequence: Running, image: PromptImage, begin: int, end: int
-    ) -> tuple[Tensor, Tensor]:
-        """Find the rows between begin and end that are image tokens, and their features."""
-        ids = torch.tensor(sequence.tokens[image.begin : image.end], device=device)
-        positions = (ids == self._image_token_id).nonzero()[:, 0] + image.begin
-        in_span = (positions >= begin) & (positions < end)
-        return positions[in_span], self._get_features(image)[in_span]
 
     def _get_features(self, image: PromptImage) -> Tensor:
         return self._cache.get_or_compute(image.digest, lambda: self._compute_features(image))
@@ -277,26 +239,56 @@ class TransformersVisionRunner:
         text_positions = torch.arange(chunk.begin, chunk.end).expand(3, -1)
         if not sequence.request.images:
             return text_positions
-        if sequence not in self._prompt_positions:
-            self._prompt_positions[sequence] = self._compute_prompt_positions(sequence)
-        prompt = self._prompt_positions[sequence]
+        prompt = self._prompt_positions.get(sequence)
+        if prompt is None:
+            assert self._compute_rope_index is not None
+            ids = torch.tensor([sequence.request.prompt])
+            image_mask = torch.zeros_like(ids)
+            for image in sequence.request.images:
+                image_mask[0, image.begin : image.end] = 1
+            grids = torch.cat([get_pixels(image).inputs["image_grid_thw"] for image in sequence.request.images])
+            positions, _ = self._compute_rope_index(ids, mm_token_type_ids=image_mask, image_grid_thw=grids)
+            prompt = self._prompt_positions[sequence] = positions[:, 0]
         length = prompt.shape[1]
         after_prompt = text_positions[:, text_positions[0] >= length] - length + prompt.max() + 1
         return torch.cat([prompt[:, chunk.begin : chunk.end], after_prompt], dim=1)
-
-    def _compute_prompt_positions(self, sequence: Running) -> Tensor:
-        """[3, prompt]"""
-        assert self._compute_rope_index is not None
-        images = sequence.request.images
-        ids = torch.tensor([sequence.request.prompt])
-        image_mask = torch.zeros_like(ids)
-        for image in images:
-            image_mask[0, image.begin : image.end] = 1
-        grids = torch.cat([get_pixels(image).inputs["image_grid_thw"] for image in images])
-        positions, _ = self._compute_rope_index(ids, mm_token_type_ids=image_mask, image_grid_thw=grids)
-        return positions[:, 0]
 
 
 def move_to_device(network: Network, tensor: Tensor) -> Tensor:
     """Move a tensor to the network's device, and floating point tensors to its dtype."""
     return tensor.to(network.device, network.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+class LruBytes(Generic[T]):
+    """An LRU cache of computed values. Thread-safe.
+
+    max_bytes: limit of all values; the most recent one is cached even if it is larger.
+    size: returns the bytes of a value.
+    """
+
+    def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
+        self._max_bytes, self._size = max_bytes, size
+        self._items: OrderedDict[bytes, T] = OrderedDict()
+        self._total_bytes = 0
+        self._lock = Lock()
+
+    def get_or_compute(self, key: bytes, compute: Callable[[], T]) -> T:
+        """Return the cached value, or compute and cache it."""
+        with self._lock:
+            if key in self._items:
+                self._items.move_to_end(key)
+                return self._items[key]
+        # Without the lock: computing an image takes long, and computing one twice does no harm.
+        value = compute()
+        with self._lock:
+            if key not in self._items:
+                self._items[key] = value
+                self._total_bytes += self._size(value)
+            while self._total_bytes > self._max_bytes and len(self._items) > 1:
+                self._total_bytes -= self._size(self._items.popitem(last=False)[1])
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._items.clear()
+            self._total_bytes = 0

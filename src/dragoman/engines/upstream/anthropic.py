@@ -147,36 +147,30 @@ def _encode_prompt(
 
 def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[dict[str, Any] | None, str | None]:
     """Encode `thinking` and the effort. A model's default applies to what the request leaves open."""
-    options = conversation.reasoning
+    options, messages = conversation.reasoning, conversation.messages
     effort = None if options.effort is None else _EFFORTS.get(options.effort, options.effort)
     if options.enabled is False or effort == "none" or options.budget == 0:
         return {"type": "disabled"}, None if effort == "none" else effort
-    if options.budget is not None:
-        if _continues_unsealed_turn(conversation.messages):
-            # Messages rejects such a conversation: with a budget, the turn that called the tools has to begin with its
-            # thinking.
+    if options.budget is None:
+        if not options.enabled and effort is None:
+            return None, None
+        # Without `display`, some models return no text of their thinking.
+        return {"type": "adaptive", "display": "summarized"}, effort
+    if messages and messages[-1].role is Role.TOOL:
+        # With a budget, Messages rejects a conversation whose last turn called tools, unless the turn begins with its
+        # thinking.
+        turn: list[Part] = []
+        for message in reversed(messages):
+            if message.role is Role.ASSISTANT:
+                turn[:0] = message.parts
+            elif message.role is not Role.TOOL:
+                break
+        if not turn or not isinstance(turn[0], Reasoning) or _encode_reasoning(turn[0]) is None:
             warnings.append(
                 "thinking_token_budget is ignored: the turn that is being continued has no thinking with a signature"
             )
             return None, effort
-        return {"type": "enabled", "budget_tokens": options.budget, "display": "summarized"}, effort
-    if options.enabled or effort is not None:
-        # Without `display`, some models return no text of their thinking.
-        return {"type": "adaptive", "display": "summarized"}, effort
-    return None, None
-
-
-def _continues_unsealed_turn(messages: Sequence[Message]) -> bool:
-    """Whether the answer continues a turn that called tools and does not begin with reasoning that has a seal."""
-    if not messages or messages[-1].role is not Role.TOOL:
-        return False
-    turn: list[Part] = []
-    for message in reversed(messages):
-        if message.role is Role.ASSISTANT:
-            turn[:0] = message.parts
-        elif message.role is not Role.TOOL:
-            break
-    return not (turn and isinstance(turn[0], Reasoning) and _encode_reasoning(turn[0]) is not None)
+    return {"type": "enabled", "budget_tokens": options.budget, "display": "summarized"}, effort
 
 
 def _encode_messages(
@@ -379,6 +373,7 @@ class MessageEventReader:
         event = decode_data(_decode, data, "event")
         if event.type == "content_block_delta":
             return self._read_delta(event)
+        events: list[Event] = []
         match event.type:
             case "error":
                 raise build_event_error(event.error or WireError(), has_started=self.has_started)
@@ -386,19 +381,31 @@ class MessageEventReader:
                 self._count(None if event.message is None else event.message.usage)
                 self.has_started = True
                 usage = self._usage
-                return [Started(usage.prompt, usage.cached, written_tokens=usage.written, warnings=self.warnings)]
+                events.append(Started(usage.prompt, usage.cached, written_tokens=usage.written, warnings=self.warnings))
             case "content_block_start":
-                return [*self._stop_block(), *self._start_block(event)]
+                events = [*self._stop_block(), *self._start_block(event)]
             case "content_block_stop":
-                return self._stop_block()
+                events = self._stop_block()
             case "message_delta":
                 self._count(event.usage)
-                return [*self._stop_block(), *self._finish(event.delta)]
+                events = self._stop_block()
+                delta = event.delta or _Delta()
+                if delta.stop_reason is None:
+                    return events
+                reason = _REASONS.get(delta.stop_reason)
+                if reason is None or not self.has_started or self._has_finished:
+                    raise EngineError(f"The upstream ended its answer with {delta.stop_reason!r:.80}.")
+                self._has_finished = True
+                # A call that the limit has cut before its arguments is not one without arguments.
+                if self._owes_arguments and reason is FinishReason.STOP:
+                    events.append(ToolCallDelta(0, "{}"))
+                stop = delta.stop_sequence if delta.stop_reason == "stop_sequence" else None
+                events.append(ChoiceFinished(0, reason, stop))
             case "message_stop":
                 self.is_done = True
             case _:
                 pass
-        return []
+        return events
 
     def read_whole(self, body: bytes) -> list[Event]:
         del body
@@ -463,19 +470,6 @@ class MessageEventReader:
             # Only what follows shows whether the call has no arguments, or the token limit has cut it before them.
             self._owes_arguments = True
         return []
-
-    def _finish(self, delta: _Delta | None) -> list[Event]:
-        """Read the end of the answer, if the delta has one."""
-        if delta is None or delta.stop_reason is None:
-            return []
-        reason = _REASONS.get(delta.stop_reason)
-        if reason is None or not self.has_started or self._has_finished:
-            raise EngineError(f"The upstream ended its answer with {delta.stop_reason!r:.80}.")
-        self._has_finished = True
-        # A call that the limit has cut before its arguments is not one without arguments.
-        owed = [ToolCallDelta(0, "{}")] if self._owes_arguments and reason is FinishReason.STOP else []
-        stop = delta.stop_sequence if delta.stop_reason == "stop_sequence" else None
-        return [*owed, ChoiceFinished(0, reason, stop)]
 
     def _count(self, usage: _Usage | None) -> None:
         """Take over counts. Those of `message_delta` are of the whole message, and may leave out some."""

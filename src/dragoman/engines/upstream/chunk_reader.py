@@ -102,7 +102,15 @@ class ChunkReader:
                 )
             )
             if self._request.return_prompt:
-                events.append(self._build_prompt_tokens(chunk))
+                prompt, top = self._request.prompt, self._request.prompt_logprobs
+                text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
+                sources = (chunk, *(chunk.choices or ()))
+                # A prompt of token ids may have been truncated where the upstream returns others.
+                sent_ids = prompt if isinstance(prompt, tuple) else ()
+                ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), sent_ids)
+                rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None) or []
+                tokens = tuple(Token(id, "") for id in ids) if top is None else read_prompt_tokens(ids, rows, top)
+                events.append(PromptTokens(0, text, tokens))
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._choices):
                 raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
@@ -127,19 +135,6 @@ class ChunkReader:
                 )
             )
         ]
-
-    def _build_prompt_tokens(self, chunk: UpstreamChunk) -> PromptTokens:
-        prompt, top = self._request.prompt, self._request.prompt_logprobs
-        text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
-        sources = (chunk, *(chunk.choices or ()))
-        # A prompt of token ids may have been truncated where the upstream returns others.
-        ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), ())
-        if not ids and isinstance(prompt, tuple):
-            ids = prompt
-        if top is None:
-            return PromptTokens(0, text, tuple(Token(id, "") for id in ids))
-        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None)
-        return PromptTokens(0, text, read_prompt_tokens(ids, rows or [], top))
 
     def _count_written(self) -> int | None:
         details = self._usage.prompt_tokens_details
@@ -238,8 +233,8 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
         for id, text, score, top in zip(token_ids, logprobs.tokens, scores, tops, strict=False):
             # A completion's alternatives have no ids and no order.
             ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
-            alternatives = tuple(Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked)
-            tokens.append(Token(id, text, score, alternatives))
+            others = tuple(Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked)
+            tokens.append(Token(id, text, score, others))
         return tuple(tokens)
     entries = (logprobs.content or []) + (logprobs.refusal or [])
     if not entries:
@@ -247,8 +242,12 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
     token_ids = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
     for id, entry in zip(token_ids, entries, strict=True):
         text, raw = _read_text(entry)
-        alternatives = tuple(_build_alternative(other) for other in entry.top_logprobs or ())
-        tokens.append(Token(_find_id(entry, id), text, entry.logprob, alternatives, raw))
+        alternatives: list[Alternative] = []
+        for other in entry.top_logprobs or ():
+            other_text, other_raw = _read_text(other)
+            logprob = 0.0 if other.logprob is None else other.logprob
+            alternatives.append(Alternative(_find_id(other, UNKNOWN_TOKEN_ID), other_text, logprob, other_raw))
+        tokens.append(Token(_find_id(entry, id), text, entry.logprob, tuple(alternatives), raw))
     return tuple(tokens)
 
 
@@ -277,11 +276,6 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         )
         tokens.append(Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank))
     return tuple(tokens)
-
-
-def _build_alternative(entry: TokenLogprobEntry) -> Alternative:
-    text, raw = _read_text(entry)
-    return Alternative(_find_id(entry, UNKNOWN_TOKEN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
 
 
 def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
@@ -320,7 +314,18 @@ class ToolCallSequencer:
 
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
         """Feed a delta, and return the events that are ready. tokens: of the same chunk."""
-        call = self._find_call(delta)
+        index = delta.index
+        if index is None:
+            # Some servers send each call whole, without an index.
+            is_new = delta.id is not None or not self._by_index
+            index = len(self._by_index) if is_new else max(self._by_index)
+        call = self._by_index.get(index)
+        # Others use index 0 for all calls.
+        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
+        if call is None or is_another:
+            call = _Call(delta.id or None, delta.custom is not None)
+            self._by_index[index] = call
+            self._queue.append(call)
         name, text = _read_delta(delta)
         if name and not call.name:
             call.name = name
@@ -357,21 +362,6 @@ class ToolCallSequencer:
         self._queue.clear()
         self._pending_characters = 0
         return events
-
-    def _find_call(self, delta: CallDelta) -> _Call:
-        index = delta.index
-        if index is None:
-            # Some servers send each call whole, without an index.
-            is_new = delta.id is not None or not self._by_index
-            index = len(self._by_index) if is_new else max(self._by_index)
-        call = self._by_index.get(index)
-        # Others use index 0 for all calls.
-        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
-        if call is None or is_another:
-            call = _Call(delta.id or None, delta.custom is not None)
-            self._by_index[index] = call
-            self._queue.append(call)
-        return call
 
 
 class JsonObjectScanner:

@@ -101,7 +101,20 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
         index = position if entry.index is None else entry.index
         if not 0 <= index < len(ordered) or ordered[index] is not None:
             raise EngineError("The upstream returned vectors with invalid indexes.")
-        ordered[index] = _read_vector(entry.embedding)
+        if isinstance(entry.embedding, str):
+            try:
+                vector = base64.b64decode(entry.embedding, validate=True)
+            except (binascii.Error, ValueError):
+                raise EngineError("The upstream sent an invalid vector.") from None
+        else:
+            # An upstream that ignores `encoding_format` sends numbers.
+            try:
+                vector = _pack(array("f", entry.embedding))
+            except OverflowError:
+                raise EngineError("The upstream sent an invalid vector.") from None
+        if len(vector) % 4:
+            raise EngineError("The upstream sent an invalid vector.")
+        ordered[index] = vector
     vectors = tuple(vector for vector in ordered if vector is not None)
     sizes = {len(vector) // 4 for vector in vectors}
     if len(sizes) != 1 or sizes == {0}:
@@ -190,24 +203,8 @@ def _decode(body: bytes, type: type[T]) -> T:
         raise EngineError("The upstream sent an invalid response.") from None
 
 
-def _read_vector(embedding: str | list[float]) -> bytes:
-    """Little-endian float32 numbers. An upstream that ignores `encoding_format` sends numbers."""
-    if isinstance(embedding, str):
-        try:
-            data = base64.b64decode(embedding, validate=True)
-        except (binascii.Error, ValueError):
-            data = b"?"
-        if len(data) % 4:
-            raise EngineError("The upstream sent an invalid vector.")
-        return data
-    try:
-        numbers = array("f", embedding)
-    except OverflowError:
-        raise EngineError("The upstream sent an invalid vector.") from None
-    return _pack(numbers)
-
-
 def _pack(numbers: array[float]) -> bytes:
+    """Pack float32 numbers in little-endian order."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

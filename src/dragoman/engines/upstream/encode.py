@@ -401,26 +401,6 @@ def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[
     return encoded
 
 
-def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
-    # Other parts of a tool message are user content.
-    wire_role = Role.USER if role is Role.TOOL else role
-    return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
-
-
-def _encode_name(name: str | None) -> dict[str, Any]:
-    return {} if name is None else {"name": name}
-
-
-def state_failure(result: ToolResult) -> Sequence[Part]:
-    """The content of a tool result for an API without an error flag: the text states the failure."""
-    if not result.is_error:
-        return result.content
-    first, *rest = result.content or (Text(""),)
-    if not isinstance(first, Text):
-        return [Text("Error:"), first, *rest]
-    return result.content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
-
-
 def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
     reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -441,6 +421,26 @@ def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
             for call in calls
         ]
     return encoded | _encode_name(message.name)
+
+
+def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
+    # Other parts of a tool message are user content.
+    wire_role = Role.USER if role is Role.TOOL else role
+    return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
+
+
+def _encode_name(name: str | None) -> dict[str, Any]:
+    return {} if name is None else {"name": name}
+
+
+def state_failure(result: ToolResult) -> Sequence[Part]:
+    """The content of a tool result for an API without an error flag: the text states the failure."""
+    if not result.is_error:
+        return result.content
+    first, *rest = result.content or (Text(""),)
+    if not isinstance(first, Text):
+        return [Text("Error:"), first, *rest]
+    return result.content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
 
 
 def _encode_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:

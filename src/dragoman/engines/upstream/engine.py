@@ -278,8 +278,12 @@ class UpstreamEngine:
                 body = await _read_limited(response, MAX_JSON_BODY)
                 for event in await _run_if_large(len(body), reader.read_whole, body):
                     if isinstance(event, PromptTokens) and lists_prompt:
-                        event = await self._add_first_text(event)  # noqa: PLW2901 - the same event, completed
-                    yield event
+                        # The first token has no row in `prompt_logprobs`, and so no text yet.
+                        first, *others = event.tokens
+                        first = msgspec.structs.replace(first, text=await self.detokenize((first.id,)))
+                        yield msgspec.structs.replace(event, tokens=(first, *others))
+                    else:
+                        yield event
             else:
                 stream = EventStream(reader, response, receiver)
                 if receiver is not None:
@@ -309,12 +313,6 @@ class UpstreamEngine:
                 return ChunkReader(request, self._new_id, detokenized.prompt)
             case _:
                 return ChunkReader(request, self._new_id)
-
-    async def _add_first_text(self, prompt: PromptTokens) -> PromptTokens:
-        """Add the text of the first token, which has no row in `prompt_logprobs`, to an echo that lists the others."""
-        first, *rest = prompt.tokens
-        text = await self.detokenize((first.id,))
-        return msgspec.structs.replace(prompt, tokens=(msgspec.structs.replace(first, text=text), *rest))
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:

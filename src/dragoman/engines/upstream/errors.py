@@ -152,8 +152,17 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         code = None
     if code == "model_not_found":
         return ModelNotFound(message, param=error.param)
-    if 400 <= status < 500 and (too_long := _parse_context_error(message, code, error.param)):
-        return too_long
+    if 400 <= status < 500:
+        # A prompt that is too long: clients get the error in their own dialect, with its numbers if known.
+        limit, prompt, sizes = _CONTEXT.search(message), _PROMPT.search(message), _ANTHROPIC_CONTEXT.search(message)
+        if limit is not None and prompt is not None:
+            is_lower_bound = prompt[1] is not None
+            size = int(prompt[2])
+            return ContextTooLong(limit=int(limit[1]), prompt=size, at_least=is_lower_bound, param=error.param)
+        if sizes is not None:
+            return ContextTooLong(limit=int(sizes[2]), prompt=int(sizes[1]), param=error.param)
+        if limit is not None or code == "context_length_exceeded":
+            return RequestError(message, param=error.param, code="context_length_exceeded")
     error_type = _ERROR_TYPES.get(status, RequestError if 400 <= status < 500 else EngineError)
     if not issubclass(error_type, RateLimited | EngineError):
         retry_after = None
@@ -174,19 +183,6 @@ def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanE
     """As `build_stream_error`; once the answer has begun the status has been sent, and the request is not at fault."""
     built = build_stream_error(error)
     return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
-
-
-def _parse_context_error(message: str, code: str | None, param: str | None) -> RequestError | None:
-    """Parse a context length error, so that clients get it in their own dialect, with its numbers if known."""
-    limit, prompt = _CONTEXT.search(message), _PROMPT.search(message)
-    if limit is not None and prompt is not None:
-        is_lower_bound = prompt[1] is not None
-        return ContextTooLong(limit=int(limit[1]), prompt=int(prompt[2]), at_least=is_lower_bound, param=param)
-    if sizes := _ANTHROPIC_CONTEXT.search(message):
-        return ContextTooLong(limit=int(sizes[2]), prompt=int(sizes[1]), param=param)
-    if limit is not None or code == "context_length_exceeded":
-        return RequestError(message, param=param, code="context_length_exceeded")
-    return None
 
 
 def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:

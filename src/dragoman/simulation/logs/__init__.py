@@ -1,1 +1,1 @@
-"""Readers of logs of measured requests, one module per tool. Bytes in, `MeasuredLog` out; no I/O."""
+"""Readers of logs of measured requests: bytes in, a `MeasuredLog` out. `tools.read_any` reads every format."""

@@ -1,4 +1,4 @@
-"""The common form of a log: requests and their times on one clock that starts with the first arrival. Pure.
+"""The common form of a log: requests and their times on one clock that starts with the first arrival.
 
 `StreamTimings` collects the token times and counts of a streamed chat or completion.
 """
@@ -24,7 +24,11 @@ class LogError(ValueError):
 
 
 class MeasuredLog(Struct, frozen=True):
-    """A log in order of arrival. format: the tool that wrote it. notes: remarks for the user."""
+    """A log in order of arrival.
+
+    format: the tool that wrote it.
+    notes: remarks for the user.
+    """
 
     format: str
     requests: tuple[WorkloadRequest, ...]
@@ -64,9 +68,17 @@ def build_log(
         [f"{skipped} requests failed and are skipped, although they still put load on the server"] if skipped else []
     )
     shifted = tuple(_shift(timing, -ordered[0].arrival_s) for timing in ordered)
-    known = {request.id: request for request in extra}
-    requests = tuple(_build_request(timing, known.get(timing.id)) for timing in shifted)
-    return MeasuredLog(format, requests, shifted, (*notes, *skipped_notes))
+    traced_by_id = {request.id: request for request in extra}
+    requests: list[WorkloadRequest] = []
+    for timing in shifted:
+        # At its measured arrival: measured think times stay, whatever a simulation would change.
+        request = WorkloadRequest(timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens)
+        if (traced := traced_by_id.get(timing.id)) is not None:
+            request = msgspec.structs.replace(
+                request, block_hashes=traced.block_hashes, block_size=traced.block_size, priority=traced.priority
+            )
+        requests.append(request)
+    return MeasuredLog(format, tuple(requests), shifted, (*notes, *skipped_notes))
 
 
 def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
@@ -96,16 +108,6 @@ def _shift(timing: Timing, by: float) -> Timing:
         first_token_s=timing.first_token_s + by,
         last_token_s=timing.last_token_s + by,
         scheduled_s=None if timing.scheduled_s is None else timing.scheduled_s + by,
-    )
-
-
-def _build_request(timing: Timing, traced: WorkloadRequest | None) -> WorkloadRequest:
-    """Build a request at its measured arrival: measured think times stay, whatever a simulation would change."""
-    plain = WorkloadRequest(timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens)
-    if traced is None:
-        return plain
-    return msgspec.structs.replace(
-        plain, block_hashes=traced.block_hashes, block_size=traced.block_size, priority=traced.priority
     )
 
 
@@ -141,7 +143,7 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 class StreamTimings:
-    """Collects token times and usage from a stream.
+    """The token times and usage of a stream.
 
     token_times: times at which tokens arrived, seconds.
     usage: None until an event has it.
@@ -161,7 +163,7 @@ class StreamTimings:
             try:
                 chunk = _CHUNK.decode(data)
             except msgspec.MsgspecError as error:
-                raise LogError(f"{self._format}: no chunk of a chat or a completion: {error}") from None
+                raise LogError(f"{self._format}: not a chunk of a chat or a completion: {error}") from None
             self.usage = chunk.usage or self.usage
             # The first chunk often has only the role, and the last one only usage: neither is a token's time.
             if any(choice.has_token for choice in chunk.choices):

@@ -1,4 +1,4 @@
-"""A generic table of requests: CSV, JSON (a list, or an object of lists) or JSON Lines. Pure.
+"""A generic table of requests: CSV, JSON (a list, or an object of lists) or JSON Lines.
 
 A request needs the times of its arrival, first token and last token, and its token counts. Columns are recognized
 under many names; a suffix gives the unit (`ttft_ms`, `latency_s`), otherwise the default unit applies.
@@ -85,17 +85,14 @@ def read_json_lines(data: bytes, unit: str) -> MeasuredLog:
                 rows.append(msgspec.json.decode(line))
             except msgspec.MsgspecError as error:
                 raise LogError(f"line {number}: {error}") from None
-    return _build_table_log("JSON Lines", _check_rows(rows), unit, _read_prefixes(data))
-
-
-def _read_prefixes(data: bytes) -> list[WorkloadRequest]:
-    """Read prefixes from lines that are also lines of a trace."""
-    if b'"block_hashes"' not in data:
-        return []
-    try:
-        return read_workload(data.splitlines())
-    except WorkloadError as error:
-        raise LogError(str(error)) from None
+    prefixes: list[WorkloadRequest] = []
+    if b'"block_hashes"' in data:
+        # The lines are also those of a trace.
+        try:
+            prefixes = read_workload(data.splitlines())
+        except WorkloadError as error:
+            raise LogError(str(error)) from None
+    return _build_table_log("JSON Lines", _check_rows(rows), unit, prefixes)
 
 
 def _check_rows(values: Sequence[object]) -> list[Row]:
@@ -106,39 +103,28 @@ def _check_rows(values: Sequence[object]) -> list[Row]:
 
 def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequence[WorkloadRequest] = ()) -> MeasuredLog:
     if not rows or not rows[0]:
-        raise LogError(f"{format}: there is no request in it")
-    columns = _find_columns(rows[0])
-    _check_columns(format, columns, rows[0])
-    answered = [row for row in rows if "error" not in columns or not row.get(columns["error"][0])]
-    timings = [_build_timing(row, number, columns, unit) for number, row in enumerate(answered)]
-    return build_log(format, timings, skipped=len(rows) - len(answered), extra=extra)
-
-
-def _find_columns(row: Row) -> dict[str, tuple[str, str | None]]:
-    """Find the column of each quantity, and the unit in its name."""
+        raise LogError(f"{format}: it does not contain any request")
     columns: dict[str, tuple[str, str | None]] = {}
-    for column in row:
+    """The column of each quantity, and the unit in its name."""
+    for column in rows[0]:
         normalized = re.sub(r"[\s.()\[\]-]+", "_", column.strip().lower()).strip("_")
         base, _, ending = normalized.rpartition("_")
-        name, unit = (base, ending) if base and ending in UNITS else (normalized, None)
+        name, column_unit = (base, ending) if base and ending in UNITS else (normalized, None)
         for quantity, names in COLUMN_NAMES.items():
             if name in names:
-                columns.setdefault(quantity, (column, unit))
-    return columns
-
-
-def _check_columns(format: str, columns: Mapping[str, object], row: Row) -> None:
+                columns.setdefault(quantity, (column, column_unit))
     missing: list[str] = []
     for quantity, alternatives in (
         ("arrival", ()), ("first", ("ttft",)), ("last", ("latency", "tpot")), ("input", ()), ("output", ()),
     ):  # fmt: skip
-        if quantity not in columns and not any(alternative in columns for alternative in alternatives):
-            missing.append(
-                f"no {quantity} ("
-                f"{', '.join(name for known in (quantity, *alternatives) for name in COLUMN_NAMES[known][:3])})"
-            )
+        if columns.keys().isdisjoint((quantity, *alternatives)):
+            names = [name for accepted in (quantity, *alternatives) for name in COLUMN_NAMES[accepted][:3]]
+            missing.append(f"no {quantity} ({', '.join(names)})")
     if missing:
-        raise LogError(f"{format}: the columns {', '.join(row)} have {'; '.join(missing)}")
+        raise LogError(f"{format}: the columns {', '.join(rows[0])} have {'; '.join(missing)}")
+    answered = [row for row in rows if "error" not in columns or not row.get(columns["error"][0])]
+    timings = [_build_timing(row, number, columns, unit) for number, row in enumerate(answered)]
+    return build_log(format, timings, skipped=len(rows) - len(answered), extra=extra)
 
 
 def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | None]], unit: str) -> Timing:

@@ -1,9 +1,4 @@
-"""AIPerf's profile_export.jsonl (0.2 and later: one record a request, `--export-level records`, its default). Pure.
-
-{"metadata": {"request_start_ns": ..., "benchmark_phase": "profiling", "x_request_id": ...},
- "metrics": {"time_to_first_token": {"value": 45.5, "unit": "ms"}, "request_latency": ..., "input_sequence_length":
- ..., "output_sequence_length": ...}, "error": null}
-"""
+"""Readers of the result files of benchmark tools and of recordings; `read_any` detects the format by the contents."""
 
 from __future__ import annotations
 
@@ -17,6 +12,8 @@ from msgspec import Struct
 from ..timing import Timing
 from . import table
 from .log import LogError, MeasuredLog, StreamTimings, build_log, join_logs
+
+# AIPerf's profile_export.jsonl (0.2 and later: one record a request, `--export-level records`, its default).
 
 _AIPERF = "aiperf"
 _SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -78,26 +75,21 @@ def read_aiperf(data: bytes) -> MeasuredLog:
         if bytes(record.error) != b"null" or record.metadata.was_cancelled:
             skipped += 1
             continue
-        timings.append(_build_aiperf_timing(record, number))
+        metrics, start = record.metrics, record.metadata.request_start_ns
+        ttft, latency = metrics.time_to_first_token, metrics.request_latency
+        inputs, outputs = metrics.input_sequence_length, metrics.output_sequence_length
+        if start is None or ttft is None or latency is None or inputs is None or outputs is None:
+            raise LogError(
+                f"{_AIPERF}, line {number}: request_start_ns, time_to_first_token, request_latency, "
+                "input_sequence_length or output_sequence_length is missing; run it with --streaming"
+            )
+        at = start / 1e9
+        id = record.metadata.x_request_id or f"r{number}"
+        timings.append(Timing(id, at, at + ttft.seconds, at + latency.seconds, int(inputs.value), int(outputs.value)))
     return build_log(_AIPERF, timings, skipped=skipped)
 
 
-def _build_aiperf_timing(record: _AiPerfRecord, number: int) -> Timing:
-    metrics, start = record.metrics, record.metadata.request_start_ns
-    ttft, latency = metrics.time_to_first_token, metrics.request_latency
-    inputs, outputs = metrics.input_sequence_length, metrics.output_sequence_length
-    if start is None or ttft is None or latency is None or inputs is None or outputs is None:
-        raise LogError(
-            f"{_AIPERF}, line {number}: request_start_ns, time_to_first_token, request_latency, input_sequence_length "
-            "or output_sequence_length is missing; run it with --streaming"
-        )
-    at = start / 1e9
-    id = record.metadata.x_request_id or f"r{number}"
-    return Timing(id, at, at + ttft.seconds, at + latency.seconds, int(inputs.value), int(outputs.value))
-
-
 # GenAI-Perf's profile export (0.0.8 and later: `--profile-export-file my.json`, streamed chat or completions).
-# Pure.
 
 _GENAI_PERF = "genai-perf"
 
@@ -133,32 +125,25 @@ def read_genai_perf(data: bytes) -> MeasuredLog:
     if len(file.experiments) != 1:
         raise LogError(f"{_GENAI_PERF}: {len(file.experiments)} experiments in one file; expected one")
     requests = file.experiments[0].requests
-    timings = [
-        timing
-        for index, request in enumerate(requests)
-        if (timing := _build_genai_perf_timing(index, request)) is not None
-    ]
+    timings: list[Timing] = []
+    for index, request in enumerate(requests):
+        stream = StreamTimings(_GENAI_PERF)
+        for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
+            stream.feed(at / 1e9, output.response)
+        token_times, usage = stream.token_times, stream.usage
+        if not token_times:
+            continue
+        if usage is None:
+            raise LogError(
+                f"{_GENAI_PERF}: request {index}: its response has no usage, so its tokens cannot be counted; "
+                """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
+            )
+        counts = (usage.prompt_tokens, usage.completion_tokens)
+        timings.append(Timing(f"r{index}", request.timestamp / 1e9, token_times[0], token_times[-1], *counts))
     return build_log(_GENAI_PERF, timings, skipped=len(requests) - len(timings))
 
 
-def _build_genai_perf_timing(index: int, request: _GenAiPerfRequest) -> Timing | None:
-    stream = StreamTimings(_GENAI_PERF)
-    for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
-        stream.feed(at / 1e9, output.response)
-    if not stream.token_times:
-        return None
-    if stream.usage is None:
-        raise LogError(
-            f"{_GENAI_PERF}: request {index}: its response has no usage, so its tokens cannot be counted; "
-            """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
-        )
-    at, usage = request.timestamp / 1e9, stream.usage
-    return Timing(
-        f"r{index}", at, stream.token_times[0], stream.token_times[-1], usage.prompt_tokens, usage.completion_tokens
-    )
-
-
-# GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path benchmarks.json`). Pure.
+# GuideLLM's benchmarks.json (0.2 and later: `guidellm benchmark ... --output-path benchmarks.json`).
 
 _GUIDELLM = "guidellm"
 
@@ -215,30 +200,27 @@ def read_guidellm(data: bytes) -> MeasuredLog:
         raise LogError(f"{_GUIDELLM}: {error}") from None
     requests = [benchmark.requests for benchmark in file.benchmarks]
     items = [item for group in requests for item in group.successful]
-    timings = [
-        timing for index, item in enumerate(items) if (timing := _build_guidellm_timing(index, item)) is not None
-    ]
+    timings: list[Timing] = []
+    for index, item in enumerate(items):
+        recorded = item.info.timings if item.info is not None else _GuideLlmTimings()
+        start = _first_known(recorded.request_start, item.start_time)
+        first = _first_known(recorded.first_token_iteration, recorded.first_iteration, item.first_token_time)
+        last = _first_known(recorded.last_token_iteration, recorded.last_iteration, item.last_token_time)
+        if start is None or first is None or last is None or not item.prompt_tokens or not item.output_tokens:
+            continue
+        id = item.request_id or f"r{index}"
+        timings.append(Timing(id, start, first, last, item.prompt_tokens, item.output_tokens))
     if items and not timings:
         raise LogError(f"{_GUIDELLM}: no request has times of its tokens and counts; were the answers streamed?")
     skipped = len(items) - len(timings) + sum(len(group.incomplete) + len(group.errored) for group in requests)
     return build_log(_GUIDELLM, timings, skipped=skipped)
 
 
-def _build_guidellm_timing(index: int, item: _GuideLlmItem) -> Timing | None:
-    recorded = item.info.timings if item.info is not None else _GuideLlmTimings()
-    start = _first_known(recorded.request_start, item.start_time)
-    first = _first_known(recorded.first_token_iteration, recorded.first_iteration, item.first_token_time)
-    last = _first_known(recorded.last_token_iteration, recorded.last_iteration, item.last_token_time)
-    if start is None or first is None or last is None or not item.prompt_tokens or not item.output_tokens:
-        return None
-    return Timing(item.request_id or f"r{index}", start, first, last, item.prompt_tokens, item.output_tokens)
-
-
 def _first_known(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-# The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and later). Pure.
+# The result file of `vllm bench serve --save-result --save-detailed` (vLLM 0.11 and later).
 
 _VLLM_BENCH = "vllm bench serve"
 
@@ -260,13 +242,13 @@ def is_vllm_bench(data: bytes) -> bool:
 def read_vllm_bench(data: bytes) -> MeasuredLog:
     """Raises LogError."""
     if b'"input_lens"' not in data:
-        raise LogError(f"{_VLLM_BENCH}: there are no single requests in it; run it again with --save-detailed")
+        raise LogError(f"{_VLLM_BENCH}: it does not contain single requests; run it again with --save-detailed")
     try:
         result = msgspec.json.decode(data, type=_VllmBenchResult)
     except msgspec.MsgspecError as error:
         raise LogError(f"{_VLLM_BENCH}: {error}") from None
     if result.start_times is None:
-        raise LogError(f"{_VLLM_BENCH}: there are no start_times in it; they come with vLLM 0.11 and later")
+        raise LogError(f"{_VLLM_BENCH}: start_times are missing; vLLM 0.11 and later write them")
     if result.ttfts is None or result.itls is None or result.output_lens is None:
         raise LogError(f"{_VLLM_BENCH}: ttfts, itls or output_lens are missing; run it again with --save-detailed")
     columns = (result.start_times, result.ttfts, result.itls, result.input_lens, result.output_lens)
@@ -283,7 +265,7 @@ def read_vllm_bench(data: bytes) -> MeasuredLog:
     return build_log(_VLLM_BENCH, timings, skipped=len(result.start_times) - len(timings))
 
 
-# Reader of `dragoman record` files: the streamed chats and completions in them. Pure.
+# Files of `dragoman record`: the streamed chats and completions in them.
 
 _RECORDING = "recording"
 _RECORDED_PATHS = ("/chat/completions", "/completions")
@@ -335,27 +317,23 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
     complete = [
         (number, exchange) for number, exchange in exchanges if exchange.status == 200 and exchange.ended == "complete"
     ]
-    timings = [
-        timing for number, exchange in complete if (timing := _build_recording_timing(number, exchange)) is not None
-    ]
+    timings: list[Timing] = []
+    for number, exchange in complete:
+        stream = StreamTimings(f"{_RECORDING}, line {number}")
+        decoder, partial_line = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        for piece in exchange.pieces:
+            lines, _, partial_line = (partial_line + decoder.decode(piece.raw)).rpartition("\n")
+            stream.feed(exchange.at + piece.at, lines)
+        usage, token_times = stream.usage, stream.token_times
+        if usage is not None and token_times:
+            counts = (usage.prompt_tokens, usage.completion_tokens)
+            timings.append(Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts))
     if complete and not timings:
         raise LogError(f"{_RECORDING}: no answer is streamed with its usage; ask for stream_options.include_usage")
     return build_log(_RECORDING, timings, skipped=len(exchanges) - len(timings))
 
 
-def _build_recording_timing(number: int, exchange: _RecordingExchange) -> Timing | None:
-    stream = StreamTimings(f"{_RECORDING}, line {number}")
-    decoder, partial_line = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    for piece in exchange.pieces:
-        lines, _, partial_line = (partial_line + decoder.decode(piece.raw)).rpartition("\n")
-        stream.feed(exchange.at + piece.at, lines)
-    if stream.usage is None or not stream.token_times:
-        return None
-    counts = (stream.usage.prompt_tokens, stream.usage.completion_tokens)
-    return Timing(f"line{number}", exchange.at, stream.token_times[0], stream.token_times[-1], *counts)
-
-
-# Detection of a log's format by its contents. Pure.
+# Detection of the format.
 
 UNITS = tuple(table.UNITS)
 
@@ -380,19 +358,18 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     begin = data.lstrip()[:1]
     if begin not in (b"{", b"["):
         return table.read_csv(data, unit)
-    if begin == b"{" and _is_json_lines(data):
-        return table.read_json_lines(data, unit)
+    if begin == b"{":
+        first_line, _, further_lines = data.lstrip().partition(b"\n")
+        try:
+            first_row: dict[str, object] | None = msgspec.json.decode(first_line, type=dict[str, object])
+        except msgspec.MsgspecError:
+            first_row = None
+        # JSON Lines: the first line is a whole object and others follow, or it is the only one of a request.
+        if first_row is not None and (
+            further_lines.strip() or not any(isinstance(value, list) for value in first_row.values())
+        ):
+            return table.read_json_lines(data, unit)
     try:
         return table.read_json(data, unit)
     except msgspec.MsgspecError as error:
         raise LogError(f"this is not valid JSON: {error}") from None
-
-
-def _is_json_lines(data: bytes) -> bool:
-    """Whether the first line is a whole object and others follow, or it is the only one of a request."""
-    first_line, _, rest = data.lstrip().partition(b"\n")
-    try:
-        row = msgspec.json.decode(first_line)
-    except msgspec.MsgspecError:
-        return False
-    return bool(rest.strip()) or not any(isinstance(value, list) for value in row.values())
