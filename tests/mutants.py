@@ -1718,8 +1718,8 @@ MUTANTS = (
     Mutant(
         "an executor tokenises a prompt again, and is believed",
         "engines/rollout.py",
-        "    if candidate.prompt_token_ids not in (None, call.prompt):\n",
-        "    if False:\n",
+        "        if candidate.prompt_token_ids not in (None, call.prompt):\n",
+        "        if False:\n",
         ("tests/engines/rollout",),
     ),
     Mutant(

@@ -124,7 +124,11 @@ class _Reader:
         if version not in _VERSIONS:
             raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
         self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
-        return dict(self._read_entry() for _ in range(int(count)))
+        values: dict[str, Value] = {}
+        for _ in range(int(count)):
+            key = self._read_string()
+            values[key] = self._read_value(int(self._unpack("I")))
+        return values
 
     def count_parameters(self) -> int:
         """The numbers in all tensors, from the list of tensors that follows the metadata. Call `read` first."""
@@ -138,16 +142,10 @@ class _Reader:
             total += prod(dimensions)
         return total
 
-    def _read_entry(self) -> tuple[str, Value]:
-        key = self._read_string()
-        return key, self._read_value(int(self._unpack("I")))
-
     def _read_value(self, kind: int) -> Value:
-        if kind == _ARRAY:
-            return self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
-        return self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
-
-    def _read_array(self, kind: int, count: int) -> tuple[Scalar, ...]:
+        if kind != _ARRAY:
+            return self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
+        kind, count = int(self._unpack("I")), int(self._unpack("Q"))
         if kind == _STRING:
             self._check_size(8 * count)
             return tuple(self._read_string() for _ in range(count))

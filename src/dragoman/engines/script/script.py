@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -374,22 +374,17 @@ def _count_turns(messages: Sequence[Message]) -> int:
 def _split_replies(text: str) -> list[list[_Directive]]:
     """Split the directives into replies; empty without directives."""
     replies: list[list[_Directive]] = [[]]
-    for directive in _scan_directives(text):
-        if directive.name == "then":
-            replies.append([])
-        else:
-            replies[-1].append(directive)
-    return replies if any(replies) else []
-
-
-def _scan_directives(text: str) -> Iterator[_Directive]:
     at = 0
     while opening := _OPENING.search(text, at):
         name, start = opening[1], opening.end()
         while start < len(text) and text[start].isspace():
             start += 1
         inside, at = _read_tool(text, start) if name == "tool" else _read_text(name, text, start)
-        yield _Directive(name, inside)
+        if name == "then":
+            replies.append([])
+        else:
+            replies[-1].append(_Directive(name, inside))
+    return replies if any(replies) else []
 
 
 def _read_text(name: str, text: str, start: int) -> tuple[str, int]:

@@ -109,15 +109,24 @@ def read_config(path: Path) -> LlamaConfig:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
         raise EngineError(f"{path} is not a valid Llama configuration: {error}") from error
-    unsupported = _find_unsupported(file)
-    if unsupported:
+    kv_heads = file.num_key_value_heads or file.num_attention_heads
+    unsupported = None
+    if file.architectures != ["LlamaForCausalLM"]:
+        unsupported = f"architecture {file.architectures}"
+    elif file.hidden_act != "silu":
+        unsupported = f"hidden_act {file.hidden_act!r}"
+    elif file.attention_bias or file.mlp_bias:
+        unsupported = "a bias"
+    elif file.num_attention_heads % kv_heads:
+        unsupported = "a number of heads that is not a multiple of the key-value heads"
+    if unsupported is not None:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
     return LlamaConfig(
         hidden=file.hidden_size,
         intermediate=file.intermediate_size,
         layers=file.num_hidden_layers,
         heads=file.num_attention_heads,
-        kv_heads=file.num_key_value_heads or file.num_attention_heads,
+        kv_heads=kv_heads,
         # Files without them are of older Llamas, where every head has its own keys and their widths add up to
         # `hidden_size`.
         head_dim=file.head_dim or file.hidden_size // file.num_attention_heads,
@@ -127,18 +136,6 @@ def read_config(path: Path) -> LlamaConfig:
         is_tied=file.tie_word_embeddings,
         rope=_read_rope(path, file),
     )
-
-
-def _find_unsupported(file: _File) -> str | None:
-    if file.architectures != ["LlamaForCausalLM"]:
-        return f"architecture {file.architectures}"
-    if file.hidden_act != "silu":
-        return f"hidden_act {file.hidden_act!r}"
-    if file.attention_bias or file.mlp_bias:
-        return "a bias"
-    if file.num_attention_heads % (file.num_key_value_heads or file.num_attention_heads):
-        return "a number of heads that is not a multiple of the key-value heads"
-    return None
 
 
 def _read_rope(path: Path, file: _File) -> RopeConfig:
@@ -285,17 +282,16 @@ class Attention:
         # In parts, so that scores stay in the processor's cache however long the prompt is.
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
-        parts = tuple(self._build_part(begin, end, position) for begin, end in pairwise(bounds))
-        return QuerySpan(start=start, stop=start + count, table=table, parts=parts)
-
-    def _build_part(self, begin: int, end: int, position: int) -> SpanPart:
-        # Later keys are left out entirely; only the chunks from the first query's on need a mask.
-        chunks = -(-(position + end) // CHUNK)
-        first = (position + begin) // CHUNK
-        keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
-        rows = round_up((end - begin) * self._group, self._row_multiple)
-        queries = (position + begin + np.arange(rows) // self._group)[:, None]
-        return SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(keys, queries))
+        parts: list[SpanPart] = []
+        for begin, end in pairwise(bounds):
+            # Later keys are left out entirely; only the chunks from the first query's on need a mask.
+            chunks = -(-(position + end) // CHUNK)
+            first = (position + begin) // CHUNK
+            masked_keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
+            rows = round_up((end - begin) * self._group, self._row_multiple)
+            queries = (position + begin + np.arange(rows) // self._group)[:, None]
+            parts.append(SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(masked_keys, queries)))
+        return QuerySpan(start=start, stop=start + count, table=table, parts=tuple(parts))
 
     def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
         """Attend for single queries. queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width]
@@ -317,18 +313,18 @@ class Attention:
         kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
-        mixed = [self._attend_part(queries[part.begin : part.end], part, keys, values) for part in span.parts]
-        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed)
-
-    def _attend_part(self, queries: Floats, part: SpanPart, keys: Floats, values: Floats) -> Floats:
-        count, chunks, masked = len(queries), part.chunks, len(part.mask)
-        heads = queries.reshape(count, self._kv_heads, self._group, self._head_dim).transpose(1, 0, 2, 3)
-        padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
-        padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
-        scores = multiply(padded, keys[:, :chunks], self._score_block)
-        scores[:, chunks - masked :] += part.mask
-        mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
-        return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
+        outputs: list[Floats] = []
+        for part in span.parts:
+            count, chunks, masked = part.end - part.begin, part.chunks, len(part.mask)
+            heads = queries[part.begin : part.end].reshape(count, self._kv_heads, self._group, self._head_dim)
+            heads = heads.transpose(1, 0, 2, 3)
+            padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
+            padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
+            scores = multiply(padded, keys[:, :chunks], self._score_block)
+            scores[:, chunks - masked :] += part.mask
+            mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
+            outputs.append(mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1))
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
     def _mix_values(self, scores: Floats, values: Floats) -> Floats:
         """Compute the softmax over chunks and keys, times the values.

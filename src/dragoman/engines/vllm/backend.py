@@ -99,8 +99,6 @@ def check_version(installed: str) -> None:
 AsyncLLM: TypeAlias = Any
 """vllm.v1.engine.async_llm.AsyncLLM"""
 VllmConfig: TypeAlias = Any
-ModelConfig: TypeAlias = Any
-PoolerConfig: TypeAlias = Any
 SamplingParams: TypeAlias = Any
 RequestOutput: TypeAlias = Any
 LoRARequest: TypeAlias = Any
@@ -110,8 +108,6 @@ Prompt: TypeAlias = Any
 StructuredOutputs: TypeAlias = Any
 SchedulerStats: TypeAlias = Any
 IterationStats: TypeAlias = Any
-FinishedStats: TypeAlias = Any
-DraftStats: TypeAlias = Any
 PoolingParams: TypeAlias = Any
 PoolingResult: TypeAlias = Any
 """The tensor of a PoolingRequestOutput."""
