@@ -323,7 +323,16 @@ class LlamaCppEngine:
     async def _serve(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
         request, state = sequence.request, sequence.state
         try:
-            await self._run_completions(sequence, slot, cached)
+            while not state.is_finished:
+                num_before = len(state.output)
+                # After the first completion the slot has this sequence's own tokens, whatever it had before.
+                body, cached = state.build_body(slot, cached=cached), True
+                if request.images and self._prompt_writer is not None:
+                    prompt = await self._prompt_writer.write(self._connection.client, state.tokens, request.images)
+                    body = msgspec.structs.replace(body, prompt=prompt)
+                await self._connection.client.complete(body, partial(self._receive, sequence))
+                if not state.is_finished and not state.is_stale and len(state.output) == num_before:
+                    raise EngineError("llama.cpp ended an answer without an explanation.")
         except ContextExceeded as error:
             sequence.num_rejections += 1
             if sequence.num_rejections > MAX_REJECTIONS:
@@ -353,20 +362,6 @@ class LlamaCppEngine:
             insort(self._waiting, sequence, key=lambda queued: queued.rank)
         if self._connection.is_open:
             self._admit()
-
-    async def _run_completions(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
-        state = sequence.state
-        while not state.is_finished:
-            num_before = len(state.output)
-            # After the first completion the slot has this sequence's own tokens, whatever it had before.
-            body, cached = state.build_body(slot, cached=cached), True
-            if state.request.images and self._prompt_writer is not None:
-                client, images = self._connection.client, state.request.images
-                prompt = await self._prompt_writer.write(client, state.tokens, images)
-                body = msgspec.structs.replace(body, prompt=prompt)
-            await self._connection.client.complete(body, partial(self._receive, sequence))
-            if not state.is_finished and not state.is_stale and len(state.output) == num_before:
-                raise EngineError("llama.cpp ended an answer without an explanation.")
 
     def _receive(self, sequence: _QueuedSequence, chunk: CompletionChunk) -> bool:
         """Deliver what an event contains. Returns whether the rest of the completion is wanted."""

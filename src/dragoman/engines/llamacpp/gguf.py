@@ -126,8 +126,11 @@ class _Reader:
         self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
         values: dict[str, Value] = {}
         for _ in range(int(count)):
-            key = self._read_string()
-            values[key] = self._read_value(int(self._unpack("I")))
+            key, kind = self._read_string(), int(self._unpack("I"))
+            if kind == _ARRAY:
+                values[key] = self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
+            else:
+                values[key] = self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
         return values
 
     def count_parameters(self) -> int:
@@ -142,10 +145,7 @@ class _Reader:
             total += prod(dimensions)
         return total
 
-    def _read_value(self, kind: int) -> Value:
-        if kind != _ARRAY:
-            return self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
-        kind, count = int(self._unpack("I")), int(self._unpack("Q"))
+    def _read_array(self, kind: int, count: int) -> tuple[Scalar, ...]:
         if kind == _STRING:
             self._check_size(8 * count)
             return tuple(self._read_string() for _ in range(count))

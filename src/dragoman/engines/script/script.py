@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 from msgspec import Struct
@@ -273,19 +273,18 @@ class ScriptState:
         for state in self._entries:
             if state.accepts(subject):
                 return state.use()
-        raise RequestError(self._explain_no_entry(subject), code="script_used_up")
-
-    def _explain_no_entry(self, subject: Subject) -> str:
-        if self.is_empty:
-            return "The script is empty, and this engine only returns replies from its script."
         last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
         context = f"The last {subject.role} message is {last!r}."
-        if self._entries[-1].entry.match is None:
-            return (
+        if self.is_empty:
+            message = "The script is empty, and this engine only returns replies from its script."
+        elif self._entries[-1].entry.match is None:
+            message = (
                 f"The script is exhausted: there is no reply left for call {self._num_requests}. "
                 f"Add an entry, or give the last one `repeat: true`. {context}"
             )
-        return f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+        else:
+            message = f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+        raise RequestError(message, code="script_used_up")
 
 
 _ERROR_TYPES: tuple[type[DragomanError], ...] = (
@@ -349,7 +348,9 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
         for index in range(len(messages) - 1, -1, -1):
             replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
             if replies:
-                turn = _count_turns(messages[index + 1 :])
+                # One turn of the assistant may consist of several consecutive messages.
+                by_assistant = (message.role is Role.ASSISTANT for message in messages[index + 1 :])
+                turn = sum(is_assistant for is_assistant, _ in groupby(by_assistant))
                 return _build_entry(replies[turn], conversation) if turn < len(replies) else None
         return None
     except ValueError as error:
@@ -360,15 +361,6 @@ def build_default_reply(conversation: Conversation) -> ScriptEntry:
     """Build the reply without directives: it ends an agent's loop, and explains directives to a person."""
     roles = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
     return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
-
-
-def _count_turns(messages: Sequence[Message]) -> int:
-    """Count assistant turns. One turn may consist of several consecutive messages."""
-    turns, in_turn = 0, False
-    for message in messages:
-        turns += message.role is Role.ASSISTANT and not in_turn
-        in_turn = message.role is Role.ASSISTANT
-    return turns
 
 
 def _split_replies(text: str) -> list[list[_Directive]]:

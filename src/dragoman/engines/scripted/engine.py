@@ -246,7 +246,10 @@ class ChoiceEvents:
                 case Say(pieces):
                     yield from self._generate_text(pieces, partial(TextDelta, self._choice))
                 case Think(pieces):
-                    yield from self._generate_reasoning(pieces)
+                    before, max_reasoning = self.completion_tokens, self._limits.max_reasoning
+                    max_tokens = None if max_reasoning is None else max_reasoning - self.reasoning_tokens
+                    yield from self._generate_text(pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens)
+                    self.reasoning_tokens += self.completion_tokens - before
                 case Refuse(pieces):
                     yield from self._generate_text(pieces, partial(RefusalDelta, self._choice))
                 case CallTool():
@@ -259,12 +262,6 @@ class ChoiceEvents:
             if self._end is not None:
                 break
         yield ChoiceFinished(self._choice, self._end or finish, tokens=self._pending_tokens)
-
-    def _generate_reasoning(self, pieces: Pieces) -> Iterator[Step]:
-        before = self.completion_tokens
-        max_tokens = None if self._limits.max_reasoning is None else self._limits.max_reasoning - self.reasoning_tokens
-        yield from self._generate_text(pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens)
-        self.reasoning_tokens += self.completion_tokens - before
 
     def _generate_call(self, call: CallTool) -> Iterator[Step]:
         name = tokenize_text(call.name, self._tokenizer, self._limits.logprobs).tokens

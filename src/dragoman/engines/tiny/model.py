@@ -163,7 +163,21 @@ class Rope:
     """The rotations of all positions; the table grows with the longest position."""
 
     def __init__(self, config: RopeConfig, head_dim: int) -> None:
-        self._frequencies = _compute_frequencies(config, head_dim)
+        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+        base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+        match config.kind:
+            case "default":
+                self._frequencies = base
+            case "linear":
+                self._frequencies = (base / np.float32(config.factor)).astype(np.float32)
+            case "llama3":
+                # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
+                # interpolation.
+                rotations = config.original_max_position_embeddings * base / (2 * np.pi)
+                low, high = config.low_freq_factor, config.high_freq_factor
+                unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+                scaled = (1 - unscaled_share) * base / config.factor + unscaled_share * base
+                self._frequencies = scaled.astype(np.float32)
         self._table = self._compute(0, 512)
 
     def get_rotations(self, positions: Ints) -> Rotations:
@@ -188,23 +202,6 @@ def compute_interleaved_order(head_dim: int) -> Ints:
     Queries and keys are permuted alike, so their dot products do not change.
     """
     return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
-
-
-def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
-    match config.kind:
-        case "default":
-            return base
-        case "linear":
-            return (base / np.float32(config.factor)).astype(np.float32)
-        case "llama3":
-            # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
-            # interpolation.
-            rotations = config.original_max_position_embeddings * base / (2 * np.pi)
-            low, high = config.low_freq_factor, config.high_freq_factor
-            unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
-            return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)
 
 
 CHUNK = 128
@@ -419,11 +416,17 @@ class Llama:
         padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
         rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
         rows = self._tokens[np.pad(batch.ids, padding)]
-        # The exponential in `_swish` may overflow: the quotient is then 0, its limit.
+        # The exponential of the gate may overflow: the quotient is then 0, its limit.
         with np.errstate(over="ignore"):
             for layer, kv in zip(self._layers, cache, strict=True):
                 rows = rows + layer.out(self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv))
-                rows = rows + layer.down(_swish(layer.gate_up(self._normalize(rows))))
+                # silu(gate) * up. Both are negated, so that e^gate is what the sigmoid needs.
+                gate, up = np.split(layer.gate_up(self._normalize(rows)), 2, axis=1)
+                sigmoid = np.exp(gate)
+                sigmoid += np.float32(1)
+                product = gate * up
+                product /= sigmoid
+                rows = rows + layer.down(product)
         return self._normalize(rows)
 
     def compute_logits(self, states: Floats) -> Floats:
@@ -495,14 +498,3 @@ def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, 
 def _interleave_heads(weight: Floats, head_dim: int) -> Floats:
     """Reorder the rows of each head by `compute_interleaved_order`."""
     return weight.reshape(-1, head_dim, weight.shape[1])[:, compute_interleaved_order(head_dim)].reshape(weight.shape)
-
-
-def _swish(gate_up: Floats) -> Floats:
-    """silu(gate) * up of the negated halves."""
-    half = gate_up.shape[1] // 2
-    gate, up = gate_up[:, :half], gate_up[:, half:]
-    sigmoid = np.exp(gate)
-    sigmoid += np.float32(1)
-    product = gate * up
-    product /= sigmoid
-    return product

@@ -78,12 +78,10 @@ class VllmCounters:
     def record(self, scheduler: SchedulerStats, iteration: IterationStats, index: int) -> None:
         """Called by vLLM after each step, on the event loop."""
         stats = self.get_core(index)
-        if scheduler is not None:
-            self._update_gauges(stats, scheduler)
         if iteration is not None:
             _count_iteration(stats, iteration)
-
-    def _update_gauges(self, stats: EngineStats, scheduler: SchedulerStats) -> None:
+        if scheduler is None:
+            return
         stats.running, stats.waiting = scheduler.num_running_reqs, scheduler.num_waiting_reqs
         stats.kv_cache_usage = scheduler.kv_cache_usage
         prefix, external = scheduler.prefix_cache_stats, scheduler.connector_prefix_cache_stats
