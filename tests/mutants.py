@@ -459,8 +459,8 @@ MUTANTS = (
     Mutant(
         "llama.cpp's stream leaves out tokens within characters, and nobody asks for them (its own defect)",
         "engines/llamacpp/completion_state.py",
-        "self._schedule_completion(_NextCompletion(missing + len(chunk.tokens)))\n            return ()",
-        "return chunk.tokens",
+        "self._schedule_completion(_NextCompletion(missing + len(tokens)))",
+        "pass",
         (LLAMACPP,),
     ),
     Mutant(

@@ -351,8 +351,16 @@ class CompletionState:
             if self.request.prompt_logprobs is not None:
                 outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
         if progress is None:
+            tokens, missing = chunk.tokens, chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
+            self._num_predicted = chunk.tokens_predicted
+            if missing:
+                # Tokens that the event does not report. If they are ambiguous, they are computed again.
+                recovered = self._token_text.recover_tokens(chunk.content, missing, tokens[-1]) if tokens else None
+                if recovered is None:
+                    self._schedule_completion(_NextCompletion(missing + len(tokens)))
+                tokens = (*(recovered or ()), *tokens)
             scores = {scored.id: scored for scored in chunk.completion_probabilities}
-            for token in self._recover_tokens(chunk):
+            for token in tokens:
                 if self.is_finished or self.is_stale:
                     break
                 outputs += self._accept_token(token, scores.get(token))
@@ -372,18 +380,6 @@ class CompletionState:
             self._scorer = None
             outputs.append(PromptLogprobs(request.id, scorer.logprobs))
         return outputs
-
-    def _recover_tokens(self, chunk: CompletionChunk) -> tuple[int, ...]:
-        """Recover the tokens of an event, including unreported ones. Empty and stale if they are ambiguous."""
-        missing = chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
-        self._num_predicted = chunk.tokens_predicted
-        if not missing:
-            return chunk.tokens
-        recovered = self._token_text.recover_tokens(chunk.content, missing, chunk.tokens[-1]) if chunk.tokens else None
-        if recovered is None:
-            self._schedule_completion(_NextCompletion(missing + len(chunk.tokens)))
-            return ()
-        return (*recovered, *chunk.tokens)
 
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
         request, token_filter = self.request, self._filter

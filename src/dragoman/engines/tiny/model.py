@@ -121,6 +121,11 @@ def read_config(path: Path) -> LlamaConfig:
         unsupported = "a number of heads that is not a multiple of the key-value heads"
     if unsupported is not None:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
+    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any.
+    rope = file.rope_parameters or file.rope_scaling or _RopeFile()
+    rope_type = rope.rope_type or rope.type or "default"
+    if rope_type not in ("default", "linear", "llama3"):
+        raise EngineError(f"{path}: rope_type {rope_type!r} is not supported by the tiny engine")
     return LlamaConfig(
         hidden=file.hidden_size,
         intermediate=file.intermediate_size,
@@ -134,23 +139,14 @@ def read_config(path: Path) -> LlamaConfig:
         max_positions=file.max_position_embeddings,
         eps=file.rms_norm_eps,
         is_tied=file.tie_word_embeddings,
-        rope=_read_rope(path, file),
-    )
-
-
-def _read_rope(path: Path, file: _File) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any."""
-    settings = file.rope_parameters or file.rope_scaling or _RopeFile()
-    kind = settings.rope_type or settings.type or "default"
-    if kind not in ("default", "linear", "llama3"):
-        raise EngineError(f"{path}: rope_type {kind!r} is not supported by the tiny engine")
-    return RopeConfig(
-        theta=settings.rope_theta or file.rope_theta or 10000.0,
-        kind=kind,
-        factor=settings.factor,
-        low_freq_factor=settings.low_freq_factor,
-        high_freq_factor=settings.high_freq_factor,
-        original_max_position_embeddings=settings.original_max_position_embeddings,
+        rope=RopeConfig(
+            theta=rope.rope_theta or file.rope_theta or 10000.0,
+            kind=rope_type,
+            factor=rope.factor,
+            low_freq_factor=rope.low_freq_factor,
+            high_freq_factor=rope.high_freq_factor,
+            original_max_position_embeddings=rope.original_max_position_embeddings,
+        ),
     )
 
 
