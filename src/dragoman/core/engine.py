@@ -432,7 +432,7 @@ class AdapterLoader(Protocol):
 class PrefixCache(Protocol):
     """An engine whose prefix cache can be inspected and reset."""
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
         """How many tokens of this prompt are in the cache now; None if unknown. Has no side effect."""
         ...
 

@@ -217,9 +217,9 @@ class BatchingEngine:
             return 0.0
         return self._clock() - max(worker.last_step_at, self._busy_since)
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens."""
-        return 0 if self._worker is None else self._worker.cached_tokens(prompt, cache_salt)
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.count_cached_tokens."""
+        return 0 if self._worker is None else self._worker.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> None:
         """As PrefixCache.reset_prefix_cache; before the next step."""

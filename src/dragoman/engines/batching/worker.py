@@ -278,7 +278,7 @@ class Worker:
         self._commands.append(command)
         self._wake.set()
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As `core.engine.PrefixCache`. May be called on any thread."""
         return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 

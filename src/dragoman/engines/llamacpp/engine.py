@@ -79,7 +79,7 @@ class SlotPool:
         self._free.append(slot)
 
     def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
-        """As PrefixCache.cached_tokens, over free slots. The last token is always computed."""
+        """As PrefixCache.count_cached_tokens, over free slots. The last token is always computed."""
         longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 
@@ -248,8 +248,8 @@ class LlamaCppEngine:
         usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
         return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens."""
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.count_cached_tokens."""
         return self._slots.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> bool | None:

@@ -197,7 +197,7 @@ class EngineClient:
         if sequence is not None and connection is not None and not connection.transport.is_closing():
             connection.transport.write(encode_frame(AbortRequest(id)))
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
         """Unknown: the cache is in another process."""
 
     async def reset_prefix_cache(self) -> bool | None:

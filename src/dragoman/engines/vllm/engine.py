@@ -129,8 +129,8 @@ class VllmEngine:
         except backend.ServerError:
             log.debug("vLLM died before it could abort %s", id)
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
-        """As PrefixCache.cached_tokens: None, since vLLM reports it only with the generated output."""
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+        """As PrefixCache.count_cached_tokens: None, since vLLM reports it only with the generated output."""
 
     async def reset_prefix_cache(self) -> bool:
         """As PrefixCache.reset_prefix_cache: False while requests run."""
