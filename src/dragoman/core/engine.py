@@ -1,4 +1,4 @@
-"""The interfaces of engines. They know nothing of HTTP, wire formats or dialects.
+"""The interfaces of engines.
 
 There are two kinds. An `Engine` emits events: an upstream server, a script. A `TokenEngine` maps token ids to token
 ids: a model that we step ourselves, the simulator. For those the pipeline does detokenization, stop strings, n
@@ -60,7 +60,7 @@ CONSTRAINT_FEATURES = frozenset(
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine supports.
+    """The features and parameters that an engine supports.
 
     parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
@@ -433,7 +433,7 @@ class PrefixCache(Protocol):
     """An engine whose prefix cache can be inspected and reset."""
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
-        """How many tokens of this prompt are in the cache now; None if unknown. Has no side effect."""
+        """Count the tokens of this prompt that are in the cache now; None if unknown. Has no side effect."""
         ...
 
     async def reset_prefix_cache(self) -> bool | None:
@@ -527,7 +527,7 @@ class TextEncoder(Encoder, Protocol):
 
     @property
     def encoding_tasks(self) -> frozenset[EncodingTask]:
-        """What the model is for; empty for one that only generates."""
+        """The tasks of the model; empty for one that only generates."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from ..core.engine import Health, check_ids
 from ..core.errors import EngineError
 from .arrays import ROWS, Batcher, BlockSizes, Linear, Tensors, build_embeddings, round_up
 
-# Reads and validates an encoder's configuration files. Independent of weights and requests.
+# The configuration files of an encoder.
 
 _BERT, _ROBERTA = "bert", "roberta"
 _FAMILIES = {

@@ -1,5 +1,4 @@
-"""A TokenEngine over an RL executor: batches sequences into its calls and awaits them. And its administrative control,
-as far as the executor supports it.
+"""A TokenEngine over an RL executor, whose calls batch sequences; the executor's interface and administrative control.
 
 The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
 """

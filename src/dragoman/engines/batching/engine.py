@@ -1,4 +1,4 @@
-"""The event loop's side of batching: a TokenEngine over a Worker. Independent of HTTP, text and the model."""
+"""The event loop's side of batching: a TokenEngine over a Worker, and the limits of its size."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
 
 
-# Operator limits of an engine's size, resolved over the engine's defaults. Independent of the model.
+# Operator limits of an engine's size, resolved over the engine's defaults.
 
 DEFAULT_MAX_NUM_SEQS = 64
 

@@ -1,5 +1,4 @@
-"""KV cache offload to files: computed prompts need not be computed again, not even after a restart. Independent of
-models and scheduling.
+"""KV cache offload to files: computed prompts need not be computed again, not even after a restart.
 
 A file is named by the block's hash, which covers its tokens and all before them. Two models have different keys and
 values for the same tokens, so each model has its own directory, named by `compute_fingerprint`.
@@ -66,7 +65,7 @@ class BlockFiles:
         self._pending.clear()
         # The oldest first: the order of the dict is that of eviction.
         for info, entry in sorted(entries, key=lambda pair: pair[0].st_mtime_ns):
-            # A file whose name is no hash is not one of these.
+            # A file whose name is not a hash is not one of these.
             with suppress(ValueError):
                 self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = info.st_size
         self._total = sum(self._sizes.values())

@@ -2,7 +2,7 @@
 
 Running sequences come first; the rest of the token budget goes to waiting ones. Prompts are computed in chunks
 alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is computed again later (preemption by recompute). Independent of models and time.
+is computed again later (preemption by recompute). `engines/simulator/scheduler.py` says why that is another scheduler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An HTTP client of llama.cpp's server over its Unix socket. Independent of sequences."""
+"""An HTTP client of llama.cpp's server over its Unix socket."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ _TOKENS_PER_COMPLETION = 256
 class PromptCompletion(Struct, frozen=True):
     """A completion that computes logprobs of a prompt.
 
-    prompt: the tokens before. count: tokens to generate. n_probs: alternatives to list.
+    prompt: the tokens before.
+    count: tokens to generate.
+    n_probs: alternatives to list.
     grammar: forces the tokens; empty if the bias does.
     """
 
@@ -41,7 +43,8 @@ class PromptCompletion(Struct, frozen=True):
 class PromptScorer:
     """Collects the logprobs of a prompt, in order. Until it `is_finished`, another completion is needed.
 
-    alternatives: to list for each token. eog: ids at which llama.cpp ends a completion.
+    alternatives: to list for each token.
+    eog: ids at which llama.cpp ends a completion.
     """
 
     def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
@@ -140,7 +143,8 @@ _FORCING_BIAS = 200.0
 def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts only a single Lark grammar.
 
-    grammar: in llguidance's syntax. end_tokens: ids, at least one.
+    grammar: in llguidance's syntax.
+    end_tokens: ids, at least one.
     """
     if not grammar or grammar.startswith("{"):
         return ""

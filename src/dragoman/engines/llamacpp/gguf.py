@@ -1,4 +1,4 @@
-"""Reads the metadata of GGUF files, without tensors. Independent of models.
+"""Reads the metadata of GGUF files, without tensors, and the settings of an engine that follow from them.
 
 Format: magic, version, counts, then key, type and value of each entry
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.

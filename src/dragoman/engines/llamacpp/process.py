@@ -1,4 +1,4 @@
-"""Starts, stops and monitors the llama.cpp process. Independent of requests."""
+"""Starts, stops and monitors the llama.cpp process."""
 
 from __future__ import annotations
 

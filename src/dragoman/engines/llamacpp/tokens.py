@@ -1,4 +1,4 @@
-"""Token restrictions of a sequence: its grammar, bad words and allowed ids. Pure.
+"""Token restrictions of a sequence, and the tokens that llama.cpp does not report. Pure.
 
 llama.cpp samples freely or by its own grammar; every sampled token is checked here. A rejected token is not delivered:
 the next completion samples it again under a bias that excludes all other tokens.

@@ -1,4 +1,4 @@
-"""A front end's side: a TokenEngine whose work another process does, and its parts. Independent of the engine.
+"""A front end's side: a TokenEngine whose work another process does, and its parts.
 
 A front end connects when it starts, and again whenever the connection is lost: the supervisor keeps the socket open, so
 the connection waits there until the next engine process accepts it. What a front end asked for before is gone with the

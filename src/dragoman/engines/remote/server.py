@@ -1,4 +1,4 @@
-"""The engine's side: serves one TokenEngine to front ends. Independent of the engine and of how its process is started.
+"""The engine's side: serves one TokenEngine to front ends.
 
 The engine is one for all: its waiting queue, its KV cache with the prefixes, its adapters and weights. A front end that
 disconnects, for whatever reason, leaves nothing behind: its sequences are aborted.

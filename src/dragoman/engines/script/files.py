@@ -1,4 +1,4 @@
-"""A script from a file. Knows YAML, JSON and JSON lines; every complaint names the file, the entry and its line.
+"""Reads a script from a file in YAML, JSON or JSON lines. Every error names the file, the entry and its line.
 
 - Hello!                                   # a reply of text, to be used once
 - match: {contains: weather, tool: get_weather}

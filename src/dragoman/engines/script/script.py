@@ -1,7 +1,4 @@
-"""The data model of scripts: entries with a reply and a match rule, their selection, and the failures they ask for.
-
-Independent of file formats and engines.
-"""
+"""The data model of scripts: entries with a reply and a match rule, their selection, and directives in prompts."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from ...core.request import Conversation, GenerateRequest
 from ...core.syntax import get_tool_names
 
 Chunks = Literal["tokens", "words", "characters", "whole"]
-"""How the text of a reply is cut into events."""
+"""The pieces of a reply's text, one an event."""
 
 MAX_WAIT_SECONDS = 3600.0
 """Seconds."""

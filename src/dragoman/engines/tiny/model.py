@@ -1,7 +1,6 @@
 """A Llama in numpy: token ids and a paged KV cache in, logits out.
 
 A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
-Independent of requests, sampling and scheduling.
 
 Attention is bitwise equal for one query or many: the keys of a sequence are split into chunks of CHUNK from its
 beginning. Within a chunk sums have a fixed shape; over the chunks they run in order. Masked keys add exact zeros, so
@@ -27,7 +26,7 @@ from ...core.errors import EngineError
 from ..arrays import ROWS, BlockSizes, Linear, Tensors, multiply, round_up
 from ..batching import BLOCK_SIZE
 
-# Reads and validates a Llama's config.json. Independent of weights and requests.
+# A Llama's config.json.
 
 
 class RopeConfig(Struct, frozen=True):

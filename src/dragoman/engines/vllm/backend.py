@@ -1,9 +1,7 @@
-"""vLLM's names, needed only by this package. Imported when the engine is selected.
+"""vLLM's names, which only this package needs, and its capabilities. Imported when the engine is selected.
 
 Deliberately untyped, since vLLM's types need torch: values are checked where they are used. Written against
 vLLM 0.32 and 0.33; all of its names are in this module, so that changes for another version are local.
-
-Capabilities of vLLM as configured, and the versions that this server works with. Pure: does not need vLLM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM as a TokenEngine. Independent of HTTP and text."""
+"""vLLM's AsyncLLM as a TokenEngine, and its loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts. Independent of HTTP and text."""
+"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Converts a TokenRequest to vLLM's sampling parameters and prompt.
+"""Converts a TokenRequest to vLLM's sampling parameters and prompt, and vLLM's outputs to those of a TokenEngine.
 
-Images for vLLM: preprocessed by the model's own processor, as vLLM has it, before the request is made.
-
-Each image is processed alone. A request then has the token ids of the whole prompt, and for each image its tensors, its
-hash and its place, as `vllm.inputs.engine.MultiModalInput` has them.
-
-Converts vLLM's outputs to outputs of a TokenEngine. Pure.
+Images are processed by the model's own processor, as vLLM has it, before the request is made. Each is processed alone.
+A request then has the token ids of the whole prompt, and for each image its tensors, its hash and its place, as
+`vllm.inputs.engine.MultiModalInput` has them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Counters of vLLM, collected through its stat logger interface.
-
-vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool.
+"""vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool; its counters,
+collected through its stat logger interface.
 """
 
 from __future__ import annotations
