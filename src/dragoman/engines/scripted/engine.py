@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from functools import partial
-from itertools import accumulate, count, zip_longest
+from itertools import accumulate, count, pairwise, zip_longest
 
 from msgspec import Struct
 
@@ -192,19 +192,12 @@ def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) ->
         case "characters":
             return accumulate(len(character.encode()) for character in pieces)
         case "words":
-            return accumulate(len(word.encode()) for word in _split_words(pieces))
+            # Each word has the white space before it.
+            starts = (at for at in range(1, len(pieces)) if pieces[at].isspace() and not pieces[at - 1].isspace())
+            spans = pairwise([0, *starts, len(pieces)])
+            return accumulate(len(pieces[start:end].encode()) for start, end in spans)
         case "whole":
             return iter(())
-
-
-def _split_words(text: str) -> Iterator[str]:
-    """Words, each with the white space before it."""
-    start = 0
-    for at in range(1, len(text)):
-        if text[at].isspace() and not text[at - 1].isspace():
-            yield text[start:at]
-            start = at
-    yield text[start:]
 
 
 Step = Delta | ChoiceFinished | Wait | Fail
