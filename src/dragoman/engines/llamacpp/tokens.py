@@ -151,10 +151,10 @@ class TokenText:
 
     def find_letter(self) -> int:
         """Find a token whose text is a whole word or letter. Raises EngineError if there is none."""
-        found = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
-        if found is None:
+        letter = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
+        if letter is None:
             raise EngineError("the vocabulary has no token that is a word")
-        return found
+        return letter
 
     def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
         """Recover the `count` tokens before `last` that together decode to `content`.

@@ -271,8 +271,8 @@ class EngineClient:
 
     def _adopt_state(self, state: EngineState) -> None:
         """Keep a state, unless a later one is known: the results of calls come on other connections."""
-        known = self._state
-        if known is not None and known.epoch == state.epoch and known.version >= state.version:
+        current = self._state
+        if current is not None and current.epoch == state.epoch and current.version >= state.version:
             return
         self._state = state
         if self.on_adapters is not None:
