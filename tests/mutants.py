@@ -459,8 +459,8 @@ MUTANTS = (
     Mutant(
         "llama.cpp's stream leaves out tokens within characters, and nobody asks for them (its own defect)",
         "engines/llamacpp/completion_state.py",
-        "self._schedule_completion(_NextCompletion(missing + len(chunk.tokens)))\n            return ()",
-        "return chunk.tokens",
+        "self._schedule_completion(_NextCompletion(missing + len(tokens)))",
+        "pass",
         (LLAMACPP,),
     ),
     Mutant(
@@ -1718,8 +1718,8 @@ MUTANTS = (
     Mutant(
         "an executor tokenises a prompt again, and is believed",
         "engines/rollout.py",
-        "    if candidate.prompt_token_ids not in (None, call.prompt):\n",
-        "    if False:\n",
+        "        if candidate.prompt_token_ids not in (None, call.prompt):\n",
+        "        if False:\n",
         ("tests/engines/rollout",),
     ),
     Mutant(

@@ -47,7 +47,7 @@ def test_no_token_is_lost_or_made_up(case: Case):
 )
 def test_no_count_is_negative(begin: Started, usage: Usage):
     events = [begin, ChoiceFinished(0, FinishReason.STOP), Finished(usage)]
-    with pytest.raises(ProtocolError, match="is no number of tokens"):
+    with pytest.raises(ProtocolError, match="is not a valid token count"):
         list(check_events(events))
 
 

@@ -1,6 +1,6 @@
 """Optional engine protocols for administration at run time: pause and sleep, weight updates, scripted replies.
 
-They are separate protocols because hardly any engine implements all three. This module knows no HTTP.
+They are separate protocols because hardly any engine implements all three.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import Struct
 from .errors import Overloaded
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What happens to running sequences: `abort` ends them with the output so far, `wait` lets them finish first, `keep`
-freezes them until `resume` (vLLM's pause modes).
+"""vLLM's pause modes: `abort` ends running sequences with the output so far, `wait` lets them finish first, `keep`
+freezes them until `resume`.
 """
 
 
@@ -108,9 +108,10 @@ class Trainable(Protocol):
 
 
 class WeightHistory(Struct, frozen=True):
-    """What has happened to a model's weights since the server's start, as the next engine has to know it.
+    """The updates of a model's weights since the server's start, as the next engine has to know them.
 
-    version: of the weights that it has. updates: how many there were, also those of its predecessors.
+    version: of the weights that it has.
+    updates: how many there were, also those of its predecessors.
     run_time_version: of the last weights that were sent at run time; None while those of the start are to be served.
     """
 
@@ -148,7 +149,8 @@ class RankState(Struct, frozen=True):
     """The state of a simulated engine core.
 
     blocks, used_blocks, cached_blocks: of the KV cache; a block can be in use and cached.
-    steps: since the start. step_tokens, step_seconds: of the last ones, oldest first, in simulated time.
+    steps: since the start.
+    step_tokens, step_seconds: of the last ones, oldest first, in simulated time.
     """
 
     running: int
@@ -208,7 +210,7 @@ class Scriptable(Protocol):
         ...
 
 
-# The interface of a model downloader, which `/api/pull` uses. Knows no hub and no wire format.
+# The interface of a model downloader, which `/api/pull` uses.
 
 
 class PullProgress(Struct, frozen=True, omit_defaults=True):

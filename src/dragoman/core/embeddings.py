@@ -10,7 +10,7 @@ from .errors import RequestError, Unsupported
 
 
 class Pooling(StrEnum):
-    """How the vectors of a text's tokens are combined into one."""
+    """The way in which the vectors of a text's tokens are combined into one."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -56,7 +56,7 @@ class EmbeddingInfo(Struct, frozen=True):
 
 
 class EncodingTask(StrEnum):
-    """What a model that reads texts computes of them."""
+    """The result that a model computes of texts without generating any."""
 
     EMBEDDINGS = "embeddings"
     SCORING = "scoring"

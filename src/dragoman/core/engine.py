@@ -1,4 +1,4 @@
-"""The interfaces of engines. They know nothing of HTTP, wire formats or dialects.
+"""The interfaces of engines.
 
 There are two kinds. An `Engine` emits events: an upstream server, a script. A `TokenEngine` maps token ids to token
 ids: a model that we step ourselves, the simulator. For those the pipeline does detokenization, stop strings, n
@@ -60,7 +60,7 @@ CONSTRAINT_FEATURES = frozenset(
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine supports.
+    """The features and parameters that an engine supports.
 
     parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
@@ -432,8 +432,8 @@ class AdapterLoader(Protocol):
 class PrefixCache(Protocol):
     """An engine whose prefix cache can be inspected and reset."""
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
-        """How many tokens of this prompt are in the cache now; None if unknown. Has no side effect."""
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
+        """Count the tokens of this prompt that are in the cache now; None if unknown. Has no side effect."""
         ...
 
     async def reset_prefix_cache(self) -> bool | None:
@@ -527,7 +527,7 @@ class TextEncoder(Encoder, Protocol):
 
     @property
     def encoding_tasks(self) -> frozenset[EncodingTask]:
-        """What the model is for; empty for one that only generates."""
+        """The tasks of the model; empty for one that only generates."""
         ...
 
     @property
@@ -570,8 +570,8 @@ def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
     unknown = list(dict.fromkeys(id for id in ids if not 0 <= id < vocab_size))
-    listed, rest = ", ".join(map(str, unknown[:MAX_LISTED_IDS])), len(unknown) - MAX_LISTED_IDS
-    more = f" and {rest} more" if rest > 0 else ""
+    listed, num_unlisted = ", ".join(map(str, unknown[:MAX_LISTED_IDS])), len(unknown) - MAX_LISTED_IDS
+    more = f" and {num_unlisted} more" if num_unlisted > 0 else ""
     subject = f"Token id {listed} is" if len(unknown) == 1 else f"Token ids {listed}{more} are"
     raise RequestError(f"{subject} not in this model's vocabulary of {vocab_size}.", param=param)
 

@@ -64,7 +64,11 @@ class EventGrammar:
         elif not self._started:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
-            self._finish(event)
+            usage = event.usage
+            _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning, usage.written))
+            if any(state is not DONE for state in self._states):
+                raise ProtocolError(f"Finished while choices are {self._states}")
+            self._finished = True
         elif isinstance(event, PromptTokens):
             self._accept_prompt(event)
         else:
@@ -73,7 +77,7 @@ class EventGrammar:
             # Structs check no types when they are built in Python, and a third party's None would fail only in a
             # writer.
             if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and type(event.text) is not str:
-                raise ProtocolError(f"{event}: its text is no string")
+                raise ProtocolError(f"{event}: text must be a string")
             state = self._states[event.choice]
             next_state = TRANSITIONS[state].get(type(event))
             if next_state is None:
@@ -91,20 +95,13 @@ class EventGrammar:
             raise ProtocolError(f"PromptTokens of prompt {event.prompt} twice or too late")
         self._prompts[event.prompt] = True
 
-    def _finish(self, event: Finished) -> None:
-        usage = event.usage
-        _check_counts(event, (usage.prompt, usage.completion), (usage.cached, usage.reasoning, usage.written))
-        if any(state is not DONE for state in self._states):
-            raise ProtocolError(f"Finished while choices are {self._states}")
-        self._finished = True
-
 
 def _check_counts(event: Event, known: tuple[object, ...], optional: tuple[object, ...]) -> None:
     """Check the numbers of tokens of a third party. None is unknown, where it is `optional`."""
     for count in (*known, *(count for count in optional if count is not None)):
         # Not isinstance: a bool would pass for an int.
         if type(count) is not int or count < 0:
-            raise ProtocolError(f"{event}: {count!r} is no number of tokens")
+            raise ProtocolError(f"{event}: {count!r} is not a valid token count")
 
 
 def check_events(events: Iterable[Event]) -> Iterator[Event]:

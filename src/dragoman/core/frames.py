@@ -12,7 +12,7 @@ LENGTH_BYTES = 8
 
 
 class ExactReader(Protocol):
-    """An asyncio.StreamReader. This package knows no event loop."""
+    """The part of asyncio.StreamReader that `read_frame` needs."""
 
     async def readexactly(self, n: int, /) -> bytes: ...
 

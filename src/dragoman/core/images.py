@@ -179,7 +179,7 @@ class PromptImage(Struct, frozen=True):
 
 
 class ImageProcessor(Protocol):
-    """How a model processes images. Blocking; thread-safe."""
+    """A model's processor of images. Blocking; thread-safe."""
 
     @property
     def placeholder(self) -> str:

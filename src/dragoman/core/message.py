@@ -52,7 +52,7 @@ class Text(Struct, frozen=True, tag=True):
 
 
 class SealKind(StrEnum):
-    """Which vendor made a seal, and of what kind: the seal begins with it.
+    """The vendor and the kind of a seal, which begins with it.
 
     ANTHROPIC: the signature of a thinking block.
     ANTHROPIC_REDACTED: the data of a redacted_thinking block.
@@ -64,7 +64,7 @@ class SealKind(StrEnum):
     OPENAI = "openai:"
 
     def read(self, seal: str) -> str | None:
-        """What the vendor made; None in a seal of another kind."""
+        """The vendor's own data; None in a seal of another kind."""
         return seal.removeprefix(self) if seal.startswith(self) else None
 
 
@@ -168,7 +168,7 @@ Tool = FunctionTool | CustomTool
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which tools the model may or must call.
+    """The tools that the model may or must call.
 
     mode: none | auto | required.
     names: the callable tools; None is all declared ones.

@@ -1,4 +1,4 @@
-"""The counters of an engine, with vLLM's metric names: plain numbers, cheap to update. Knows no exposition format.
+"""The counters of an engine, with vLLM's metric names: plain numbers, cheap to update.
 
 An engine with its own scheduler updates them itself; for the others the pipeline does, as far as it can observe.
 """

@@ -169,14 +169,12 @@ class ReplyBuilder:
 
     def build(self) -> Reply:
         """The answer so far. An unfinished choice has reason ABORT."""
-        choices = tuple(
-            [self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)]
-        )
-        return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits, self._timings)
-
-    @staticmethod
-    def _build_choice(parts: list[_OpenPart], finish: ChoiceFinished | None) -> Choice:
-        built_parts = tuple([part.build() for part in parts])
-        if finish is None:
-            return Choice(built_parts, FinishReason.ABORT)
-        return Choice(built_parts, finish.reason, finish.stop, finish.tokens, finish.kv_transfer_params, finish.weights)
+        choices: list[Choice] = []
+        for open_parts, end in zip(self._parts, self._finishes, strict=True):
+            parts = tuple([part.build() for part in open_parts])
+            choices.append(
+                Choice(parts, FinishReason.ABORT)
+                if end is None
+                else Choice(parts, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights)
+            )
+        return Reply(tuple(choices), self._usage, tuple(self._prompts), self._applied_edits, self._timings)

@@ -15,7 +15,7 @@ from .message import Message, Tool, ToolChoice
 
 
 class ReasoningOptions(Struct, frozen=True):
-    """How much the model reasons.
+    """The client's options for reasoning.
 
     enabled: whether to reason at all.
     effort: none ... max, as the template defines it.

@@ -1,4 +1,4 @@
-"""How a model writes reasoning and tool calls, as data: parsers parse it, constraints enforce it."""
+"""The syntax in which a model writes reasoning and tool calls, as data: parsers parse it, constraints enforce it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ReasoningSyntax(Struct, frozen=True):
 
 
 class ParseContext(Struct, frozen=True):
-    """What a parser knows of its request.
+    """The part of a request that its parser needs.
 
     prompt_tail: the end of the rendered prompt from the start of the assistant's turn, so that a parser knows which
     delimiters the template has already opened.

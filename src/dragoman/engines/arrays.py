@@ -68,7 +68,7 @@ class Tensors:
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
         if not isinstance(source, Path):
-            files: list[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
+            files: Sequence[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
             self._name = "what was sent"
         else:
             paths = [source] if source.is_file() else sorted(source.glob("*.safetensors"))

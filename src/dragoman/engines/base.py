@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 TOKEN_CAPABILITIES = Capabilities(
     frozenset({Feature.TOKEN_IDS, Feature.TOOLS}), frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
 )
-"""What a token engine can do that samples as it likes: the rest is the pipeline's work."""
+"""The capabilities of a token engine that samples freely. The pipeline does the rest."""
 
 CONSTRAINED_TOKEN_CAPABILITIES = Capabilities(
     TOKEN_CAPABILITIES.features | CONSTRAINT_FEATURES, TOKEN_CAPABILITIES.parameters
 )
-"""What a token engine can do that samples only tokens that `TokenRequest.matcher` allows."""
+"""The capabilities of a token engine that samples only tokens that `TokenRequest.matcher` allows."""
 
 
 class BaseEngine(ABC):
@@ -81,7 +81,8 @@ class BaseTokenEngine(ABC):
     def __init__(self, tokenizer: str | Path, max_model_len: int, *, max_sequences: int = 1024) -> None:
         """tokenizer: a directory with tokenizer.json, the chat template and generation_config.json.
 
-        max_model_len: tokens of prompt and answer together. max_sequences: at once; another gets QueueFull.
+        max_model_len: tokens of prompt and answer together.
+        max_sequences: at once; another gets QueueFull.
         """
         self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
         self._active: ActiveSequences[_TaskSequence] = ActiveSequences()
@@ -164,7 +165,7 @@ class BaseTokenEngine(ABC):
 
 
 def _find_end(request: TokenRequest, token: int, count: int) -> Ended | Failed | None:
-    """How the sequence ends with this token, its `count`-th, if it does."""
+    """Find the end of a sequence after this token, its `count`-th. None if it goes on."""
     if token in request.stop_token_ids and count > request.min_tokens:
         return Ended(request.id, FinishReason.STOP, stop=token)
     if request.matcher is not None:

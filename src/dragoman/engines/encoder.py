@@ -21,7 +21,7 @@ from ..core.engine import Health, check_ids
 from ..core.errors import EngineError
 from .arrays import ROWS, Batcher, BlockSizes, Linear, Tensors, build_embeddings, round_up
 
-# Reads and validates an encoder's configuration files. Independent of weights and requests.
+# The configuration files of an encoder.
 
 _BERT, _ROBERTA = "bert", "roberta"
 _FAMILIES = {
@@ -167,6 +167,16 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
     return config, _read_pooling(directory, file)
 
 
+_POOLING_SWITCHES = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_max_tokens": Pooling.MAX,
+    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+    "pooling_mode_lasttoken": Pooling.LAST,
+}
+_POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
+
+
 def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
     defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
@@ -185,32 +195,22 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     unknown = sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"})
     if unknown:
         raise EngineError(f"{directory / 'modules.json'}: the module {unknown[0]} is not supported")
-    pooling = _read_pooling_mode(directory / paths["Pooling"] / "config.json") if "Pooling" in paths else Pooling.MEAN
+    pooling = Pooling.MEAN
+    if "Pooling" in paths:
+        path = directory / paths["Pooling"] / "config.json"
+        # One flag per mode, of which exactly one is on, or since sentence-transformers 5 one name.
+        fields = _decode(path, dict[str, Raw])
+        name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
+        modes = [key for key, value in fields.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
+        if isinstance(name, str) and name in _POOLING_NAMES:
+            pooling = _POOLING_NAMES[name]
+        elif len(modes) == 1 and modes[0] in _POOLING_SWITCHES and name is None:
+            pooling = _POOLING_SWITCHES[modes[0]]
+        else:
+            raise EngineError(f"{path}: the pooling {name or ', '.join(modes) or 'none'} is not supported")
     return msgspec.structs.replace(
         defaults, pooling=pooling, normalized="Normalize" in paths, max_tokens=limits.max_seq_length
     )
-
-
-_POOLING_SWITCHES = {
-    "pooling_mode_cls_token": Pooling.CLS,
-    "pooling_mode_mean_tokens": Pooling.MEAN,
-    "pooling_mode_max_tokens": Pooling.MAX,
-    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
-    "pooling_mode_lasttoken": Pooling.LAST,
-}
-_POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
-
-
-def _read_pooling_mode(path: Path) -> Pooling:
-    """Read the pooling mode: one flag per mode (exactly one is on), or since sentence-transformers 5 one name."""
-    fields = _decode(path, dict[str, Raw])
-    name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
-    if isinstance(name, str) and name in _POOLING_NAMES:
-        return _POOLING_NAMES[name]
-    chosen = [key for key, value in fields.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
-    if len(chosen) != 1 or chosen[0] not in _POOLING_SWITCHES or name is not None:
-        raise EngineError(f"{path}: the pooling {name or ', '.join(chosen) or 'none'} is not supported")
-    return _POOLING_SWITCHES[chosen[0]]
 
 
 def _decode(path: Path, type: type[T]) -> T:
@@ -286,16 +286,7 @@ class Bert:
             starts.setdefault(span.stop - span.start, []).append(span.start)
         # Rows as [texts, tokens]: texts of one length attend in one call.
         groups = [np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()]
-        rows = self._norm(self._embed(batch, lengths))
-        for layer in self._layers:
-            rows = layer.attention_norm(rows + layer.out(self._attend(layer.qkv(rows), groups)))
-            rows = layer.norm(rows + layer.down(self._activation(layer.up(rows))))
-        return [rows[span] for span in spans]
-
-    def _embed(self, batch: Sequence[EncoderInput], lengths: list[int]) -> Floats:
-        """Embed the inputs as [rows, hidden], padded to a multiple of ROWS."""
         total = sum(lengths)
-        rows = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
         ids = np.fromiter((id for item in batch for id in item.ids), np.int64, total)
         positions = np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
         segments = np.zeros(total, np.int64)
@@ -303,8 +294,14 @@ class Bert:
             firsts = [len(item.ids) if item.second is None else item.second for item in batch]
             parts = [np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)]
             segments = np.concatenate(parts).astype(np.int64)
-        rows[:total] = self._tokens[ids] + self._types[segments] + self._positions[positions]
-        return rows
+        # Padded to a multiple of ROWS.
+        embedded = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
+        embedded[:total] = self._tokens[ids] + self._types[segments] + self._positions[positions]
+        rows = self._norm(embedded)
+        for layer in self._layers:
+            rows = layer.attention_norm(rows + layer.out(self._attend(layer.qkv(rows), groups)))
+            rows = layer.norm(rows + layer.down(self._activation(layer.up(rows))))
+        return [rows[span] for span in spans]
 
     def _attend(self, qkv: Floats, groups: list[Ints]) -> Floats:
         config = self.config

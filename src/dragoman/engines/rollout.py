@@ -1,5 +1,4 @@
-"""A TokenEngine over an RL executor: batches sequences into its calls and awaits them. And its administrative control,
-as far as the executor supports it.
+"""A TokenEngine over an RL executor, whose calls batch sequences; the executor's interface and administrative control.
 
 The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
 """
@@ -146,17 +145,14 @@ def group_calls(members: Sequence[ActiveSequence], supported: frozenset[str]) ->
     calls: list[ExecutorCall] = []
     for member in members:
         sampling, last = build_sampling(member.request, supported), calls[-1] if calls else None
-        if last is not None and last.prompt == member.request.prompt and sampling == _compute_next_sampling(last):
-            calls[-1] = ExecutorCall(last.sampling, (*last.members, member))
-        else:
-            calls.append(ExecutorCall(sampling, (member,)))
+        if last is not None and last.prompt == member.request.prompt:
+            # The sampling that the call's next candidate would have.
+            seed = last.sampling.seed
+            if sampling == (last.sampling if seed is None else replace(last.sampling, seed=seed + last.n)):
+                calls[-1] = ExecutorCall(last.sampling, (*last.members, member))
+                continue
+        calls.append(ExecutorCall(sampling, (member,)))
     return calls
-
-
-def _compute_next_sampling(call: ExecutorCall) -> RolloutSampling:
-    """Compute the sampling of one more candidate."""
-    seed = call.sampling.seed
-    return call.sampling if seed is None else replace(call.sampling, seed=seed + call.n)
 
 
 def build_sampling(request: TokenRequest, supported: frozenset[str]) -> RolloutSampling:
@@ -179,25 +175,21 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
         raise EngineError(
             f"The executor returned {list(map(len, groups))} candidates, not {[call.n for call in calls]}."
         )
-    for call, group in zip(calls, groups, strict=True):
-        for candidate in group:
-            _check_candidate(candidate, call, vocab)
+    pairs = [(call, candidate) for call, group in zip(calls, groups, strict=True) for candidate in group]
+    for call, candidate in pairs:
+        ids, sampling = candidate.token_ids, call.sampling
+        if candidate.prompt_token_ids not in (None, call.prompt):
+            raise EngineError("The executor answered a different prompt.")
+        if len(ids) > sampling.max_tokens:
+            raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
+        # An executor is code of the user; a wrong id would otherwise fail only where its text is looked up.
+        if ids and not 0 <= min(ids) <= max(ids) < vocab:
+            raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
+        if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
+            raise EngineError("The executor did not return a logprob for each token.")
+        if candidate.finish_reason is not None and candidate.finish_reason not in _REASONS:
+            raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
     return groups
-
-
-def _check_candidate(candidate: Candidate, call: ExecutorCall, vocab: int) -> None:
-    ids, sampling = candidate.token_ids, call.sampling
-    if candidate.prompt_token_ids not in (None, call.prompt):
-        raise EngineError("The executor answered a different prompt.")
-    if len(ids) > sampling.max_tokens:
-        raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
-    # An executor is code of the user; a wrong id would otherwise fail only where its text is looked up.
-    if ids and not 0 <= min(ids) <= max(ids) < vocab:
-        raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
-    if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
-        raise EngineError("The executor did not return a logprob for each token.")
-    if candidate.finish_reason is not None and candidate.finish_reason not in _REASONS:
-        raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
 
 
 def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
@@ -210,14 +202,11 @@ def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | N
     for index, id in enumerate(ids):
         yield Sampled(request.id, id, None if logprobs is None else TokenLogprob(logprobs[index], None, ()))
     stop = ids[-1] if ids and ids[-1] in request.stop_token_ids else None
-    yield Ended(request.id, _find_reason(candidate, stop, request), stop=stop)
-
-
-def _find_reason(candidate: Candidate, stop: int | None, request: TokenRequest) -> FinishReason:
     if candidate.finish_reason is not None:
-        return _REASONS[candidate.finish_reason]
-    is_full = stop is None and len(candidate.token_ids) >= request.max_tokens
-    return FinishReason.LENGTH if is_full else FinishReason.STOP
+        reason = _REASONS[candidate.finish_reason]
+    else:
+        reason = FinishReason.LENGTH if stop is None and len(ids) >= request.max_tokens else FinishReason.STOP
+    yield Ended(request.id, reason, stop=stop)
 
 
 _EXECUTOR_PARAMETERS = frozenset(

@@ -106,9 +106,9 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
     steering = client.engine.control
     await client.ask(ASK)
-    assert client.engine.cached_tokens(PROMPT, "") == 32
+    assert client.engine.count_cached_tokens(PROMPT, "") == 32
     await steering.sleep(1)
-    assert (steering.sleep_level, client.engine.cached_tokens(PROMPT, "")) == (1, 0)
+    assert (steering.sleep_level, client.engine.count_cached_tokens(PROMPT, "")) == (1, 0)
     told = client.send(ASK)
     await steering.resume()
     await client.engine.run_between_steps(lambda _: None)

@@ -322,7 +322,7 @@ async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Pa
             client.engine.abort(f"gone-{number}")
         assert len((await client.ask(ask)).tokens) == 4
         assert client.engine.health().running == 0
-        assert client.engine.cached_tokens(ask.prompt, "theirs") == 0, "nothing was computed for them"
+        assert client.engine.count_cached_tokens(ask.prompt, "theirs") == 0, "nothing was computed for them"
 
 
 async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
@@ -332,7 +332,7 @@ async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
         foreign = await client.ask(msgspec.structs.replace(ask, cache_salt="yours"))
         assert (first.cached, second.cached, foreign.cached) == ([0], [len(ask.prompt) - 1], [0])
         engine = client.engine
-        assert engine.cached_tokens(ask.prompt, "mine") == len(ask.prompt) - 1
+        assert engine.count_cached_tokens(ask.prompt, "mine") == len(ask.prompt) - 1
         assert await engine.reset_prefix_cache()
         assert (await client.ask(ask)).cached == [0]
 
@@ -392,7 +392,7 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
 
 def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
     check_tokenizer(TOKENIZER, lambda text: TOKENIZER.encode(text, special=False), "here")
-    with pytest.raises(EngineError, match="other tokens"):
+    with pytest.raises(EngineError, match="differently from its vocabulary"):
         check_tokenizer(TOKENIZER, lambda text: [*TOKENIZER.encode(text, special=False), 5], "here")
 
 

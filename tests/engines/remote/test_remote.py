@@ -177,7 +177,7 @@ async def test_a_prefix_that_one_front_end_computed_is_a_hit_for_the_others(runn
         assert (started[0].cached_tokens or 0) > 100
         cache = get_backend(models[0]).cache
         assert cache is not None
-        assert cache.cached_tokens((1, 2, 3), "") is None
+        assert cache.count_cached_tokens((1, 2, 3), "") is None
         await cache.reset_prefix_cache()
         started = [event for event in await second.collect_events(request) if isinstance(event, Started)]
         assert started[0].cached_tokens == 0

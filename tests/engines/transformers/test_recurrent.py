@@ -203,7 +203,7 @@ async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(tm
     assert engine.max_model_len == 100
     async with started(engine) as client:
         assert (await client.ask(ask(3))).tokens == expected("mamba2")[3]
-        assert engine.cached_tokens(PROMPTS[3], "") == 0
+        assert engine.count_cached_tokens(PROMPTS[3], "") == 0
         await engine.control.sleep(1)
         await engine.control.wake_up()
         assert (await client.ask(ask(2))).tokens == expected("mamba2")[2]

@@ -405,7 +405,7 @@ async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
     assert (await asker.ask(msgspec.structs.replace(ask, id="found"))).cached == [288]
     assert await cache.reset_prefix_cache()
     assert (await asker.ask(msgspec.structs.replace(ask, id="gone"))).cached == [0]
-    assert cache.cached_tokens(PROMPT, "") is None
+    assert cache.count_cached_tokens(PROMPT, "") is None
 
 
 class Hours:

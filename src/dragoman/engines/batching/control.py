@@ -1,6 +1,6 @@
 """Administrative control of a batching engine: pause, sleep and weight updates.
 
-All of it happens between two steps, on the worker thread. Independent of HTTP.
+All of it happens between two steps, on the worker thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The event loop's side of batching: a TokenEngine over a Worker. Independent of HTTP, text and the model."""
+"""The event loop's side of batching: a TokenEngine over a Worker, and the limits of its size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .model import Model, VisionRunner
 from .offload import BlockFiles
 from .sampler import SAMPLING_PARAMETERS, RngFactory
 from .scheduler import SchedulerConfig
-from .sequence import AdapterRegistry, LoadedAdapter, Sequence
+from .sequence import AdapterRegistry, Sequence
 from .worker import AbortSequence, AddSequence, Pause, SequenceOutput, Stepper, StepTask, Worker
 
 _FEATURES = frozenset(
@@ -217,9 +217,9 @@ class BatchingEngine:
             return 0.0
         return self._clock() - max(worker.last_step_at, self._busy_since)
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens."""
-        return 0 if self._worker is None else self._worker.cached_tokens(prompt, cache_salt)
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.count_cached_tokens."""
+        return 0 if self._worker is None else self._worker.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> None:
         """As PrefixCache.reset_prefix_cache; before the next step."""
@@ -236,7 +236,14 @@ class BatchingEngine:
         if self.rejection is not None:
             raise self.rejection.build_error()
         check_request(request, self.vocab_size, self.max_model_len)
-        adapter = self._find_adapter(request)
+        for param in request.extras.list_set_fields():
+            if param != "lora" or self._adapters is None:
+                raise Unsupported(f"This engine does not support {param}.", param=param)
+        name, adapter = request.extras.lora, None
+        if name is not None and self._adapters is not None:
+            adapter = self._adapters.find(name)
+            if adapter is None:
+                raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
         if request.images and self._vision_runner is None:
             raise Unsupported("This engine does not accept images.", param="messages")
         self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
@@ -257,20 +264,6 @@ class BatchingEngine:
         )
         self._active.add(_KeyedSequence(request, deliver, key))
         self._worker.submit(AddSequence(sequence))
-
-    def _find_adapter(self, request: TokenRequest) -> LoadedAdapter | None:
-        """Find the request's adapter. Raises Unsupported if this engine has no adapters or does not accept images,
-        RequestError for an adapter that was just unloaded."""
-        for param in request.extras.list_set_fields():
-            if param != "lora" or self._adapters is None:
-                raise Unsupported(f"This engine does not support {param}.", param=param)
-        name = request.extras.lora
-        if name is None or self._adapters is None:
-            return None
-        adapter = self._adapters.find(name)
-        if adapter is None:
-            raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
-        return adapter
 
     def abort(self, id: str) -> None:
         sequence = self._active.pop(id)
@@ -373,7 +366,7 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
 
 
-# Operator limits of an engine's size, resolved over the engine's defaults. Independent of the model.
+# Operator limits of an engine's size, resolved over the engine's defaults.
 
 DEFAULT_MAX_NUM_SEQS = 64
 

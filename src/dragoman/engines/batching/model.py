@@ -51,7 +51,9 @@ class StepStates(Protocol):
     ) -> SampledRows:
         """Sample the token after the last token of each chunk, given by index in the step.
 
-        states: of the chunks' sequences. masks: as `Matcher.mask` returns them.
+        states: of the chunks' sequences.
+        masks: as `Matcher.mask` returns them.
+
         A row's result does not depend on the other rows.
         """
         ...

@@ -1,5 +1,4 @@
-"""KV cache offload to files: computed prompts need not be computed again, not even after a restart. Independent of
-models and scheduling.
+"""KV cache offload to files: computed prompts need not be computed again, not even after a restart.
 
 A file is named by the block's hash, which covers its tokens and all before them. Two models have different keys and
 values for the same tokens, so each model has its own directory, named by `compute_fingerprint`.
@@ -66,7 +65,7 @@ class BlockFiles:
         self._pending.clear()
         # The oldest first: the order of the dict is that of eviction.
         for info, entry in sorted(entries, key=lambda pair: pair[0].st_mtime_ns):
-            # A file whose name is no hash is not one of these.
+            # A file whose name is not a hash is not one of these.
             with suppress(ValueError):
                 self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = info.st_size
         self._total = sum(self._sizes.values())
@@ -87,12 +86,23 @@ class BlockFiles:
         """
         loaded: list[bytes] = []
         for block_hash in takewhile(self.contains, hashes):
-            contents = self._read(block_hash)
-            if contents is None:
+            path = self._build_path(block_hash)
+            try:
+                data = path.read_bytes()
+                # A restart orders the files by their times, so that the least recently used is still evicted first.
+                os.utime(path)
+            except OSError:
+                data = b""
+            digest, contents = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
+            # A file that is missing, or was cut off by a crash or a full disk: the prompt is computed instead.
+            if digest != _compute_digest(block_hash, contents):
                 for stale_hash in hashes[len(loaded) :]:
                     with self._lock:
                         self._total -= self._sizes.pop(stale_hash, 0)
                 break
+            with self._lock:
+                if block_hash in self._sizes:
+                    self._sizes.move_to_end(block_hash)
             loaded.append(contents)
         return loaded
 
@@ -155,23 +165,6 @@ class BlockFiles:
                 self._total -= freed
                 evicted.append(oldest)
         self._delete(evicted)
-
-    def _read(self, block_hash: bytes) -> bytes | None:
-        path = self._build_path(block_hash)
-        try:
-            data = path.read_bytes()
-            # A restart orders the files by their times, so that the least recently used is still evicted first.
-            os.utime(path)
-        except OSError:
-            return None
-        digest, contents = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
-        # A file cut off by a crash or a full disk: the prompt is computed instead.
-        if digest != _compute_digest(block_hash, contents):
-            return None
-        with self._lock:
-            if block_hash in self._sizes:
-                self._sizes.move_to_end(block_hash)
-        return contents
 
     def _delete(self, hashes: Iterable[bytes]) -> None:
         for block_hash in hashes:

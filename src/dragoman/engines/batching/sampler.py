@@ -96,9 +96,9 @@ class SamplingState:
             sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
         )
         self.counts = np.zeros(vocab if self.has_penalties else 0, np.int32)
-        """How many times each token was sampled."""
+        """The number of times that each token was sampled."""
         self.appeared = np.zeros(vocab if self.has_penalties else 0, np.bool_)
-        """Which tokens are in the prompt or were sampled."""
+        """Whether each token is in the prompt or was sampled."""
         if self.has_penalties:
             self.appeared[list(request.prompt)] = True
         self.appeared_ids: list[int] = np.flatnonzero(self.appeared).tolist()

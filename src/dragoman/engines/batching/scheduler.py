@@ -2,7 +2,7 @@
 
 Running sequences come first; the rest of the token budget goes to waiting ones. Prompts are computed in chunks
 alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is computed again later (preemption by recompute). Independent of models and time.
+is computed again later (preemption by recompute). `engines/simulator/scheduler.py` says why that is another scheduler.
 """
 
 from __future__ import annotations
@@ -265,23 +265,20 @@ class Scheduler:
         if self._slots:
             sequence.state_slot = self._slots.allocate()
         self._pool.acquire(hits)
-        sequence.blocks = hits + self._load_offloaded(sequence, len(hits))
+        sequence.blocks = list(hits)
+        if self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache:
+            # The stored prefix that follows the cached blocks; the step loads it.
+            hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[len(hits) :]
+            contents = self._store.load(hashes)
+            blocks = self._pool.allocate(len(contents))
+            for block_hash, block, data in zip(hashes, blocks, contents, strict=False):
+                self._pool.cache(block, block_hash)
+                self._loads.append(BlockLoad(block, data))
+            sequence.blocks += blocks
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
         # Only the first time: after a preemption the hits are mostly its own blocks, which saved the client nothing.
         if not sequence.was_admitted:
             sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
-
-    def _load_offloaded(self, sequence: Sequence, num_cached: int) -> list[int]:
-        """Allocate blocks for the stored prefix that follows the cached blocks, and schedule their loads."""
-        if not (self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache):
-            return []
-        hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[num_cached:]
-        contents = self._store.load(hashes)
-        blocks = self._pool.allocate(len(contents))
-        for block_hash, block, data in zip(hashes, blocks, contents, strict=False):
-            self._pool.cache(block, block_hash)
-            self._loads.append(BlockLoad(block, data))
-        return blocks
 
     def count_written_tokens(self, sequence: Sequence) -> int:
         """Count the prompt tokens that the prefill of an admitted sequence writes to the cache; full blocks only."""

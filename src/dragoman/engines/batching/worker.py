@@ -1,4 +1,4 @@
-"""The worker thread. It receives commands through a queue and reports outputs through one callable.
+"""The engine's steps, and the thread that runs them: it gets commands through a queue and reports to one callable.
 
 No lock is held during a step, so submitting a command never blocks.
 """
@@ -278,7 +278,7 @@ class Worker:
         self._commands.append(command)
         self._wake.set()
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As `core.engine.PrefixCache`. May be called on any thread."""
         return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 
@@ -301,7 +301,7 @@ class Worker:
                 outputs = self._handle_commands()
                 if not outputs and self._can_step:
                     outputs = self._run_step()
-            except BaseException:  # a panic of a library in Rust is no Exception
+            except BaseException:  # a panic of a library in Rust is not an Exception
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             if self._abandoned:

@@ -12,7 +12,6 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,10 @@ def return_untouched_memory() -> int:
     advise.argtypes, advise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
     returned = 0
     with contextlib.suppress(OSError), _MEMORY.open("rb", buffering=0) as memory:
-        for begin, end in _find_mappings(_MAPS.read_text()):
+        for mapping in _MAPPING.finditer(_MAPS.read_text()):
+            begin, end = int(mapping[1], 16), int(mapping[2], 16)
+            if end - begin < _MIN_MAPPING_BYTES:
+                continue
             for address in range(begin, end, _CHUNK_BYTES):
                 size = min(_CHUNK_BYTES, end - address)
                 try:
@@ -61,14 +63,6 @@ def return_untouched_memory() -> int:
                 if len(content) == size and not words.any() and advise(address, size, mmap.MADV_DONTNEED) == 0:
                     returned += size
     return returned
-
-
-def _find_mappings(maps: str) -> Iterator[tuple[int, int]]:
-    """Find the large private anonymous mappings: where each begins and ends."""
-    for match in _MAPPING.finditer(maps):
-        begin, end = int(match[1], 16), int(match[2], 16)
-        if end - begin >= _MIN_MAPPING_BYTES:
-            yield begin, end
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""An HTTP client of llama.cpp's server over its Unix socket. Independent of sequences."""
+"""An HTTP client of llama.cpp's server over its Unix socket."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class LlamaCppClient:
         status, content = await self._post("/embeddings", _encode({"input": inputs, "embd_normalize": -1}))
         if status != 200:
             failure = decode_chunk(content).error
-            raise EngineError(f"llama.cpp: {'it refused' if failure is None else failure.message}")
+            raise EngineError("llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}")
         embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
         # Pooling leaves one vector of each input, in a list of its own.
         return [

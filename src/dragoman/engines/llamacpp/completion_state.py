@@ -27,7 +27,9 @@ _TOKENS_PER_COMPLETION = 256
 class PromptCompletion(Struct, frozen=True):
     """A completion that computes logprobs of a prompt.
 
-    prompt: the tokens before. count: tokens to generate. n_probs: alternatives to list.
+    prompt: the tokens before.
+    count: tokens to generate.
+    n_probs: alternatives to list.
     grammar: forces the tokens; empty if the bias does.
     """
 
@@ -41,7 +43,8 @@ class PromptCompletion(Struct, frozen=True):
 class PromptScorer:
     """Collects the logprobs of a prompt, in order. Until it `is_finished`, another completion is needed.
 
-    alternatives: to list for each token. eog: ids at which llama.cpp ends a completion.
+    alternatives: to list for each token.
+    eog: ids at which llama.cpp ends a completion.
     """
 
     def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
@@ -83,8 +86,13 @@ class PromptScorer:
             raise EngineError("llama.cpp computed no logprobs for the prompt.")
         if completion.grammar:
             self._add_generated(completion, chunk)
-        else:
-            self._add_missing(chunk)
+            return
+        position = self._missing.pop(0)
+        if not chunk.completion_probabilities:
+            raise EngineError("llama.cpp computed no logprobs for the prompt.")
+        self._logprobs[position] = build_logprob(
+            chunk.completion_probabilities[0], self._prompt[position], self._alternatives
+        )
 
     def _add_generated(self, completion: PromptCompletion, chunk: CompletionChunk) -> None:
         begin, text = len(completion.prompt), b""
@@ -105,14 +113,6 @@ class PromptScorer:
         if len(self._logprobs) == begin:
             self._missing.append(begin)
             self._logprobs.append(None)
-
-    def _add_missing(self, chunk: CompletionChunk) -> None:
-        position = self._missing.pop(0)
-        if not chunk.completion_probabilities:
-            raise EngineError("llama.cpp computed no logprobs for the prompt.")
-        self._logprobs[position] = build_logprob(
-            chunk.completion_probabilities[0], self._prompt[position], self._alternatives
-        )
 
 
 def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLogprob:
@@ -143,7 +143,8 @@ _FORCING_BIAS = 200.0
 def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts only a single Lark grammar.
 
-    grammar: in llguidance's syntax. end_tokens: ids, at least one.
+    grammar: in llguidance's syntax.
+    end_tokens: ids, at least one.
     """
     if not grammar or grammar.startswith("{"):
         return ""
@@ -151,21 +152,17 @@ def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     body = "answer_body"
     while body in grammar:
         body += "_"
-    header = "" if grammar.startswith(_HEADER) else f"{_HEADER} {{}}\n"
-    ids = ",".join(map(str, sorted(end_tokens)))
-    return f"{header}{_rename_start(grammar, body)}\nstart: {body} (<[{ids}]>)?\n"
-
-
-def _rename_start(grammar: str, name: str) -> str:
-    """Rename the first rule. Within braces are schemas, and grammars with a first rule of their own."""
+    # Within braces are schemas, and grammars with a first rule of their own.
     depth = 0
 
-    def rename(match: re.Match[str]) -> str:
+    def rename_start(match: re.Match[str]) -> str:
         nonlocal depth
         depth += {"{": 1, "}": -1}.get(match[0], 0)
-        return name if match[0] == "start" and depth == 0 else match[0]
+        return body if match[0] == "start" and depth == 0 else match[0]
 
-    return _LEXEME.sub(rename, grammar)
+    header = "" if grammar.startswith(_HEADER) else f"{_HEADER} {{}}\n"
+    ids = ",".join(map(str, sorted(end_tokens)))
+    return f"{header}{_LEXEME.sub(rename_start, grammar)}\nstart: {body} (<[{ids}]>)?\n"
 
 
 def find_impossible_end(
@@ -279,6 +276,10 @@ class CompletionState:
         if self._scorer is not None:
             return self._build_scoring_body(self._scorer, slot, cached=cached)
         completion, is_forced = self._next, self._next.forced is not None
+        bias = self._filter.build_bias(self.output) if completion.mask is None else completion.mask
+        bias = (*bias, *self._penalty_bias.build())
+        if completion.forced is not None:
+            bias = ((completion.forced, FORCING_BIAS),)
         is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
         # A bias holds for a whole completion, so one ends at `min_tokens`: from there on, end tokens are allowed.
         until_min_tokens = request.min_tokens - len(self.output)
@@ -304,19 +305,13 @@ class CompletionState:
             frequency_penalty=0.0 if is_forced else sampling.frequency_penalty,
             return_tokens=True,
             return_progress=completion.count == 0,
-            logit_bias=self._build_bias(completion),
+            logit_bias=bias,
             n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
             # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
             grammar=self._native_grammar if self._num_completions == 1 else "",
             response_fields=_RESPONSE_FIELDS,
             samplers=_GREEDY_SAMPLERS if is_greedy else SAMPLERS,
         )
-
-    def _build_bias(self, completion: _NextCompletion) -> tuple[Bias, ...]:
-        if completion.forced is not None:
-            return ((completion.forced, FORCING_BIAS),)
-        bias = self._filter.build_bias(self.output) if completion.mask is None else completion.mask
-        return (*bias, *self._penalty_bias.build())
 
     def _build_scoring_body(self, scorer: PromptScorer, slot: int, *, cached: bool) -> CompletionBody:
         completion = scorer.build_completion()
@@ -360,8 +355,16 @@ class CompletionState:
             if self.request.prompt_logprobs is not None:
                 outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
         if progress is None:
+            tokens, missing = chunk.tokens, chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
+            self._num_predicted = chunk.tokens_predicted
+            if missing:
+                # Tokens that the event does not report. If they are ambiguous, they are computed again.
+                recovered = self._token_text.recover_tokens(chunk.content, missing, tokens[-1]) if tokens else None
+                if recovered is None:
+                    self._schedule_completion(_NextCompletion(missing + len(tokens)))
+                tokens = (*(recovered or ()), *tokens)
             scores = {scored.id: scored for scored in chunk.completion_probabilities}
-            for token in self._recover_tokens(chunk):
+            for token in tokens:
                 if self.is_finished or self.is_stale:
                     break
                 outputs += self._accept_token(token, scores.get(token))
@@ -382,24 +385,19 @@ class CompletionState:
             outputs.append(PromptLogprobs(request.id, scorer.logprobs))
         return outputs
 
-    def _recover_tokens(self, chunk: CompletionChunk) -> tuple[int, ...]:
-        """Recover the tokens of an event, including unreported ones. Empty and stale if they are ambiguous."""
-        missing = chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
-        self._num_predicted = chunk.tokens_predicted
-        if not missing:
-            return chunk.tokens
-        recovered = self._token_text.recover_tokens(chunk.content, missing, chunk.tokens[-1]) if chunk.tokens else None
-        if recovered is None:
-            self._schedule_completion(_NextCompletion(missing + len(chunk.tokens)))
-            return ()
-        return (*recovered, *chunk.tokens)
-
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
         request, token_filter = self.request, self._filter
         # The grammar in llama.cpp does not cover everything that a request may exclude, so each token is checked here
         # too.
         if token != self._current.forced and not token_filter.is_allowed(token, self.output):
-            return self._replace_token()
+            # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
+            if self._current.mask is not None:
+                return [self._finish(Failed(request.id, "The model returned invalid probabilities."))]
+            mask = token_filter.build_mask(self.output)
+            if mask is None:
+                return [self._finish(Ended(request.id, FinishReason.STOP))]
+            self._schedule_completion(_NextCompletion(1, mask))
+            return []
         if not token_filter.accept(token):
             return [self._finish(Failed(request.id, "The grammar of this request failed."))]
         self.output.append(token)
@@ -430,17 +428,6 @@ class CompletionState:
             return False
         self._schedule_completion(_NextCompletion(1, forced=forced))
         return True
-
-    def _replace_token(self) -> list[TokenOutput]:
-        """Replace a rejected token: request another one, if any is allowed."""
-        # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
-        if self._current.mask is not None:
-            return [self._finish(Failed(self.request.id, "The model returned invalid probabilities."))]
-        mask = self._filter.build_mask(self.output)
-        if mask is None:
-            return [self._finish(Ended(self.request.id, FinishReason.STOP))]
-        self._schedule_completion(_NextCompletion(1, mask))
-        return []
 
     def _finish(self, end: Ended | Failed) -> Ended | Failed:
         self.is_finished = True

@@ -27,7 +27,7 @@ from ...core.errors import DragomanError, EngineError, RequestError, Unsupported
 from ...core.images import PromptImage
 from ..active import ActiveSequence, ActiveSequences
 from ..batching import EngineConfig, check_request
-from .client import CompletionBody, CompletionChunk, LlamaCppConnection
+from .client import CompletionChunk, LlamaCppConnection
 from .completion_state import CompletionState, ContextExceeded
 from .tokens import TokenText
 from .vision import PromptWriter
@@ -64,7 +64,12 @@ class SlotPool:
         """Acquire a free slot. Returns it, and whether its contents may be reused."""
         best = max(self._free, key=lambda slot: self._count_shared(slot, prompt, salt))
         can_reuse = self._count_shared(best, prompt, salt) > 0
-        slot = best if can_reuse else self._find_unshared()
+        slot = best
+        if not can_reuse:
+            # The one that was used the longest time ago, beside a slot in use if there is one: llama.cpp computes a
+            # step in as many passes as there are runs of adjacent slots in use.
+            used = set(range(len(self._contents))) - set(self._free)
+            slot = next((free for free in self._free if used & {free - 1, free + 1}), self._free[0])
         self._free.remove(slot)
         return slot, can_reuse
 
@@ -74,21 +79,12 @@ class SlotPool:
         self._free.append(slot)
 
     def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
-        """As PrefixCache.cached_tokens, over free slots. The last token is always computed."""
+        """As PrefixCache.count_cached_tokens, over free slots. The last token is always computed."""
         longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 
     def clear_cache(self) -> None:
         self._contents = [("", ())] * len(self._contents)
-
-    def _find_unshared(self) -> int:
-        """Find the free slot that was used the longest time ago, beside a slot in use if there is one.
-
-        llama.cpp computes a step in as many passes as there are runs of adjacent slots in use.
-        """
-        free = set(self._free)
-        used = set(range(len(self._contents))) - free
-        return next((slot for slot in self._free if used & {slot - 1, slot + 1}), self._free[0])
 
     def _count_shared(self, slot: int, prompt: Sequence[int], salt: str) -> int:
         slot_salt, tokens = self._contents[slot]
@@ -252,8 +248,8 @@ class LlamaCppEngine:
         usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
         return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens."""
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.count_cached_tokens."""
         return self._slots.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> bool | None:
@@ -303,7 +299,12 @@ class LlamaCppEngine:
 
     def _admit(self) -> None:
         """Admit waiting sequences while there are slots and room for their current tokens."""
-        while self._waiting and self._slots.num_free and self._has_room_for(self._waiting[0]):
+        while self._waiting and self._slots.num_free:
+            # Room for its tokens, and for some more of each sequence. A sequence alone always fits.
+            sequences = [*self._running, self._waiting[0]]
+            needed = self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences)
+            if self._running and needed > self._config.num_kv_tokens:
+                return
             sequence = self._waiting.pop(0)
             # The silence that `health` measures begins with the first sequence, not with the last event before an idle
             # time.
@@ -316,21 +317,22 @@ class LlamaCppEngine:
             # A callback rather than code in the task: a task that is cancelled before its first step never runs.
             sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
-    def _has_room_for(self, sequence: _QueuedSequence) -> bool:
-        """Whether the context has room for it, and for some more tokens of each sequence."""
-        sequences = [*self._running, sequence]
-        return (
-            not self._running
-            or self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences) <= self._config.num_kv_tokens
-        )
-
     def _count_tokens(self, sequences: list[_QueuedSequence]) -> int:
         return sum(sequence.num_tokens for sequence in sequences)
 
     async def _serve(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
         request, state = sequence.request, sequence.state
         try:
-            await self._run_completions(sequence, slot, cached)
+            while not state.is_finished:
+                num_before = len(state.output)
+                # After the first completion the slot has this sequence's own tokens, whatever it had before.
+                body, cached = state.build_body(slot, cached=cached), True
+                if request.images and self._prompt_writer is not None:
+                    prompt = await self._prompt_writer.write(self._connection.client, state.tokens, request.images)
+                    body = msgspec.structs.replace(body, prompt=prompt)
+                await self._connection.client.complete(body, partial(self._receive, sequence))
+                if not state.is_finished and not state.is_stale and len(state.output) == num_before:
+                    raise EngineError("llama.cpp ended an answer without an explanation.")
         except ContextExceeded as error:
             sequence.num_rejections += 1
             if sequence.num_rejections > MAX_REJECTIONS:
@@ -361,16 +363,6 @@ class LlamaCppEngine:
         if self._connection.is_open:
             self._admit()
 
-    async def _run_completions(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
-        state = sequence.state
-        while not state.is_finished:
-            num_before = len(state.output)
-            # After the first completion the slot has this sequence's own tokens, whatever it had before.
-            body, cached = await self._build_body(state, slot, cached), True
-            await self._connection.client.complete(body, partial(self._receive, sequence))
-            if not state.is_finished and not state.is_stale and len(state.output) == num_before:
-                raise EngineError("llama.cpp ended an answer without an explanation.")
-
     def _receive(self, sequence: _QueuedSequence, chunk: CompletionChunk) -> bool:
         """Deliver what an event contains. Returns whether the rest of the completion is wanted."""
         self._last_event_at, sequence.has_begun = self._clock(), True
@@ -378,29 +370,16 @@ class LlamaCppEngine:
             self._active.deliver(sequence, output)
         if sequence.state.is_finished or sequence.state.is_stale:
             return False
-        if self._can_fill:
-            self._preempt_if_full()
-        return True
-
-    async def _build_body(self, state: CompletionState, slot: int, cached: bool) -> CompletionBody:
-        body, images = state.build_body(slot, cached=cached), state.request.images
-        if not images or self._prompt_writer is None:
-            return body
-        prompt = await self._prompt_writer.write(self._connection.client, state.tokens, images)
-        return msgspec.structs.replace(body, prompt=prompt)
-
-    def _preempt_if_full(self) -> None:
-        """Preempt the sequence of lowest priority if the context is full. A single sequence always fits.
-
-        Sequences that are already being cancelled are not counted.
-        """
-        remaining = [
-            sequence for sequence in self._running if sequence.task is not None and not sequence.task.cancelling()
-        ]
+        if not self._can_fill:
+            return True
+        # Preempt the sequence of lowest priority if the context is full; those that are already being cancelled do not
+        # count. A single sequence always fits.
+        remaining = [running for running in self._running if running.task is not None and not running.task.cancelling()]
         if len(remaining) > 1 and self._count_tokens(remaining) > self._config.num_kv_tokens:
-            task = max(remaining, key=lambda sequence: sequence.rank).task
+            task = max(remaining, key=lambda running: running.rank).task
             if task is not None:
                 task.cancel()
+        return True
 
 
 def check_supported(request: TokenRequest) -> None:

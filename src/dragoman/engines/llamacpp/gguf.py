@@ -1,4 +1,4 @@
-"""Reads the metadata of GGUF files, without tensors. Independent of models.
+"""Reads the metadata of GGUF files, without tensors, and the settings of an engine that follow from them.
 
 Format: magic, version, counts, then key, type and value of each entry
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
@@ -124,7 +124,14 @@ class _Reader:
         if version not in _VERSIONS:
             raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
         self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
-        return dict(self._read_entry() for _ in range(int(count)))
+        values: dict[str, Value] = {}
+        for _ in range(int(count)):
+            key, kind = self._read_string(), int(self._unpack("I"))
+            if kind == _ARRAY:
+                values[key] = self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
+            else:
+                values[key] = self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
+        return values
 
     def count_parameters(self) -> int:
         """The numbers in all tensors, from the list of tensors that follows the metadata. Call `read` first."""
@@ -137,15 +144,6 @@ class _Reader:
             self._unpack("Q")
             total += prod(dimensions)
         return total
-
-    def _read_entry(self) -> tuple[str, Value]:
-        key = self._read_string()
-        return key, self._read_value(int(self._unpack("I")))
-
-    def _read_value(self, kind: int) -> Value:
-        if kind == _ARRAY:
-            return self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
-        return self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
 
     def _read_array(self, kind: int, count: int) -> tuple[Scalar, ...]:
         if kind == _STRING:
@@ -203,10 +201,10 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
     """Find the end-of-generation ids. Raises EngineError if there are none."""
     declared = (metadata.get_number(f"tokenizer.ggml.{name}") for name in _END_KEYS)
     tokens = metadata.get_texts("tokenizer.ggml.tokens")
-    known = {id for id, name in enumerate(tokens) if name in _EOG}
+    named_ids = {id for id, name in enumerate(tokens) if name in _EOG}
     if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: <|end|> ends a message, not the response
-        known -= {id for id in known if tokens[id] == "<|end|>"}
-    end_ids = frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | known
+        named_ids -= {id for id in named_ids if tokens[id] == "<|end|>"}
+    end_ids = frozenset(id for id in declared if id is not None and 0 <= id < len(tokens)) | named_ids
     if not end_ids:
         raise EngineError(f"{metadata.path} names no end-of-sequence token")
     return end_ids

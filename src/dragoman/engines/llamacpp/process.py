@@ -1,4 +1,4 @@
-"""Starts, stops and monitors the llama.cpp process. Independent of requests."""
+"""Starts, stops and monitors the llama.cpp process."""
 
 from __future__ import annotations
 
@@ -114,7 +114,11 @@ class LlamaCppProcess:
             child.wait()
             log_reader.join()
             self.stop()
-            raise EngineError(f"llama.cpp cannot load {self._launch.path}: {self._find_reason()}")
+            # The first error line at the end of its log.
+            marker = "error loading model: "
+            errors = [line.rpartition(marker)[2] for line in self._log_lines if marker.strip(": ") in line]
+            reason = (errors or list(self._log_lines)[-1:] or ["it ended without an explanation"])[0]
+            raise EngineError(f"llama.cpp cannot load {self._launch.path}: {reason}")
 
     def stop(self) -> None:
         child, self._child = self._child, None
@@ -135,10 +139,3 @@ class LlamaCppProcess:
                 text = line.decode(errors="replace").rstrip()
                 self._log_lines.append(text)
                 log.info("llama.cpp: %s", text)
-
-    def _find_reason(self) -> str:
-        """Find the first error line at the end of its log."""
-        errors = [
-            line.rpartition("error loading model: ")[2] for line in self._log_lines if "error loading model" in line
-        ]
-        return (errors or list(self._log_lines)[-1:] or ["it ended without an explanation"])[0]

@@ -1,4 +1,4 @@
-"""Token restrictions of a sequence: its grammar, bad words and allowed ids. Pure.
+"""Token restrictions of a sequence, and the tokens that llama.cpp does not report. Pure.
 
 llama.cpp samples freely or by its own grammar; every sampled token is checked here. A rejected token is not delivered:
 the next completion samples it again under a bias that excludes all other tokens.
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.engine import TokenRequest
 from ...core.errors import EngineError
@@ -94,16 +93,6 @@ class TokenFilter:
 
     def build_mask(self, output: list[int]) -> tuple[Bias, ...] | None:
         """Build the bias of a single token that excludes all but the allowed ones. None if none is allowed."""
-        allowed = self._compute_allowed(output)
-        if not allowed.any():
-            return None
-        client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
-        # Both lists have the same effect. The shorter one is sent, since each entry is JSON that llama.cpp parses.
-        if 2 * int(allowed.sum()) > len(allowed):
-            return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
-        return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))
-
-    def _compute_allowed(self, output: list[int]) -> NDArray[np.bool_]:
         allowed = np.ones(self._vocab, np.bool_)
         if self._matcher is not None:
             packed = np.frombuffer(self._matcher.mask().ljust(-(-self._vocab // 8), b"\0"), np.uint8)
@@ -113,19 +102,27 @@ class TokenFilter:
             listed[list(self._allowed)] = True
             allowed &= listed
         allowed[[id for id in self._find_forbidden(output) if id < self._vocab]] = False
-        return allowed
+        if not allowed.any():
+            return None
+        client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
+        # Both lists have the same effect. The shorter one is sent, since each entry is JSON that llama.cpp parses.
+        if 2 * int(allowed.sum()) > len(allowed):
+            return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
+        return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))
 
     def _find_forbidden(self, output: list[int]) -> Collection[int]:
-        words = self._request.sampling.bad_words
-        ending = {word[-1] for word in words if word and _ends_with(output, word[:-1])} if words else frozenset[int]()
-        return self._find_blocked_stop_ids(output) | ending
+        blocked_ids, words = self._find_blocked_stop_ids(output), self._request.sampling.bad_words
+        if not words:
+            return blocked_ids
+        # The last token of each word after whose other tokens the output ends.
+        size = len(output)
+        starts = [(word[:-1], word[-1]) for word in words if word]
+        return blocked_ids | {
+            last for start, last in starts if size >= len(start) and tuple(output[size - len(start) :]) == start
+        }
 
     def _find_blocked_stop_ids(self, output: list[int]) -> frozenset[int]:
         return self._early_stop_ids if len(output) < self._request.min_tokens else self._forbidden_stop_ids
-
-
-def _ends_with(output: list[int], start: tuple[int, ...]) -> bool:
-    return len(output) >= len(start) and tuple(output[len(output) - len(start) :]) == start
 
 
 # Recovers tokens that llama.cpp's stream does not report: those that end within a UTF-8 character. Pure.
@@ -154,10 +151,10 @@ class TokenText:
 
     def find_letter(self) -> int:
         """Find a token whose text is a whole word or letter. Raises EngineError if there is none."""
-        found = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
-        if found is None:
+        letter = next((id for id, raw in enumerate(self._bytes) if raw.isalpha()), None)
+        if letter is None:
             raise EngineError("the vocabulary has no token that is a word")
-        return found
+        return letter
 
     def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
         """Recover the `count` tokens before `last` that together decode to `content`.

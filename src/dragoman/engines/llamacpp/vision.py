@@ -58,23 +58,24 @@ class LlamaCppVision:
         return True
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
-        return tuple(self._prepare(data, number) for number, data in enumerate(images, 1))
+        prepared: list[PreparedImage] = []
+        for number, data in enumerate(images, 1):
+            try:
+                if not data.startswith(_SIGNATURES):
+                    raise RequestError("llama.cpp supports PNG, JPEG and GIF")
+                image = self._encode_image(base64.b64encode(data).decode())
+            except RequestError as error:
+                raise RequestError(
+                    f"Image {number} of the messages cannot be decoded: {error.message}",
+                    param="messages",
+                    code="image_parse_error",
+                ) from error
+            digest = blake2b(data, digest_size=16).digest()
+            prepared.append(PreparedImage(self._token.name * image.count, digest, image))
+        return tuple(prepared)
 
     def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
         return place_images(prompt, self._token.id, images, [get_encoded_image(image).count for image in images])
-
-    def _prepare(self, data: bytes, number: int) -> PreparedImage:
-        try:
-            if not data.startswith(_SIGNATURES):
-                raise RequestError("llama.cpp supports PNG, JPEG and GIF")
-            image = self._encode_image(base64.b64encode(data).decode())
-        except RequestError as error:
-            raise RequestError(
-                f"Image {number} of the messages cannot be decoded: {error.message}",
-                param="messages",
-                code="image_parse_error",
-            ) from error
-        return PreparedImage(self._token.name * image.count, blake2b(data, digest_size=16).digest(), image)
 
     def _encode_image(self, data: str) -> EncodedImage:
         url = {"url": f"data:image/png;base64,{data}"}  # llama.cpp detects the actual image type

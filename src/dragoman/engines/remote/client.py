@@ -1,4 +1,4 @@
-"""A front end's side: a TokenEngine whose work another process does, and its parts. Independent of the engine.
+"""A front end's side: a TokenEngine whose work another process does, and its parts.
 
 A front end connects when it starts, and again whenever the connection is lost: the supervisor keeps the socket open, so
 the connection waits there until the next engine process accepts it. What a front end asked for before is gone with the
@@ -197,7 +197,7 @@ class EngineClient:
         if sequence is not None and connection is not None and not connection.transport.is_closing():
             connection.transport.write(encode_frame(AbortRequest(id)))
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
         """Unknown: the cache is in another process."""
 
     async def reset_prefix_cache(self) -> bool | None:
@@ -271,8 +271,8 @@ class EngineClient:
 
     def _adopt_state(self, state: EngineState) -> None:
         """Keep a state, unless a later one is known: the results of calls come on other connections."""
-        known = self._state
-        if known is not None and known.epoch == state.epoch and known.version >= state.version:
+        current = self._state
+        if current is not None and current.epoch == state.epoch and current.version >= state.version:
             return
         self._state = state
         if self.on_adapters is not None:

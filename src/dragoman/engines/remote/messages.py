@@ -40,7 +40,7 @@ from ...core.request import Extras, Sampling
 
 
 class EngineDescription(Struct, frozen=True):
-    """What a front end must know of an engine before it is connected.
+    """The properties of an engine that a front end must know before it is connected.
 
     embedding_info: of its embedder; None without one.
     has_control, is_trainable, has_cache, has_adapters: whether it has these parts.
@@ -194,7 +194,7 @@ SentOutput = Scheduled | PromptLogprobs | Sampled | WeightVersionSet | Ended | F
 
 
 class OutputBatch(Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """What the sequences of one front end got in a step, in order; in several steps, if it reads slowly."""
+    """The outputs of a front end's sequences in a step, in order; in several steps, if it reads slowly."""
 
     outputs: list[SentOutput]
 
@@ -202,7 +202,8 @@ class OutputBatch(Struct, frozen=True, array_like=True, tag=0, gc=False):
 class EngineState(Struct, frozen=True, array_like=True, tag=1):
     """The state of the engine, which all front ends know.
 
-    epoch: differs in each engine process. version: grows with each change.
+    epoch: differs in each engine process.
+    version: grows with each change.
     kv_cache_usage, ready, reason: as in `Health`.
     adapters: names and paths of the loaded ones.
     """
@@ -219,7 +220,10 @@ class EngineState(Struct, frozen=True, array_like=True, tag=1):
 
 
 class EngineChanges(Struct, frozen=True):
-    """What an engine process was told at run time, for the next one. adapters: names and paths of the loaded ones."""
+    """The changes at run time that the next engine process has to repeat.
+
+    adapters: names and paths of the loaded ones.
+    """
 
     weights: WeightHistory
     adapters: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""The engine's side: serves one TokenEngine to front ends. Independent of the engine and of how its process is started.
+"""The engine's side: serves one TokenEngine to front ends.
 
 The engine is one for all: its waiting queue, its KV cache with the prefixes, its adapters and weights. A front end that
 disconnects, for whatever reason, leaves nothing behind: its sequences are aborted.
@@ -173,16 +173,16 @@ class EngineServer:
             connection.close()
 
     async def _succeed(self, inherited: EngineChanges) -> None:
-        """Have what the engine of a process that has ended had, as far as that is possible."""
+        """Load the weights and adapters of the engine of a process that has ended, as far as that is possible."""
         hosted = self._hosted
         if hosted.trainable is not None:
             await hosted.trainable.succeed(inherited.weights)
         if hosted.adapters is None:
             return
-        loaded, wanted = dict(hosted.adapters.list_entries()), dict(inherited.adapters)
-        for name in loaded.keys() - wanted.keys():
+        loaded, inherited_adapters = dict(hosted.adapters.list_entries()), dict(inherited.adapters)
+        for name in loaded.keys() - inherited_adapters.keys():
             await hosted.adapters.unload(name)
-        for name, path in wanted.items():
+        for name, path in inherited_adapters.items():
             if loaded.get(name) == path:
                 continue
             try:
@@ -195,9 +195,9 @@ class EngineServer:
     @property
     def state(self) -> EngineState:
         """The current state, with a new version if it has changed."""
-        found = self._read_state(self._state.version)
-        if found != self._state:
-            self._state = msgspec.structs.replace(found, version=found.version + 1)
+        state = self._read_state(self._state.version)
+        if state != self._state:
+            self._state = msgspec.structs.replace(state, version=state.version + 1)
         return self._state
 
     def broadcast_state(self) -> None:

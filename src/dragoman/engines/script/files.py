@@ -1,4 +1,4 @@
-"""A script from a file. Knows YAML, JSON and JSON lines; every complaint names the file, the entry and its line.
+"""Reads a script from a file in YAML, JSON or JSON lines. Every error names the file, the entry and its line.
 
 - Hello!                                   # a reply of text, to be used once
 - match: {contains: weather, tool: get_weather}
@@ -189,13 +189,10 @@ def read_entry(value: object, where: str) -> ScriptEntry:
     except UnicodeEncodeError:
         raise ScriptError(f"{where}: an unpaired surrogate is not valid text") from None
     except (ValueError, RecursionError) as error:
-        raise ScriptError(f"{where}: {_format_error(str(error))}") from None
-
-
-def _format_error(message: str) -> str:
-    """Format msgspec's message with the place first."""
-    problem, separator, path = message.rpartition(" - at `$")
-    return f"{path.rstrip('`').lstrip('.')}: {problem}" if separator else message
+        # msgspec's message, with the place first.
+        problem, _, path = str(error).rpartition(" - at `$")
+        message = f"{path.rstrip('`').lstrip('.')}: {problem}" if problem else str(error)
+        raise ScriptError(f"{where}: {message}") from None
 
 
 def _build_parts(reply: _Reply) -> tuple[Part, ...]:

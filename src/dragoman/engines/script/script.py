@@ -1,13 +1,10 @@
-"""The data model of scripts: entries with a reply and a match rule, their selection, and the failures they ask for.
-
-Independent of file formats and engines.
-"""
+"""The data model of scripts: entries with a reply and a match rule, their selection, and directives in prompts."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal
 
 from msgspec import Struct
@@ -34,7 +31,7 @@ from ...core.request import Conversation, GenerateRequest
 from ...core.syntax import get_tool_names
 
 Chunks = Literal["tokens", "words", "characters", "whole"]
-"""How the text of a reply is cut into events."""
+"""The pieces of a reply's text, one an event."""
 
 MAX_WAIT_SECONDS = 3600.0
 """Seconds."""
@@ -273,19 +270,18 @@ class ScriptState:
         for state in self._entries:
             if state.accepts(subject):
                 return state.use()
-        raise RequestError(self._explain_no_entry(subject), code="script_used_up")
-
-    def _explain_no_entry(self, subject: Subject) -> str:
-        if self.is_empty:
-            return "The script is empty, and this engine only returns replies from its script."
         last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
         context = f"The last {subject.role} message is {last!r}."
-        if self._entries[-1].entry.match is None:
-            return (
+        if self.is_empty:
+            message = "The script is empty, and this engine only returns replies from its script."
+        elif self._entries[-1].entry.match is None:
+            message = (
                 f"The script is exhausted: there is no reply left for call {self._num_requests}. "
                 f"Add an entry, or give the last one `repeat: true`. {context}"
             )
-        return f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+        else:
+            message = f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"
+        raise RequestError(message, code="script_used_up")
 
 
 _ERROR_TYPES: tuple[type[DragomanError], ...] = (
@@ -349,7 +345,9 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
         for index in range(len(messages) - 1, -1, -1):
             replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
             if replies:
-                turn = _count_turns(messages[index + 1 :])
+                # One turn of the assistant may consist of several consecutive messages.
+                by_assistant = (message.role is Role.ASSISTANT for message in messages[index + 1 :])
+                turn = sum(is_assistant for is_assistant, _ in groupby(by_assistant))
                 return _build_entry(replies[turn], conversation) if turn < len(replies) else None
         return None
     except ValueError as error:
@@ -362,34 +360,20 @@ def build_default_reply(conversation: Conversation) -> ScriptEntry:
     return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
 
 
-def _count_turns(messages: Sequence[Message]) -> int:
-    """Count assistant turns. One turn may consist of several consecutive messages."""
-    turns, in_turn = 0, False
-    for message in messages:
-        turns += message.role is Role.ASSISTANT and not in_turn
-        in_turn = message.role is Role.ASSISTANT
-    return turns
-
-
 def _split_replies(text: str) -> list[list[_Directive]]:
     """Split the directives into replies; empty without directives."""
     replies: list[list[_Directive]] = [[]]
-    for directive in _scan_directives(text):
-        if directive.name == "then":
-            replies.append([])
-        else:
-            replies[-1].append(directive)
-    return replies if any(replies) else []
-
-
-def _scan_directives(text: str) -> Iterator[_Directive]:
     at = 0
     while opening := _OPENING.search(text, at):
         name, start = opening[1], opening.end()
         while start < len(text) and text[start].isspace():
             start += 1
         inside, at = _read_tool(text, start) if name == "tool" else _read_text(name, text, start)
-        yield _Directive(name, inside)
+        if name == "then":
+            replies.append([])
+        else:
+            replies[-1].append(_Directive(name, inside))
+    return replies if any(replies) else []
 
 
 def _read_text(name: str, text: str, start: int) -> tuple[str, int]:

@@ -71,9 +71,8 @@ class _SchemaSize:
         if "$dynamicRef" in items or "$recursiveRef" in items:
             raise ValueError("only plain references are supported")
         own_size = 1 + sum(map(self.measure, items.values()))
-        return own_size + (self._measure_reference(reference) if isinstance(reference, str) else 0)
-
-    def _measure_reference(self, reference: str) -> int:
+        if not isinstance(reference, str):
+            return own_size
         if reference in self._open:
             raise ValueError(f"{reference} contains itself")
         # Measured once, or nested references would take as long to measure as to expand.
@@ -81,7 +80,7 @@ class _SchemaSize:
             self._open.add(reference)
             self._sizes[reference] = self.measure(self._resolve_reference(reference))
             self._open.remove(reference)
-        return self._sizes[reference]
+        return own_size + self._sizes[reference]
 
     def _resolve_reference(self, reference: str) -> object:
         """RFC 6901, in a fragment."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from itertools import accumulate, count, zip_longest
+from functools import partial
+from itertools import accumulate, count, pairwise, zip_longest
 
 from msgspec import Struct
 
@@ -32,7 +33,7 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, Tool, ToolCall, ToolResult
+from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, ToolCall, ToolResult
 from ...core.request import Conversation, GenerateRequest
 from ..script.script import (
     CallTool,
@@ -72,19 +73,17 @@ def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, l
     min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
     if limit is not None and min_tokens >= limit:
         raise ContextTooLong(limit=limit, prompt=min_tokens, at_least=True)
-    ids = _encode_prompt(request, text, tokenizer)
+    match request.prompt:
+        case tuple() as ids:
+            pass
+        case str():
+            # A plain prompt may contain control tokens, a chat may not.
+            ids = tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
+        case Conversation():
+            ids = tuple(tokenizer.encode(text, special=False))
     if limit is not None and len(ids) >= limit:
         raise ContextTooLong(limit=limit, prompt=len(ids))
     return TokenizedPrompt(text, ids)
-
-
-def _encode_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Encode a prompt. Ids of the request stay unchanged. A plain prompt may contain control tokens, a chat may not."""
-    if isinstance(request.prompt, tuple):
-        return request.prompt
-    if isinstance(request.prompt, str):
-        return tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
-    return tuple(tokenizer.encode(text, special=False))
 
 
 def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
@@ -100,14 +99,12 @@ def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
 
 def render_transcript(conversation: Conversation) -> str:
     """Render tools first, one per line; then the messages, each after its role. Media have no text."""
-    lines = [_render_tool(tool) for tool in conversation.tools]
+    lines: list[str] = []
+    for tool in conversation.tools:
+        definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
+        lines.append(" ".join(text for text in ("tool:", tool.name, tool.description, definition) if text))
     lines += [f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages]
     return "\n".join(lines)
-
-
-def _render_tool(tool: Tool) -> str:
-    definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
-    return " ".join(text for text in ("tool:", tool.name, tool.description, definition) if text)
 
 
 def _extract_texts(message: Message) -> Iterator[str]:
@@ -195,19 +192,12 @@ def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) ->
         case "characters":
             return accumulate(len(character.encode()) for character in pieces)
         case "words":
-            return accumulate(len(word.encode()) for word in _split_words(pieces))
+            # Each word has the white space before it.
+            starts = (at for at in range(1, len(pieces)) if pieces[at].isspace() and not pieces[at - 1].isspace())
+            spans = pairwise([0, *starts, len(pieces)])
+            return accumulate(len(pieces[start:end].encode()) for start, end in spans)
         case "whole":
             return iter(())
-
-
-def _split_words(text: str) -> Iterator[str]:
-    """Words, each with the white space before it."""
-    start = 0
-    for at in range(1, len(text)):
-        if text[at].isspace() and not text[at - 1].isspace():
-            yield text[start:at]
-            start = at
-    yield text[start:]
 
 
 Step = Delta | ChoiceFinished | Wait | Fail
@@ -245,33 +235,26 @@ class ChoiceEvents:
 
     def generate_steps(self, parts: tuple[Part, ...], finish: FinishReason) -> Iterator[Step]:
         for part in parts:
-            yield from self._generate_part(part)
-            if isinstance(part, Fail):
-                return
+            match part:
+                case Say(pieces):
+                    yield from self._generate_text(pieces, partial(TextDelta, self._choice))
+                case Think(pieces):
+                    before, max_reasoning = self.completion_tokens, self._limits.max_reasoning
+                    max_tokens = None if max_reasoning is None else max_reasoning - self.reasoning_tokens
+                    yield from self._generate_text(pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens)
+                    self.reasoning_tokens += self.completion_tokens - before
+                case Refuse(pieces):
+                    yield from self._generate_text(pieces, partial(RefusalDelta, self._choice))
+                case CallTool():
+                    yield from self._generate_call(part)
+                case Wait():
+                    yield part
+                case Fail():
+                    yield part
+                    return
             if self._end is not None:
                 break
         yield ChoiceFinished(self._choice, self._end or finish, tokens=self._pending_tokens)
-
-    def _generate_part(self, part: Part) -> Iterator[Step]:
-        match part:
-            case Say(pieces):
-                return self._generate_text(pieces, lambda text, tokens: TextDelta(self._choice, text, tokens))
-            case Think(pieces):
-                return self._generate_reasoning(pieces)
-            case Refuse(pieces):
-                return self._generate_text(pieces, lambda text, tokens: RefusalDelta(self._choice, text, tokens))
-            case CallTool():
-                return self._generate_call(part)
-            case Wait() | Fail():
-                return iter((part,))
-
-    def _generate_reasoning(self, pieces: Pieces) -> Iterator[Step]:
-        before = self.completion_tokens
-        max_tokens = None if self._limits.max_reasoning is None else self._limits.max_reasoning - self.reasoning_tokens
-        yield from self._generate_text(
-            pieces, lambda text, tokens: ReasoningDelta(self._choice, text, tokens), max_tokens=max_tokens
-        )
-        self.reasoning_tokens += self.completion_tokens - before
 
     def _generate_call(self, call: CallTool) -> Iterator[Step]:
         name = tokenize_text(call.name, self._tokenizer, self._limits.logprobs).tokens
@@ -284,7 +267,7 @@ class ChoiceEvents:
             return
         custom = call.name in self._limits.custom_tools
         yield ToolCallStart(self._choice, call.id or self._new_id(), call.name, tokens, custom)
-        yield from self._generate_text(call.arguments, lambda text, tokens: ToolCallDelta(self._choice, text, tokens))
+        yield from self._generate_text(call.arguments, partial(ToolCallDelta, self._choice))
 
     def _limit_tokens(self, requested: int) -> int:
         if self._limits.max_tokens is None:
@@ -356,7 +339,15 @@ def generate_events(
     yield Started(usage.prompt, usage.cached, request.choices, written_tokens=usage.written)
     if request.return_prompt:
         yield PromptTokens(0, prompt.text, tuple(build_prompt_token(id, tokenizer) for id in prompt.ids))
-    limits = _build_limits(request, None if max_model_len is None else max_model_len - len(prompt.ids))
+    context_left = None if max_model_len is None else max_model_len - len(prompt.ids)
+    max_tokens = [limit for limit in (request.limits.max_tokens, context_left) if limit is not None]
+    conversation = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
+    limits = ChoiceLimits(
+        max_tokens=min(max_tokens, default=None),
+        max_reasoning=conversation.reasoning.budget,
+        logprobs=request.logprobs,
+        custom_tools=frozenset(tool.name for tool in conversation.tools if isinstance(tool, CustomTool)),
+    )
     choices = [ChoiceEvents(choice, limits, tokenizer, entry.chunks, new_id) for choice in range(request.choices)]
     steps = [events.generate_steps(reply, entry.finish) for events, reply in zip(choices, replies, strict=True)]
     for step in interleave(steps, entry.pace):
@@ -364,18 +355,6 @@ def generate_events(
         if isinstance(step, Fail):
             return
     yield Finished(_build_usage(entry, len(prompt.ids), choices))
-
-
-def _build_limits(request: GenerateRequest, context_left: int | None) -> ChoiceLimits:
-    """Build the limits. context_left: tokens that fit into the context."""
-    prompt = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
-    limits = [limit for limit in (request.limits.max_tokens, context_left) if limit is not None]
-    return ChoiceLimits(
-        max_tokens=min(limits, default=None),
-        max_reasoning=prompt.reasoning.budget,
-        logprobs=request.logprobs,
-        custom_tools=frozenset(tool.name for tool in prompt.tools if isinstance(tool, CustomTool)),
-    )
 
 
 def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -> Usage:

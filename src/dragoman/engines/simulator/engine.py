@@ -550,8 +550,8 @@ class SimulatorEngine:
             rank.publish_cache_events()
         return done
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens, for the rank with the most cached tokens."""
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
+        """As PrefixCache.count_cached_tokens, for the rank with the most cached tokens."""
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size

@@ -6,6 +6,13 @@ is computed again later (preemption by recompute).
 
 `schedule` may be called again before `update` reports the step's end: tokens that a running step will sample count as
 scheduled, so the next step is scheduled without knowing them (asynchronous scheduling).
+
+`engines/batching/scheduler.py` is another scheduler, on purpose. It runs real models, whose steps take milliseconds:
+a sequence is one object with its tokens, blocks, matcher and sampling state, and each of its chunks is another. This
+one follows vLLM's V1 scheduler to the step, which `tests/engines/vllm/lockstep.py` checks; and it is the hot loop of
+offline replays and of servers with tens of thousands of streams, so that a sequence is counters and a decoding one is
+an entry of a list. With 512 decoding streams a whole replay takes 1.4 us of CPU for each sequence and step, and the
+scheduler of `engines/batching` alone 3.6 us. `benchmarks/simulator.py` measures the replay.
 """
 
 from __future__ import annotations

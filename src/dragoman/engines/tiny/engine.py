@@ -29,7 +29,7 @@ from ..batching import (
     build_rng,
 )
 from ..batching.sampler import RngFactory
-from .model import CHUNK, CHUNK_BLOCKS, Llama, SingleQueries, TokenBatch, count_chunks, read_model
+from .model import CHUNK, CHUNK_BLOCKS, Llama, QuerySpan, SingleQueries, TokenBatch, count_chunks, read_model
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -150,10 +150,12 @@ def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], Toke
         order += group
     prefills = [index for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
     starts = np.cumsum([len(order), *(chunks[index].num_tokens for index in prefills)])[:-1].tolist()
-    spans = tuple(
-        model.attention.build_span(start, chunks[index].num_tokens, chunks[index].begin, _build_table(chunks[index]))
-        for start, index in zip(starts, prefills, strict=True)
-    )
+    spans: list[QuerySpan] = []
+    for start, index in zip(starts, prefills, strict=True):
+        chunk = chunks[index]
+        table = np.zeros(count_chunks(chunk.end) * CHUNK_BLOCKS, np.int64)
+        table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
+        spans.append(model.attention.build_span(start, chunk.num_tokens, chunk.begin, table))
     order += prefills
     tokens = [
         (chunks[index].sequence, position)
@@ -165,14 +167,8 @@ def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], Toke
         positions=np.array([position for _, position in tokens]),
         slots=np.array([sequence.find_slot(position) for sequence, position in tokens]),
         singles=tuple(singles),
-        spans=spans,
+        spans=tuple(spans),
     )
-
-
-def _build_table(chunk: Chunk) -> Ints:
-    table = np.zeros(count_chunks(chunk.end) * CHUNK_BLOCKS, np.int64)
-    table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
-    return table
 
 
 _TOKENS_PER_BATCH = 4 * CHUNK

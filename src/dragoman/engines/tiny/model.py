@@ -1,7 +1,6 @@
 """A Llama in numpy: token ids and a paged KV cache in, logits out.
 
 A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
-Independent of requests, sampling and scheduling.
 
 Attention is bitwise equal for one query or many: the keys of a sequence are split into chunks of CHUNK from its
 beginning. Within a chunk sums have a fixed shape; over the chunks they run in order. Masked keys add exact zeros, so
@@ -27,7 +26,7 @@ from ...core.errors import EngineError
 from ..arrays import ROWS, BlockSizes, Linear, Tensors, multiply, round_up
 from ..batching import BLOCK_SIZE
 
-# Reads and validates a Llama's config.json. Independent of weights and requests.
+# A Llama's config.json.
 
 
 class RopeConfig(Struct, frozen=True):
@@ -109,15 +108,29 @@ def read_config(path: Path) -> LlamaConfig:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
         raise EngineError(f"{path} is not a valid Llama configuration: {error}") from error
-    unsupported = _find_unsupported(file)
-    if unsupported:
+    kv_heads = file.num_key_value_heads or file.num_attention_heads
+    unsupported = None
+    if file.architectures != ["LlamaForCausalLM"]:
+        unsupported = f"architecture {file.architectures}"
+    elif file.hidden_act != "silu":
+        unsupported = f"hidden_act {file.hidden_act!r}"
+    elif file.attention_bias or file.mlp_bias:
+        unsupported = "a bias"
+    elif file.num_attention_heads % kv_heads:
+        unsupported = "a number of heads that is not a multiple of the key-value heads"
+    if unsupported is not None:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
+    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any.
+    rope = file.rope_parameters or file.rope_scaling or _RopeFile()
+    rope_type = rope.rope_type or rope.type or "default"
+    if rope_type not in ("default", "linear", "llama3"):
+        raise EngineError(f"{path}: rope_type {rope_type!r} is not supported by the tiny engine")
     return LlamaConfig(
         hidden=file.hidden_size,
         intermediate=file.intermediate_size,
         layers=file.num_hidden_layers,
         heads=file.num_attention_heads,
-        kv_heads=file.num_key_value_heads or file.num_attention_heads,
+        kv_heads=kv_heads,
         # Files without them are of older Llamas, where every head has its own keys and their widths add up to
         # `hidden_size`.
         head_dim=file.head_dim or file.hidden_size // file.num_attention_heads,
@@ -125,35 +138,14 @@ def read_config(path: Path) -> LlamaConfig:
         max_positions=file.max_position_embeddings,
         eps=file.rms_norm_eps,
         is_tied=file.tie_word_embeddings,
-        rope=_read_rope(path, file),
-    )
-
-
-def _find_unsupported(file: _File) -> str | None:
-    if file.architectures != ["LlamaForCausalLM"]:
-        return f"architecture {file.architectures}"
-    if file.hidden_act != "silu":
-        return f"hidden_act {file.hidden_act!r}"
-    if file.attention_bias or file.mlp_bias:
-        return "a bias"
-    if file.num_attention_heads % (file.num_key_value_heads or file.num_attention_heads):
-        return "a number of heads that is not a multiple of the key-value heads"
-    return None
-
-
-def _read_rope(path: Path, file: _File) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any."""
-    settings = file.rope_parameters or file.rope_scaling or _RopeFile()
-    kind = settings.rope_type or settings.type or "default"
-    if kind not in ("default", "linear", "llama3"):
-        raise EngineError(f"{path}: rope_type {kind!r} is not supported by the tiny engine")
-    return RopeConfig(
-        theta=settings.rope_theta or file.rope_theta or 10000.0,
-        kind=kind,
-        factor=settings.factor,
-        low_freq_factor=settings.low_freq_factor,
-        high_freq_factor=settings.high_freq_factor,
-        original_max_position_embeddings=settings.original_max_position_embeddings,
+        rope=RopeConfig(
+            theta=rope.rope_theta or file.rope_theta or 10000.0,
+            kind=rope_type,
+            factor=rope.factor,
+            low_freq_factor=rope.low_freq_factor,
+            high_freq_factor=rope.high_freq_factor,
+            original_max_position_embeddings=rope.original_max_position_embeddings,
+        ),
     )
 
 
@@ -166,7 +158,21 @@ class Rope:
     """The rotations of all positions; the table grows with the longest position."""
 
     def __init__(self, config: RopeConfig, head_dim: int) -> None:
-        self._frequencies = _compute_frequencies(config, head_dim)
+        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+        base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+        match config.kind:
+            case "default":
+                self._frequencies = base
+            case "linear":
+                self._frequencies = (base / np.float32(config.factor)).astype(np.float32)
+            case "llama3":
+                # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
+                # interpolation.
+                rotations = config.original_max_position_embeddings * base / (2 * np.pi)
+                low, high = config.low_freq_factor, config.high_freq_factor
+                unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+                scaled = (1 - unscaled_share) * base / config.factor + unscaled_share * base
+                self._frequencies = scaled.astype(np.float32)
         self._table = self._compute(0, 512)
 
     def get_rotations(self, positions: Ints) -> Rotations:
@@ -191,23 +197,6 @@ def compute_interleaved_order(head_dim: int) -> Ints:
     Queries and keys are permuted alike, so their dot products do not change.
     """
     return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
-
-
-def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
-    match config.kind:
-        case "default":
-            return base
-        case "linear":
-            return (base / np.float32(config.factor)).astype(np.float32)
-        case "llama3":
-            # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
-            # interpolation.
-            rotations = config.original_max_position_embeddings * base / (2 * np.pi)
-            low, high = config.low_freq_factor, config.high_freq_factor
-            unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
-            return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)
 
 
 CHUNK = 128
@@ -285,17 +274,16 @@ class Attention:
         # In parts, so that scores stay in the processor's cache however long the prompt is.
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
-        parts = tuple(self._build_part(begin, end, position) for begin, end in pairwise(bounds))
-        return QuerySpan(start=start, stop=start + count, table=table, parts=parts)
-
-    def _build_part(self, begin: int, end: int, position: int) -> SpanPart:
-        # Later keys are left out entirely; only the chunks from the first query's on need a mask.
-        chunks = -(-(position + end) // CHUNK)
-        first = (position + begin) // CHUNK
-        keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
-        rows = round_up((end - begin) * self._group, self._row_multiple)
-        queries = (position + begin + np.arange(rows) // self._group)[:, None]
-        return SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(keys, queries))
+        parts: list[SpanPart] = []
+        for begin, end in pairwise(bounds):
+            # Later keys are left out entirely; only the chunks from the first query's on need a mask.
+            chunks = -(-(position + end) // CHUNK)
+            first = (position + begin) // CHUNK
+            masked_keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
+            rows = round_up((end - begin) * self._group, self._row_multiple)
+            queries = (position + begin + np.arange(rows) // self._group)[:, None]
+            parts.append(SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(masked_keys, queries)))
+        return QuerySpan(start=start, stop=start + count, table=table, parts=tuple(parts))
 
     def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
         """Attend for single queries. queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width]
@@ -317,18 +305,18 @@ class Attention:
         kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
-        mixed = [self._attend_part(queries[part.begin : part.end], part, keys, values) for part in span.parts]
-        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed)
-
-    def _attend_part(self, queries: Floats, part: SpanPart, keys: Floats, values: Floats) -> Floats:
-        count, chunks, masked = len(queries), part.chunks, len(part.mask)
-        heads = queries.reshape(count, self._kv_heads, self._group, self._head_dim).transpose(1, 0, 2, 3)
-        padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
-        padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
-        scores = multiply(padded, keys[:, :chunks], self._score_block)
-        scores[:, chunks - masked :] += part.mask
-        mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
-        return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
+        outputs: list[Floats] = []
+        for part in span.parts:
+            count, chunks, masked = part.end - part.begin, part.chunks, len(part.mask)
+            heads = queries[part.begin : part.end].reshape(count, self._kv_heads, self._group, self._head_dim)
+            heads = heads.transpose(1, 0, 2, 3)
+            padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
+            padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
+            scores = multiply(padded, keys[:, :chunks], self._score_block)
+            scores[:, chunks - masked :] += part.mask
+            mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
+            outputs.append(mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1))
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
     def _mix_values(self, scores: Floats, values: Floats) -> Floats:
         """Compute the softmax over chunks and keys, times the values.
@@ -423,11 +411,17 @@ class Llama:
         padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
         rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
         rows = self._tokens[np.pad(batch.ids, padding)]
-        # The exponential in `_swish` may overflow: the quotient is then 0, its limit.
+        # The exponential of the gate may overflow: the quotient is then 0, its limit.
         with np.errstate(over="ignore"):
             for layer, kv in zip(self._layers, cache, strict=True):
                 rows = rows + layer.out(self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv))
-                rows = rows + layer.down(_swish(layer.gate_up(self._normalize(rows))))
+                # silu(gate) * up. Both are negated, so that e^gate is what the sigmoid needs.
+                gate, up = np.split(layer.gate_up(self._normalize(rows)), 2, axis=1)
+                sigmoid = np.exp(gate)
+                sigmoid += np.float32(1)
+                product = gate * up
+                product /= sigmoid
+                rows = rows + layer.down(product)
         return self._normalize(rows)
 
     def compute_logits(self, states: Floats) -> Floats:
@@ -499,14 +493,3 @@ def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, 
 def _interleave_heads(weight: Floats, head_dim: int) -> Floats:
     """Reorder the rows of each head by `compute_interleaved_order`."""
     return weight.reshape(-1, head_dim, weight.shape[1])[:, compute_interleaved_order(head_dim)].reshape(weight.shape)
-
-
-def _swish(gate_up: Floats) -> Floats:
-    """silu(gate) * up of the negated halves."""
-    half = gate_up.shape[1] // 2
-    gate, up = gate_up[:, :half], gate_up[:, half:]
-    sigmoid = np.exp(gate)
-    sigmoid += np.float32(1)
-    product = gate * up
-    product /= sigmoid
-    return product

@@ -145,7 +145,7 @@ class UpstreamControl:
     async def abort_all(self) -> int:
         return sum(_decode(body, _Aborted).aborted for body in await self._post("/abort_requests"))
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:  # noqa: ARG002 - of the protocol
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:  # noqa: ARG002 - of the protocol
         """As `PrefixCache`: not known."""
         return None
 

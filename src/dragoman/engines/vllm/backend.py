@@ -1,9 +1,7 @@
-"""vLLM's names, needed only by this package. Imported when the engine is selected.
+"""vLLM's names, which only this package needs, and its capabilities. Imported when the engine is selected.
 
 Deliberately untyped, since vLLM's types need torch: values are checked where they are used. Written against
 vLLM 0.32 and 0.33; all of its names are in this module, so that changes for another version are local.
-
-Capabilities of vLLM as configured, and the versions that this server works with. Pure: does not need vLLM.
 """
 
 from __future__ import annotations
@@ -99,8 +97,6 @@ def check_version(installed: str) -> None:
 AsyncLLM: TypeAlias = Any
 """vllm.v1.engine.async_llm.AsyncLLM"""
 VllmConfig: TypeAlias = Any
-ModelConfig: TypeAlias = Any
-PoolerConfig: TypeAlias = Any
 SamplingParams: TypeAlias = Any
 RequestOutput: TypeAlias = Any
 LoRARequest: TypeAlias = Any
@@ -110,8 +106,6 @@ Prompt: TypeAlias = Any
 StructuredOutputs: TypeAlias = Any
 SchedulerStats: TypeAlias = Any
 IterationStats: TypeAlias = Any
-FinishedStats: TypeAlias = Any
-DraftStats: TypeAlias = Any
 PoolingParams: TypeAlias = Any
 PoolingResult: TypeAlias = Any
 """The tensor of a PoolingRequestOutput."""

@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM as a TokenEngine. Independent of HTTP and text."""
+"""vLLM's AsyncLLM as a TokenEngine, and its loading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ...core.metrics import EngineStats
 from ...core.request import CURRENT_SPAN
 from ..active import ActiveSequence, ActiveSequences
 from . import backend
-from .backend import AdapterTable, AsyncLLM, ModelConfig, PoolerConfig, SamplingParams, VllmConfig, VllmFeatures
+from .backend import AdapterTable, AsyncLLM, SamplingParams, VllmConfig, VllmFeatures
 from .pooling import PoolingLimits, VllmEmbedder, VllmScorer
 from .request import (
     VllmOutputReader,
@@ -129,8 +129,8 @@ class VllmEngine:
         except backend.ServerError:
             log.debug("vLLM died before it could abort %s", id)
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
-        """As PrefixCache.cached_tokens: None, since vLLM reports it only with the generated output."""
+    def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+        """As PrefixCache.count_cached_tokens: None, since vLLM reports it only with the generated output."""
 
     async def reset_prefix_cache(self) -> bool:
         """As PrefixCache.reset_prefix_cache: False while requests run."""
@@ -259,10 +259,21 @@ def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder |
         raise EngineError(
             f"{directory} contains no safetensors file; other formats are not supported, because they may run code"
         )
-    names = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
-    for argument in options.arguments:
-        _check_argument(argument, names)
-    arguments = _build_arguments(directory, options)
+    known_names = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
+    for name in options.arguments:
+        if name in _RESERVED_ARGUMENTS:
+            raise EngineError(f"vllm_args: `{name}` cannot be set here: {_RESERVED_ARGUMENTS[name]}.")
+        if name not in known_names:
+            matches = get_close_matches(name, known_names, 1)
+            hint = f" Did you mean `{matches[0]}`?" if matches else ""
+            raise EngineError(f"vllm_args: vLLM has no engine argument `{name}`.{hint}")
+    arguments = dict(options.arguments)
+    # The pipeline's grammars are in llguidance's format; another backend would disable structured output.
+    arguments.setdefault("structured_outputs_config", {"backend": "guidance"})
+    if options.reasoning_delimiters is not None and "reasoning_config" not in arguments:
+        begin, end = options.reasoning_delimiters
+        arguments["reasoning_config"] = {"reasoning_start_str": begin, "reasoning_end_str": end}
+    arguments |= {"model": str(directory), "disable_log_stats": True, "enable_log_requests": False}
     config = build_engine_config(arguments)
     adapters = AdapterTable()
     process = VllmProcess(arguments, adapters)
@@ -280,37 +291,32 @@ def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_wait
     limits = PoolingLimits(model.max_model_len, model.get_vocab_size(), max_num_waiting)
     match model.score_type:
         case "bi-encoder" if model.convert_type != "classify":
-            return VllmEmbedder(process, limits, _read_embedding_info(model, pooler))
+            embedding_info = EmbeddingInfo(
+                model.embedding_size,
+                model.max_model_len,
+                Pooling(pooler.seq_pooling_type.lower()),
+                pooler.use_activation is not False,
+                bool(model.is_matryoshka),
+                tuple(sorted(model.matryoshka_dimensions or ())),
+            )
+            return VllmEmbedder(process, limits, embedding_info)
         case "cross-encoder":
-            _check_scorer(model)
+            labels: int = model.hf_config.num_labels
+            if labels != 1:
+                raise EngineError(
+                    f"this engine scores pairs with models of one label, not with classifiers of {labels}"
+                )
+            model_class = backend.model_loader.get_model_cls(model)
+            if not model.use_sep_token or backend.scoring_models.supports_score_template(model_class):
+                raise EngineError(
+                    "this engine does not support rerankers that need a prompt template; run `vllm serve`, and serve "
+                    "its URL"
+                )
             tokenizer = backend.tokenizers.cached_tokenizer_from_config(model)
             has_segments = "token_type_ids" in tokenizer("a", "a")
             return VllmScorer(process, limits, has_segments=has_segments)
         case kind:
             raise EngineError(f"this engine does not support pooling models of vLLM's score type {kind!r}")
-
-
-def _read_embedding_info(model: ModelConfig, pooler: PoolerConfig) -> EmbeddingInfo:
-    return EmbeddingInfo(
-        model.embedding_size,
-        model.max_model_len,
-        Pooling(pooler.seq_pooling_type.lower()),
-        pooler.use_activation is not False,
-        bool(model.is_matryoshka),
-        tuple(sorted(model.matryoshka_dimensions or ())),
-    )
-
-
-def _check_scorer(model: ModelConfig) -> None:
-    """Raises EngineError."""
-    labels: int = model.hf_config.num_labels
-    if labels != 1:
-        raise EngineError(f"this engine scores pairs with models of one label, not with classifiers of {labels}")
-    model_class = backend.model_loader.get_model_cls(model)
-    if not model.use_sep_token or backend.scoring_models.supports_score_template(model_class):
-        raise EngineError(
-            "this engine does not support rerankers that need a prompt template; run `vllm serve`, and serve its URL"
-        )
 
 
 def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
@@ -320,25 +326,6 @@ def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
     except Exception as error:
         # vLLM's configuration classes raise many types of errors.
         raise EngineError(f"vLLM rejects these arguments: {error}") from error
-
-
-def _check_argument(name: str, known: set[str]) -> None:
-    if name in _RESERVED_ARGUMENTS:
-        raise EngineError(f"vllm_args: `{name}` cannot be set here: {_RESERVED_ARGUMENTS[name]}.")
-    if name not in known:
-        matches = get_close_matches(name, known, 1)
-        hint = f" Did you mean `{matches[0]}`?" if matches else ""
-        raise EngineError(f"vllm_args: vLLM has no engine argument `{name}`.{hint}")
-
-
-def _build_arguments(directory: Path, options: VllmOptions) -> dict[str, Any]:
-    arguments = dict(options.arguments)
-    # The pipeline's grammars are in llguidance's format; another backend would disable structured output.
-    arguments.setdefault("structured_outputs_config", {"backend": "guidance"})
-    if options.reasoning_delimiters is not None and "reasoning_config" not in arguments:
-        begin, end = options.reasoning_delimiters
-        arguments["reasoning_config"] = {"reasoning_start_str": begin, "reasoning_end_str": end}
-    return arguments | {"model": str(directory), "disable_log_stats": True, "enable_log_requests": False}
 
 
 def _read_features(config: VllmConfig, *, has_images: bool) -> VllmFeatures:

@@ -1,4 +1,4 @@
-"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts. Independent of HTTP and text."""
+"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 
 from msgspec import Struct
 
-from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TokenizedPair
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
 from ...core.engine import Health, check_ids
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull
 from ...core.metrics import EngineStats
@@ -130,14 +130,17 @@ class VllmScorer(_PoolingEngine):
         return self._limits.max_model_len
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
-        numbers = await self._run([(pair.ids, self._build_params(pair, request)) for pair in request.pairs])
+        inputs: list[tuple[tuple[int, ...], PoolingParams]] = []
+        for pair in request.pairs:
+            extra = None
+            if self._has_segments:
+                types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
+                # The form differs between versions of vLLM.
+                extra = {"compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)}
+            params = backend.pooling.PoolingParams(
+                task="classify", use_activation=request.activation, extra_kwargs=extra
+            )
+            inputs.append((pair.ids, params))
+        numbers = await self._run(inputs)
         tokens = sum(len(pair.ids) for pair in request.pairs)
         return RelevanceScores(tuple(float(number.item()) for number in numbers), tokens)
-
-    def _build_params(self, pair: TokenizedPair, request: ScoreRequest) -> PoolingParams:
-        extra = None
-        if self._has_segments:
-            types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
-            # The form differs between versions of vLLM.
-            extra = {"compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)}
-        return backend.pooling.PoolingParams(task="classify", use_activation=request.activation, extra_kwargs=extra)

@@ -1,11 +1,8 @@
-"""Converts a TokenRequest to vLLM's sampling parameters and prompt.
+"""Converts a TokenRequest to vLLM's sampling parameters and prompt, and vLLM's outputs to those of a TokenEngine.
 
-Images for vLLM: preprocessed by the model's own processor, as vLLM has it, before the request is made.
-
-Each image is processed alone. A request then has the token ids of the whole prompt, and for each image its tensors, its
-hash and its place, as `vllm.inputs.engine.MultiModalInput` has them.
-
-Converts vLLM's outputs to outputs of a TokenEngine. Pure.
+Images are processed by the model's own processor, as vLLM has it, before the request is made. Each is processed alone.
+A request then has the token ids of the whole prompt, and for each image its tensors, its hash and its place, as
+`vllm.inputs.engine.MultiModalInput` has them.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from ...core.engine import (
     Ended,
     Failed,
     PromptLogprobs,
-    ReasoningBudget,
     Sampled,
     Scheduled,
     TokenLogprob,
@@ -37,7 +33,6 @@ from ..image_decoding import PillowImage, build_image_error, decode_image
 from . import backend
 from .backend import (
     COPIED_PARAMETERS,
-    Completion,
     MultiModalItem,
     PlaceholderMask,
     Processor,
@@ -91,18 +86,18 @@ class VllmVision:
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
         if len(images) > self._max_images:
             raise RequestError(f"A request can have at most {self._max_images} images.", param="messages")
-        return tuple(self._prepare(data, number) for number, data in enumerate(images, 1))
-
-    def _prepare(self, data: bytes, number: int) -> PreparedImage:
-        try:
-            with self._lock:
-                _, image = self._process(decode_image(data))
-        except EngineError:
-            raise
-        except Exception as error:  # Pillow's and the processors' for damaged files and unsupported shapes
-            raise build_image_error(number, error) from error
-        text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
-        return PreparedImage(text, blake2b(data, digest_size=16).digest(), image)
+        prepared: list[PreparedImage] = []
+        for number, data in enumerate(images, 1):
+            try:
+                with self._lock:
+                    _, image = self._process(decode_image(data))
+            except EngineError:
+                raise
+            except Exception as error:  # Pillow's and the processors' for damaged files and unsupported shapes
+                raise build_image_error(number, error) from error
+            text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
+            prepared.append(PreparedImage(text, blake2b(data, digest_size=16).digest(), image))
+        return tuple(prepared)
 
     def _process(self, picture: PillowImage) -> tuple[int, VllmImage]:
         """Process one image. Returns the index of the placeholder in the prompt too. Raises EngineError."""
@@ -123,17 +118,17 @@ class VllmVision:
         for image in images:
             ids = get_image(image).ids
             # From the end of the image before: equal images have equal ids.
-            begin = _find(prompt, ids, end)
+            begins = (
+                begin
+                for begin in range(end, len(prompt) - len(ids) + 1)
+                if prompt[begin] == ids[0] and tuple(prompt[begin : begin + len(ids)]) == ids
+            )
+            begin = next(begins, None)
+            if begin is None:
+                raise RequestError("The prompt does not contain every image exactly once.", param="messages")
             end = begin + len(ids)
             places.append(PromptImage(begin, end, image.digest, image.model_inputs))
         return tuple(places)
-
-
-def _find(prompt: Sequence[int], ids: tuple[int, ...], start: int) -> int:
-    for begin in range(start, len(prompt) - len(ids) + 1):
-        if prompt[begin] == ids[0] and tuple(prompt[begin : begin + len(ids)]) == ids:
-            return begin
-    raise RequestError("The prompt does not contain every image exactly once.", param="messages")
 
 
 def get_image(image: PreparedImage | PromptImage) -> VllmImage:
@@ -181,11 +176,18 @@ def build_sampling_params(
     Raises: RequestError naming the field.
     """
     sampling, stop_ids = request.sampling, request.stop_token_ids
-    structured = None
+    structured: StructuredOutputs | None = None
     if request.grammar is not None:
-        structured = _build_structured_outputs(request.grammar)
+        if request.grammar.startswith("{"):
+            message = "This model's engine does not support a grammar together with tools or reasoning."
+            raise Unsupported(message, param="response_format")
+        # vLLM uses llguidance, as the pipeline does, so a grammar allows the same tokens.
+        structured = backend.sampling.StructuredOutputsParams(grammar=request.grammar)
         # A grammar of vLLM can only end with this token, which then has to end the output too.
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
+    budget = request.reasoning_budget
+    if budget is not None and (delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids):
+        raise Unsupported("This model's engine does not support reasoning budgets.", param="thinking_token_budget")
     try:
         return backend.sampling.SamplingParams(
             **{name: getattr(sampling, name) for name in COPIED_PARAMETERS},
@@ -201,9 +203,7 @@ def build_sampling_params(
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
             structured_outputs=structured,
-            thinking_token_budget=None
-            if request.reasoning_budget is None
-            else _get_reasoning_budget(request.reasoning_budget, delimiters),
+            thinking_token_budget=None if budget is None else budget.max_tokens,
             extra_args=_build_extra_args(request),
             detokenize=False,
             output_kind=backend.sampling.RequestOutputKind.DELTA,
@@ -250,21 +250,6 @@ def build_request_error(error: Exception) -> RequestError:
     parameter: object = vars(error).get("parameter")
     message = str(error.args[0]) if error.args else str(error)
     return RequestError(message, param=parameter if isinstance(parameter, str) else None)
-
-
-def _build_structured_outputs(grammar: str) -> StructuredOutputs:
-    """vLLM uses llguidance, as the pipeline does, so a grammar allows the same tokens."""
-    if grammar.startswith("{"):
-        raise Unsupported(
-            "This model's engine does not support a grammar together with tools or reasoning.", param="response_format"
-        )
-    return backend.sampling.StructuredOutputsParams(grammar=grammar)
-
-
-def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimiters | None) -> int:
-    if delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids:
-        raise Unsupported("This model's engine does not support reasoning budgets.", param="thinking_token_budget")
-    return budget.max_tokens
 
 
 def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
@@ -318,29 +303,20 @@ class VllmOutputReader:
         if completion.token_ids and version != self._version:
             self._version = version
             outputs.append(WeightVersionSet(id, version))
-        outputs += self._read_tokens(completion)
-        if completion.finish_reason is not None:
-            outputs.append(self._read_end(output, completion))
-        return outputs
-
-    def _read_tokens(self, completion: Completion) -> list[TokenOutput]:
-        id, num_logprobs = self._request.id, self._request.logprobs
-        if num_logprobs is None:
-            return [Sampled(id, token) for token in completion.token_ids]
-        pairs = zip(completion.token_ids, completion.logprobs, strict=True)
-        return [Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs]
-
-    def _read_end(self, output: RequestOutput, completion: Completion) -> TokenOutput:
+        if self._request.logprobs is None:
+            outputs += [Sampled(id, token) for token in completion.token_ids]
+        else:
+            num_logprobs = self._request.logprobs
+            pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+            outputs += [Sampled(id, token, _build_logprob(row, token, num_logprobs)) for token, row in pairs]
+        if completion.finish_reason is None:
+            return outputs
         reason = _REASONS.get(completion.finish_reason)
         if reason is None:
-            return Failed(self._request.id, "The engine failed while computing this request.")
-        kv_transfer_params: object = output.kv_transfer_params
-        return Ended(
-            self._request.id,
-            reason,
-            stop=completion.stop_reason if isinstance(completion.stop_reason, int) else None,
-            kv_transfer_params=None if not kv_transfer_params else msgspec.json.encode(kv_transfer_params).decode(),
-        )
+            return [*outputs, Failed(id, "The engine failed while computing this request.")]
+        stop = completion.stop_reason if isinstance(completion.stop_reason, int) else None
+        transfer = msgspec.json.encode(output.kv_transfer_params).decode() if output.kv_transfer_params else None
+        return [*outputs, Ended(id, reason, stop=stop, kv_transfer_params=transfer)]
 
 
 def _build_logprob(row: Mapping[int, Any], token: int, num_logprobs: int) -> TokenLogprob:

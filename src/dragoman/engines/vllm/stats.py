@@ -1,6 +1,5 @@
-"""Counters of vLLM, collected through its stat logger interface.
-
-vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool.
+"""vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool; its counters,
+collected through its stat logger interface.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ...core.engine import Health
 from ...core.errors import EngineError
 from ...core.metrics import CacheConfig, EngineStats, LoraState
 from . import backend
-from .backend import AdapterTable, AsyncLLM, DraftStats, FinishedStats, IterationStats, SchedulerStats, VllmConfig
+from .backend import AdapterTable, AsyncLLM, IterationStats, SchedulerStats, VllmConfig
 
 
 class VllmCounters:
@@ -78,12 +77,10 @@ class VllmCounters:
     def record(self, scheduler: SchedulerStats, iteration: IterationStats, index: int) -> None:
         """Called by vLLM after each step, on the event loop."""
         stats = self.get_core(index)
-        if scheduler is not None:
-            self._update_gauges(stats, scheduler)
         if iteration is not None:
             _count_iteration(stats, iteration)
-
-    def _update_gauges(self, stats: EngineStats, scheduler: SchedulerStats) -> None:
+        if scheduler is None:
+            return
         stats.running, stats.waiting = scheduler.num_running_reqs, scheduler.num_waiting_reqs
         stats.kv_cache_usage = scheduler.kv_cache_usage
         prefix, external = scheduler.prefix_cache_stats, scheduler.connector_prefix_cache_stats
@@ -93,19 +90,15 @@ class VllmCounters:
             stats.external_cache_queries = (stats.external_cache_queries or 0) + external.queries
             stats.external_cache_hits = (stats.external_cache_hits or 0) + external.hits
         if (drafts := scheduler.spec_decoding_stats) is not None:
-            _count_drafts(stats, drafts)
+            stats.drafts = (stats.drafts or 0) + drafts.num_drafts
+            stats.draft_tokens = (stats.draft_tokens or 0) + drafts.num_draft_tokens
+            stats.accepted_tokens = (stats.accepted_tokens or 0) + drafts.num_accepted_tokens
+            counts = stats.accepted_by_position = stats.accepted_by_position or {}
+            for position, count in enumerate(drafts.num_accepted_tokens_per_pos):
+                counts[str(position)] = counts.get(str(position), 0) + count
         if self._max_loras:
             waiting, running = scheduler.waiting_lora_adapters, scheduler.running_lora_adapters
             stats.lora = LoraState(tuple(waiting), tuple(running), self._max_loras)
-
-
-def _count_drafts(stats: EngineStats, drafts: DraftStats) -> None:
-    stats.drafts = (stats.drafts or 0) + drafts.num_drafts
-    stats.draft_tokens = (stats.draft_tokens or 0) + drafts.num_draft_tokens
-    stats.accepted_tokens = (stats.accepted_tokens or 0) + drafts.num_accepted_tokens
-    counts = stats.accepted_by_position = stats.accepted_by_position or {}
-    for position, count in enumerate(drafts.num_accepted_tokens_per_pos):
-        counts[str(position)] = counts.get(str(position), 0) + count
 
 
 def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:
@@ -120,24 +113,20 @@ def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:
     for seconds in iteration.inter_token_latencies_iter:
         stats.inter_token.observe(seconds)
     for finished in iteration.finished_requests:
-        _count_finished(stats, finished)
-
-
-def _count_finished(stats: EngineStats, finished: FinishedStats) -> None:
-    reason = str(finished.finish_reason)
-    stats.success[reason if reason in stats.success else "stop"] += 1
-    stats.latency.observe(finished.e2e_latency)
-    stats.queue.observe(finished.queued_time)
-    stats.prefill.observe(finished.prefill_time)
-    stats.inference.observe(finished.inference_time)
-    stats.decode.observe(finished.decode_time)
-    stats.per_output_token.observe(finished.mean_time_per_output_token)
-    stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
-    stats.request_generation_tokens.observe(finished.num_generation_tokens)
-    # Every choice is a request of its own for vLLM here.
-    stats.request_choices.observe(1)
-    if finished.max_tokens_param:
-        stats.request_max_tokens.observe(finished.max_tokens_param)
+        reason = str(finished.finish_reason)
+        stats.success[reason if reason in stats.success else "stop"] += 1
+        stats.latency.observe(finished.e2e_latency)
+        stats.queue.observe(finished.queued_time)
+        stats.prefill.observe(finished.prefill_time)
+        stats.inference.observe(finished.inference_time)
+        stats.decode.observe(finished.decode_time)
+        stats.per_output_token.observe(finished.mean_time_per_output_token)
+        stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
+        stats.request_generation_tokens.observe(finished.num_generation_tokens)
+        # Every choice is a request of its own for vLLM here.
+        stats.request_choices.observe(1)
+        if finished.max_tokens_param:
+            stats.request_max_tokens.observe(finished.max_tokens_param)
 
 
 log = logging.getLogger(__name__)
@@ -167,7 +156,14 @@ class VllmProcess:
             # core.
             await llm.get_supported_tasks()
             for name in self._adapters.list_names():
-                await self._load_adapter(llm, name)
+                try:
+                    await llm.add_lora(self._adapters.get(name))
+                except Exception as error:
+                    if llm.errored:
+                        raise
+                    # The model serves without an adapter that vLLM cannot load.
+                    log.error("The adapter %s is not served, because vLLM cannot load it: %s", name, error)
+                    self._adapters.drop(name)
         except Exception as error:
             # Exceptions of vLLM's workers arrive here, often as a bare Exception with text.
             await self.stop()
@@ -176,16 +172,6 @@ class VllmProcess:
     def _launch(self) -> AsyncLLM:
         arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
         return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self.counters.build_logger_class()])
-
-    async def _load_adapter(self, llm: AsyncLLM, name: str) -> None:
-        """Load an adapter. One that vLLM cannot load is reported and left out: the model serves without it."""
-        try:
-            await llm.add_lora(self._adapters.get(name))
-        except Exception as error:  # as in `start`
-            if llm.errored:
-                raise
-            log.error("The adapter %s is not served, because vLLM cannot load it: %s", name, error)
-            self._adapters.drop(name)
 
     async def stop(self) -> None:
         # First, so that new requests are rejected while the shutdown takes its time.

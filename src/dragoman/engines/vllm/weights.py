@@ -1,9 +1,4 @@
-"""Weight updates of a running vLLM, by the calls that vLLM has for them.
-
-Administrative control of vLLM: pause, sleep, abort. Independent of HTTP.
-
-LoRA adapters by name, with a unique number for each load, as vLLM requires.
-"""
+"""Administrative control of a running vLLM: pause, sleep, abort, and weight updates, by its own calls."""
 
 from __future__ import annotations
 

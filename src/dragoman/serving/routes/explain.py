@@ -133,7 +133,7 @@ def _build_explanation(
         tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
         request.max_tokens,
         # The cache's keys also depend on the pictures, which a lookup by ids cannot name.
-        None if cache is None or request.images else cache.cached_tokens(job.prompt, request.cache_salt),
+        None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
         None if recent is None else _find_difference(http, recent, model, job),
         admitted.warnings,
     )
