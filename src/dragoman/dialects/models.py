@@ -155,6 +155,11 @@ def render_model(card: ModelCard, profile: Profile) -> bytes:
 
 
 def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
+    architecture, capabilities = None, card.capabilities
+    if capabilities is not None:
+        inputs = ("text", "image") if "images" in capabilities else ("text",)
+        outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
+        architecture = ModelArchitecture(inputs, tuple([kind for name, kind in outputs if name in capabilities]))
     model = ModelObject(
         id=card.id,
         object="model",
@@ -171,7 +176,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         context_length=card.max_model_len,
         context_window=card.max_model_len,
         max_output_tokens=card.max_model_len if "generation" in (card.capabilities or ()) else None,
-        architecture=None if card.capabilities is None else _build_architecture(card.capabilities),
+        architecture=architecture,
         meta=None
         if card.max_model_len is None
         else ModelMeta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
@@ -193,9 +198,3 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         return model
     permission = ModelPermission(f"modelperm-{card.id}", card.created)
     return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
-
-
-def _build_architecture(capabilities: Sequence[str]) -> ModelArchitecture:
-    inputs = ("text", "image") if "images" in capabilities else ("text",)
-    outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
-    return ModelArchitecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))

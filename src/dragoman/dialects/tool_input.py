@@ -227,15 +227,11 @@ class ToolInputStreamer:
             is_partial = _PARTIAL_ESCAPE.fullmatch(text, position)
             return 0 if is_partial else self._emit("\\\\", 1)
         escape = match.group()
-        if escape[1] == "u" and 0xD800 <= int(escape[2:], 16) < 0xE000:
-            return self._read_surrogate(text, position, escape)
-        return self._emit(escape, len(escape))
-
-    def _read_surrogate(self, text: str, position: int, escape: str) -> int:
-        if _LOW_SURROGATE.match(escape):
-            return self._emit(_REPLACEMENT, 6)
+        if escape[1] != "u" or not 0xD800 <= int(escape[2:], 16) < 0xE000:
+            return self._emit(escape, len(escape))
+        # A high surrogate needs a low one behind it, whose end may come with the next chunk.
         low = text[position + 6 : position + 12]
-        if not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
+        if _LOW_SURROGATE.match(escape) or not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
             return self._emit(_REPLACEMENT, 6)
         return self._emit(escape + low, 12) if len(low) == 6 else 0
 

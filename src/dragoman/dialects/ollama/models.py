@@ -1,4 +1,4 @@
-"""Ollama's model routes: /api/tags, /api/show, /api/ps and /api/pull. Knows no engine.
+"""Ollama's routes besides chat and generate: models, downloads and embeddings, and the shapes of all its answers.
 
 Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found with or without it.
 """
@@ -57,10 +57,12 @@ def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
 
 
 class OllamaModelCard(Struct, frozen=True):
-    """What is known of a model.
+    """A model as Ollama's routes show it.
 
-    name: a name or an alias. root: the model behind it.
-    created: Unix seconds. size: bytes in memory; 0 if unknown.
+    name: a name or an alias.
+    root: the model behind it.
+    created: Unix seconds.
+    size: bytes in memory; 0 if unknown.
     max_model_len, capabilities: None if the model has not been loaded yet.
     architecture, quantization, format: empty if unknown.
     parameters: number of weights.
@@ -83,7 +85,7 @@ class OllamaModelCard(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Of the model's name: there is no manifest. Clients use it as a key."""
+        """The hash of the model's name, as there is no manifest. Clients use it as a key."""
         return hashlib.sha256(self.root.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -174,11 +176,17 @@ def render_show(card: OllamaModelCard) -> bytes:
         info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
+    # The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any.
+    parameters = [
+        f"{name:<30} {value:g}"
+        for name, core in OLLAMA_SAMPLING.core_names.items()
+        if (value := getattr(card.sampling, core)) != getattr(Sampling(), core)
+    ]
     show = OllamaShow(
         _build_details(card),
         info,
         format_time(card.created),
-        _render_parameters(card.sampling),
+        "\n".join(parameters),
         card.template,
         card.capabilities,
     )
@@ -207,7 +215,7 @@ def render_pull_progress(progress: PullProgress) -> bytes:
 
 
 def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
-    """What Ollama reports for a model that is there already."""
+    """The progress that Ollama reports for a model that needs no download."""
     digest, size = f"sha256:{card.digest}", card.size
     layer = (PullProgress(f"pulling {card.digest[:12]}", digest, size, size),) if size else ()
     statuses = ("verifying sha256 digest", "writing manifest", "success")
@@ -228,16 +236,7 @@ def _format_count(count: int) -> str:
     return str(count)
 
 
-def _render_parameters(sampling: Sampling) -> str:
-    """The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any."""
-    neutral = Sampling()
-    values = [
-        (name, getattr(sampling, core), getattr(neutral, core)) for name, core in OLLAMA_SAMPLING.core_names.items()
-    ]
-    return "\n".join(f"{name:<30} {value:g}" for name, value, default in values if value != default)
-
-
-# Ollama's /api/embed and /api/embeddings: parses their bodies, renders their vectors.
+# Embeddings: /api/embed and /api/embeddings.
 
 # The limit of OpenAI's embeddings.
 MAX_INPUTS = 2_048
@@ -273,7 +272,7 @@ def read_embed(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
         raise invalid_value(f"input[{inputs.index('')}]", "an input must not be empty")
     return OllamaEmbedCall(
         resolve_model(body.model, options),
-        # Ollama truncates an input to the context unless it is told not to.
+        # Ollama truncates an input to the context by default.
         TextInputs(inputs, None if body.truncate is False else -1),
         body.dimensions or None,
         True,
@@ -298,7 +297,11 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
 
 
 def render_embed(model: str, embeddings: Embeddings | None, total: int, load: int) -> bytes:
-    """The response of /api/embed. embeddings: None where nothing was to be embedded. total, load: nanoseconds."""
+    """The response of /api/embed.
+
+    embeddings: None for a request without inputs.
+    total, load: nanoseconds.
+    """
     vectors = () if embeddings is None else embeddings.vectors
     return b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}' % (
         encode_string(model),
@@ -320,7 +323,7 @@ def _render_vector(vector: bytes) -> bytes:
     return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
 
 
-# The shapes that Ollama's writers write, as structs: the answer, and the lines of a stream.
+# The shapes of answers and of the lines of a stream, for the API description; `writer` renders them as bytes.
 
 
 class OllamaCalledTool(Struct, frozen=True):

@@ -227,21 +227,22 @@ MAX_DURATION_TEXT = 64
 
 
 def read_keep_alive(value: float | str | None) -> float | None:
-    """Return seconds; infinity for a negative duration, None if absent. Raises RequestError."""
+    """Return seconds; infinity for a negative duration, None if absent. Raises RequestError.
+
+    A text is a number of seconds, or a Go duration (https://pkg.go.dev/time#ParseDuration).
+    """
     if value is None:
         return None
-    seconds = _parse_duration(value) if isinstance(value, str) else value
+    seconds, is_short = value, isinstance(value, str) and len(value) <= MAX_DURATION_TEXT
+    if isinstance(seconds, str):
+        if is_short and _NUMBER.fullmatch(seconds):
+            seconds = float(seconds)
+        elif is_short and _DURATION.fullmatch(seconds):
+            sign = -1 if seconds.startswith("-") else 1
+            seconds = sign * sum(float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(seconds))
+        else:
+            raise invalid_value(
+                "keep_alive",
+                f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got {abbreviate(seconds)}",
+            )
     return math.inf if seconds < 0 else seconds
-
-
-def _parse_duration(text: str) -> float:
-    """Parse a Go duration (https://pkg.go.dev/time#ParseDuration), or a number of seconds."""
-    if len(text) <= MAX_DURATION_TEXT:
-        if _NUMBER.fullmatch(text):
-            return float(text)
-        if _DURATION.fullmatch(text):
-            sign = -1 if text.startswith("-") else 1
-            return sign * sum(float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(text))
-    raise invalid_value(
-        "keep_alive", f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got {abbreviate(text)}"
-    )
