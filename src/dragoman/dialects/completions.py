@@ -203,10 +203,28 @@ class CompletionsWriter(ChunkWriter):
                 return self._envelope.render_usage_chunk(event)
 
     def render_full(self, reply: Reply) -> bytes:
+        options, choices = self._options, list[bytes]()
         choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
-        prompts = [reply.prompts[i // choices_per_prompt] if reply.prompts else None for i in range(len(reply.choices))]
-        choices = (self._render_choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
-        extra = render_kv_transfer(reply.kv_transfer_params, self._options.profile)
+        for i, choice in enumerate(reply.choices):
+            prompt = reply.prompts[i // choices_per_prompt] if reply.prompts else None
+            parts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+            text, scored = "".join(part.text for part in parts), choice.tokens
+            if not self._lists_all_tokens:
+                scored = content_tokens(text, [token for part in parts for token in part.tokens])
+            if options.echo and prompt is not None:
+                text = prompt.text + text
+            logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)
+            reason = render_finish_reason(choice.reason, options.profile) + self._render_weights(choice)
+            extensions = self._render_extensions(prompt, choice.tokens, choice.stop)
+            if options.prompt_logprobs is not None and prompt is not None:
+                extensions += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
+            elif self._is_vllm:
+                extensions += b',"prompt_logprobs":null'
+            choices.append(
+                b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}'
+                % (i, encode_string(text), logprobs, reason, extensions)
+            )
+        extra = render_kv_transfer(reply.kv_transfer_params, options.profile)
         return self._envelope.render_object(
             b",".join(choices), reply.usage, extra + render_metrics(reply.usage, reply.timings)
         )
@@ -262,24 +280,6 @@ class CompletionsWriter(ChunkWriter):
             choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
         )  # fmt: skip
         return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
-
-    def _render_choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
-        parts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
-        text, scored = "".join(part.text for part in parts), choice.tokens
-        if not self._lists_all_tokens:
-            scored = content_tokens(text, [token for part in parts for token in part.tokens])
-        if self._options.echo and prompt is not None:
-            text = prompt.text + text
-        logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)
-        reason = render_finish_reason(choice.reason, self._options.profile) + self._render_weights(choice)
-        extensions = self._render_extensions(prompt, choice.tokens, choice.stop)
-        if self._options.prompt_logprobs is not None and prompt is not None:
-            extensions += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
-        elif self._is_vllm:
-            extensions += b',"prompt_logprobs":null'
-        return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            index, encode_string(text), logprobs, reason, extensions,
-        )  # fmt: skip
 
     def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
         return render_weight_versions(choice.weights) if self._options.weight_versions else b""

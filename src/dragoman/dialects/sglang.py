@@ -255,6 +255,19 @@ def _build_request(
     prompt_count: int,
 ) -> GenerateRequest:
     scores_prompt = _read_logprob_start(body) is not None
+    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+    if max_tokens == 0 and not scores_prompt:
+        raise invalid_value("max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1")
+    limits = GenerationLimits(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=read_stop_strings(params.stop, options.max_stop),
+        stop_token_ids=tuple(params.stop_token_ids or ()),
+        include_stop=bool(params.no_stop_trim),
+        ignore_eos=bool(params.ignore_eos),
+    )
     top = body.top_logprobs_num or 0
     constraints: list[tuple[str, Constraint]] = []
     if (schema := read_schema_or_text(params.json_schema, "json_schema")) is not None:
@@ -270,7 +283,7 @@ def _build_request(
         prompt=prompt,
         choices=params.n or 1,
         sampling=_SAMPLING.read(params),
-        limits=_read_limits(params, options, scores_prompt=scores_prompt),
+        limits=limits,
         constraint=constraint,
         constraint_param=constraint_param,
         logprobs=top if body.return_logprob else None,
@@ -287,22 +300,6 @@ def _read_logprob_start(body: SglangBody) -> int | None:
     """Index of the first prompt token whose logprob is requested; None for none."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
-
-
-def _read_limits(params: SglangSamplingParams, options: ReaderOptions, *, scores_prompt: bool) -> GenerationLimits:
-    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
-    if max_tokens == 0 and not scores_prompt:
-        raise invalid_value("max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1")
-    return GenerationLimits(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        stop=read_stop_strings(params.stop, options.max_stop),
-        stop_token_ids=tuple(params.stop_token_ids or ()),
-        include_stop=bool(params.no_stop_trim),
-        ignore_eos=bool(params.ignore_eos),
-    )
 
 
 # The answer: each event of a stream contains all of it so far.

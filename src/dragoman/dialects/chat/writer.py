@@ -239,15 +239,27 @@ class ChatWriter(ChunkWriter):
         return self._render_event(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        choices = b",".join(self._render_choice(i, choice) for i, choice in enumerate(reply.choices))
+        options, choices = self._options, list[bytes]()
+        for i, choice in enumerate(reply.choices):
+            message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
+            logprobs = b"null"
+            if options.logprobs is not None:
+                logprobs = self._render_logprobs(self._list_scored(choice), is_complete=True)
+            reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
+            ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
+            choices.append(
+                b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (i, message, logprobs, reason, ids)
+            )
         prompt = reply.prompts[0] if reply.prompts else None
         extra = self._render_prompt_fields(prompt)
-        if self._options.prompt_logprobs is not None and prompt is not None:
-            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        if options.prompt_logprobs is not None and prompt is not None:
+            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
         elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
-        extra += render_kv_transfer(reply.kv_transfer_params, self._options.profile)
-        return self._envelope.render_object(choices, reply.usage, extra + render_metrics(reply.usage, reply.timings))
+        extra += render_kv_transfer(reply.kv_transfer_params, options.profile) + render_metrics(
+            reply.usage, reply.timings
+        )
+        return self._envelope.render_object(b",".join(choices), reply.usage, extra)
 
     def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         match event:
@@ -388,16 +400,6 @@ class ChatWriter(ChunkWriter):
             choice, delta, self._render_logprobs(scored) if scored else b"null", reason, ids,
         )  # fmt: skip
         return self._envelope.render_chunk(body, self._get_usage(), extra)
-
-    def _render_choice(self, index: int, choice: Choice) -> bytes:
-        options = self._options
-        message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
-        logprobs = (
-            b"null" if options.logprobs is None else self._render_logprobs(self._list_scored(choice), is_complete=True)
-        )
-        reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
-        return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
     def _list_scored(self, choice: Choice) -> list[tuple[bool, Token]]:
         """See `_score`."""

@@ -224,16 +224,13 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
 
 def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    size = "" if card.parameters is None else _format_count(card.parameters)
+    size, count = "", card.parameters
+    if count is not None:
+        # `8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters.
+        units = (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0), ("", 1, 0))
+        unit, divisor, digits = next(row for row in units if count >= row[1] or not row[0])
+        size = f"{count // divisor}{unit}" if count % divisor == 0 else f"{count / divisor:.{digits}f}{unit}"
     return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
-
-
-def _format_count(count: int) -> str:
-    """`8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters."""
-    for unit, size, digits in (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0)):
-        if count >= size:
-            return f"{count // size}{unit}" if count % size == 0 else f"{count / size:.{digits}f}{unit}"
-    return str(count)
 
 
 # Embeddings: /api/embed and /api/embeddings.

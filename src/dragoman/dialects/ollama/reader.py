@@ -76,10 +76,21 @@ class _MessageReader:
     def read(self, message: OllamaWireMessage, path: str) -> Message:
         # Ollama converts roles to lower case when it decodes a message.
         role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
-        if role is Role.TOOL:
-            return self._read_result(message, path)
         # Images first: Ollama puts their places before the text of the message.
-        parts = list[Part](read_images(message.images, f"{path}.images"))
+        images = tuple(read_images(message.images, f"{path}.images"))
+        if role is Role.TOOL:
+            id, name = message.tool_call_id, message.tool_name
+            if not id:
+                open_ids = (id for id in self._open_ids if not name or self._names[id] == name)
+                id = next(open_ids, f"call_{name or 'unknown'}")
+            if id in self._open_ids:
+                self._open_ids.remove(id)
+            # Ollama's clients need not send ids, so a result without one may stand alone.
+            result = ToolResult(
+                id, (*images, Text(message.content or "")), answers_call=message.tool_call_id is not None
+            )
+            return Message(Role.TOOL, (result,), name or self._names.get(id))
+        parts: list[Part] = [*images]
         if role is Role.ASSISTANT and message.thinking:
             parts.append(Reasoning(message.thinking))
         if message.content:
@@ -91,18 +102,6 @@ class _MessageReader:
             arguments = read_json_object(function.arguments, f"{path}.tool_calls[{i}].function.arguments")
             parts.append(ToolCall(id, function.name, arguments or "{}"))
         return Message(role, tuple(parts))
-
-    def _read_result(self, message: OllamaWireMessage, path: str) -> Message:
-        id, name = message.tool_call_id, message.tool_name
-        if not id:
-            open_ids = (id for id in self._open_ids if not name or self._names[id] == name)
-            id = next(open_ids, f"call_{name or 'unknown'}")
-        if id in self._open_ids:
-            self._open_ids.remove(id)
-        content = (*read_images(message.images, f"{path}.images"), Text(message.content or ""))
-        # Ollama's clients need not send ids, so a result without one may stand alone.
-        result = ToolResult(id, content, answers_call=message.tool_call_id is not None)
-        return Message(Role.TOOL, (result,), name or self._names.get(id))
 
 
 def read_images(images: Sequence[str] | None, param: str) -> Iterator[Image]:
@@ -205,21 +204,19 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
         )
     # An empty prompt only loads the model, as Ollama's clients do before the first question.
     text = body.prompt or ""
-    prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
+    prompt: Prompt = text
+    if not body.raw and not body.suffix:
+        system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
+        user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
+        prompt = Conversation(
+            (*system, user),
+            reasoning=_read_think(body.think),
+            template=TemplateOptions(template=body.template or None),
+            drop_oldest=bool(body.truncate),
+            preceding_ids=tuple(body.context or ()),
+        )
     return reader.build_call(
         prompt, is_chat=False, has_prompt=bool(text), returns_context=not body.raw, suffix=body.suffix or None
-    )
-
-
-def _build_conversation(body: OllamaGenerateBody, text: str) -> Conversation:
-    system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
-    user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
-    return Conversation(
-        (*system, user),
-        reasoning=_read_think(body.think),
-        template=TemplateOptions(template=body.template or None),
-        drop_oldest=bool(body.truncate),
-        preceding_ids=tuple(body.context or ()),
     )
 
 

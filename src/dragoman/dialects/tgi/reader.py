@@ -126,6 +126,21 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
     sampling_values = (params.temperature, params.top_k, params.top_p)
     do_sample = params.do_sample or any(value is not None for value in sampling_values)
+    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+    if params.stop and params.stop_sequences:
+        raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
+    stop_name = "stop_sequences" if params.stop_sequences else "stop"
+    limits = GenerationLimits(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, stop_name),
+        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
+        include_stop=True,
+        ignore_eos=bool(params.ignore_eos),
+        truncate_prompt=params.truncate,
+    )
     skips_special_tokens = params.add_special_tokens is False or body.add_special_tokens is False
     constraint, constraint_param = require_at_most_one(_read_constraints(params), "parameters.")
     return GenerateRequest(
@@ -134,7 +149,7 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         choices=choices,
         best_of=None if params.return_details is not None else params.best_of,
         sampling=TGI_SAMPLING.read(params) if do_sample else TGI_SAMPLING.read(params, temperature=0.0),
-        limits=_read_limits(params, options),
+        limits=limits,
         constraint=constraint,
         constraint_param=constraint_param,
         logprobs=params.top_n_tokens or 0 if _wants_logprobs(params) else None,
@@ -142,24 +157,6 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         return_prompt=bool(params.decoder_input_details),
         special_tokens_in_text=params.skip_special_tokens is False,
         add_special_tokens=not skips_special_tokens,
-    )
-
-
-def _read_limits(params: TgiParameters, options: ReaderOptions) -> GenerationLimits:
-    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
-    if params.stop and params.stop_sequences:
-        raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
-    name = "stop_sequences" if params.stop_sequences else "stop"
-    return GenerationLimits(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, name),
-        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
-        include_stop=True,
-        ignore_eos=bool(params.ignore_eos),
-        truncate_prompt=params.truncate,
     )
 
 

@@ -223,7 +223,21 @@ class TgiWriter:
                 self._choice_finished = event
                 return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
-                return self._render_last(usage.completion)
+                assert self._choice_finished is not None, "Finished comes after every choice's end"
+                # Every stream needs an event that finishes it, also one without any token.
+                pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+                # Some engines report only the number of tokens, not the tokens.
+                finish, generated_tokens = self._choice_finished, self._count or usage.completion
+                seed = self._options.seed
+                details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, seed)
+                last_event = msgspec.structs.replace(
+                    self._build_event(pending),
+                    generated_text=self._add_prefix("".join(self._texts)),
+                    finished=True,
+                    finish_reason=_map_lightllm_reason(finish),
+                    details=details if self._options.details else None,
+                )
+                return _render_event(last_event)
             case _:
                 # A raw prompt's answer has one text; tokens of other parts are listed without text.
                 return self._add("", self._pieces.skip(event.tokens))
@@ -257,22 +271,6 @@ class TgiWriter:
         ready, self._pending = self._pending[:sent_count], self._pending[sent_count:]
         return b"".join([_render_event(self._build_event(pending)) for pending in ready])
 
-    def _render_last(self, completion: int) -> bytes:
-        assert self._choice_finished is not None, "Finished comes after every choice's end"
-        # Every stream needs an event that finishes it, also one without any token.
-        pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
-        # Some engines report only the number of tokens, not the tokens.
-        finish, generated_tokens = self._choice_finished, self._count or completion
-        details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
-        last = msgspec.structs.replace(
-            self._build_event(pending),
-            generated_text=self._add_prefix("".join(self._texts)),
-            finished=True,
-            finish_reason=_map_lightllm_reason(finish),
-            details=details if self._options.details else None,
-        )
-        return _render_event(last)
-
     def _build_event(self, pending: _PendingEvent) -> TgiStreamEvent:
         self._index += 1
         token = pending.token
@@ -299,14 +297,14 @@ class TgiWriter:
         text = self._add_prefix(_join_text(choice))
         if not options.details:
             return TgiAnswer(text, UNSET)
-        prompt_tokens = reply.prompts[0].tokens if reply.prompts and options.prefill else ()
+        prompt = reply.prompts[0] if reply.prompts and options.prefill else None
         prefill = [
             TgiPrefillToken(
                 token.id,
                 replace_surrogates(token.text),
                 None if token.logprob is None else clamp_logprob(token.logprob),
             )
-            for token in prompt_tokens
+            for token in (() if prompt is None else prompt.tokens)
         ]
         details = TgiDetails(
             finish_reason=_map_reason(choice),
