@@ -1548,7 +1548,7 @@ MUTANTS = (
     Mutant(
         "an invalid signature of a thought is believed",
         "dialects/anthropic/content_blocks.py",
-        "is_signed = key is not None and key.verify_signature(thinking, seal)",
+        'is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)',
         "is_signed = True",
         ("tests/dialects/anthropic", f"{SERVING}/test_crypto.py"),
     ),

@@ -40,11 +40,11 @@ class NestedRules(Struct, frozen=True):
 
 
 class _Node:
-    """What may be in one place.
+    """The fields that a body may have in one place.
 
     fields: the names of an object's fields; None for any.
-    inner: those of them in which something is checked.
-    items: of an array there.
+    inner: the nodes of those fields in which something is checked.
+    items: the node of an array's items.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,10 @@ class ParsedBody:
 
 
 class BodySchema(Generic[T]):
-    """The struct type of a request body, with its decoder. rules: the exceptions of `nested`."""
+    """The struct type of a request body, with its decoder.
+
+    rules: the exceptions of `nested`.
+    """
 
     def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
         self.decoder = msgspec.json.Decoder(type)
@@ -363,7 +366,7 @@ def _has_lone_surrogate(data: bytes) -> bool:
     return high_ends >= 0
 
 
-# The source of a request's media: a data URL, an http(s) URL or an earlier upload. Fetches nothing.
+# The source of a request's media: a data URL, Base64, or an http(s) URL, which is not fetched here.
 
 
 def read_url(url: str, param: str) -> MediaSource:

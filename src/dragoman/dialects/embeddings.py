@@ -258,7 +258,11 @@ COHERE_EMBED = ParameterTable(
 
 
 class CohereEmbedCall(Struct, frozen=True):
-    """A parsed request. texts: echoed in the response. warnings, unknown: as in `GenerationCall`."""
+    """A parsed request.
+
+    texts: echoed in the response.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     texts: TextInputs

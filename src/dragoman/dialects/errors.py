@@ -123,10 +123,10 @@ def render_duration(seconds: float) -> str:
     """A duration in OpenAI's form, which is Go's: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
     milliseconds = -(-round(seconds * 1_000_000) // 1000)
     if not 0 < milliseconds < 1000:
-        whole, rest = divmod(milliseconds, 1000)
+        whole, remainder = divmod(milliseconds, 1000)
         minutes, second = divmod(whole, 60)
         hours, minute = divmod(minutes, 60)
-        fraction = f".{rest:03d}".rstrip("0") if rest else ""
+        fraction = f".{remainder:03d}".rstrip("0") if remainder else ""
         prefix = (f"{hours}h" if hours else "") + (f"{minute}m" if minutes else "")
         return f"{prefix}{second}{fraction}s"
     return f"{milliseconds}ms"

@@ -386,7 +386,7 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
     return None
 
 
-# The fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`; at most one is allowed.
+# Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most one is allowed.
 
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024

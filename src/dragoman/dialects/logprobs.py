@@ -134,7 +134,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TokenNaming(Struct, frozen=True):
-    """How a token is represented on the wire: by its text, or as `token_id:N` (vLLM)."""
+    """The representation of a token on the wire: its text, or `token_id:N` (vLLM)."""
 
     as_ids: bool = False
 

@@ -1,7 +1,4 @@
-"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's.
-
-Knows no engine.
-"""
+"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's."""
 
 from __future__ import annotations
 
@@ -25,8 +22,10 @@ class ModelCard(Struct, frozen=True):
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
     engine, quantization, revision: None if unknown.
-    size: bytes of the weights. parameters: their number.
-    trained_length: the longest context that the model was trained for. vocab_size: number of tokens.
+    size: bytes of the weights.
+    parameters: number of weights.
+    trained_length: the longest context that the model was trained for.
+    vocab_size: number of tokens.
     progress: bytes that have been downloaded, and of all; None if nothing is being downloaded.
     """
 

@@ -49,7 +49,7 @@ class ParameterSupport(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """What the docs say of a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
+    """The docs' note on a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
 
     text: str
 

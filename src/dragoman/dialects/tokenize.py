@@ -36,7 +36,10 @@ class TokenizeCall(Struct, frozen=True):
 
 
 class DetokenizeCall(Struct, frozen=True):
-    """A parsed /detokenize request. return_token_strs: also each token by itself."""
+    """A parsed /detokenize request.
+
+    return_token_strs: also each token by itself.
+    """
 
     model: str
     tokens: tuple[int, ...]
@@ -168,7 +171,7 @@ class PromptDifference(Struct, frozen=True):
 
 
 class PromptExplanation(Struct, frozen=True):
-    """How a prompt was rendered and cached.
+    """A prompt as it was rendered and cached.
 
     cached_tokens: tokens in the prefix cache now; None if unknown.
     difference: None if no earlier prompt is known.

@@ -1,4 +1,4 @@
-"""Streams the arguments of a call as a JSON object, whatever the model wrote. Knows no events.
+"""Streams the arguments of a call as a JSON object, whatever the model wrote.
 
 The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
 JSON. The output is therefore always a prefix of a JSON object, whatever the model wrote: an input that is not valid
@@ -63,7 +63,10 @@ class ToolInputStreamer:
         return "".join(self._sent[sent_count:])
 
     def end(self, *, is_cut_off: bool) -> str:
-        """End the input and return the rest. is_cut_off: the answer was truncated; incomplete JSON is no error."""
+        """End the input and return the remaining output.
+
+        is_cut_off: the answer was truncated, so incomplete JSON is not an error.
+        """
         if self._state is ToolInputStreamer._read_end and not self._is_broken:
             return self._send(is_complete=True)
         raw = "".join(self._raw)

@@ -44,7 +44,10 @@ class UsageQuery(Struct, frozen=True):
 
 
 class UsageRow(Struct, frozen=True):
-    """Usage of one key with one model in a bucket. name: of the key, which a query may use instead of its id."""
+    """Usage of one key with one model in a bucket.
+
+    name: of the key, which a query may use instead of its id.
+    """
 
     start: int
     api_key_id: str

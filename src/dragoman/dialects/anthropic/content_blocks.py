@@ -57,7 +57,7 @@ class ThinkingBlockReader:
         field, seal = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
         thinking, seal, key = block.thinking or "", seal or "", self._sealing_key
         verification = VerificationMode.OFF if key is None else key.check
-        is_signed = key is not None and key.verify_signature(thinking, seal)
+        is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)
         unsealed = None
         if not thinking or self._keeps_seal:
             # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the
@@ -296,7 +296,7 @@ def _require(value: T | None, param: str) -> T:
     return value
 
 
-# Translates tools, tool changes within a conversation, and tool choice to the core's.
+# Tools, changes of tools within a conversation, and tool choice.
 
 _TYPE_PATTERN = re.compile(r"(bash|text_editor|computer|memory)_\d{8}")
 

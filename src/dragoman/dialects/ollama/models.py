@@ -38,7 +38,10 @@ _MODEL = BodySchema(OllamaModelBody)
 
 
 class NamedModel(Struct, frozen=True):
-    """A body that names a model. warnings, unknown: as in `GenerationCall`."""
+    """A body that names a model.
+
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     stream: bool = True
@@ -90,7 +93,10 @@ class OllamaModelCard(Struct, frozen=True):
 
 
 class RunningModel(Struct, frozen=True):
-    """A loaded model. expires_at: Unix seconds at which it is unloaded unless it is used before."""
+    """A loaded model.
+
+    expires_at: Unix seconds at which it is unloaded unless it is used before.
+    """
 
     card: OllamaModelCard
     expires_at: float
@@ -235,8 +241,8 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
 
 # Embeddings: /api/embed and /api/embeddings.
 
-# The limit of OpenAI's embeddings.
 MAX_INPUTS = 2_048
+"""The limit of OpenAI's embeddings."""
 _EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)
 
 
@@ -363,7 +369,10 @@ class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
 
 
 class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
-    """A text. context: the token ids of prompt and answer, to continue it."""
+    """A text.
+
+    context: the token ids of prompt and answer, to continue it.
+    """
 
     response: str
     thinking: str | UnsetType = UNSET

@@ -221,7 +221,10 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
 
 
 class _CallReader:
-    """Reads the fields that both bodies share. classified: the warnings and the unknown names of the body."""
+    """Reads the fields that both bodies share.
+
+    classified: the warnings and the unknown names of the body.
+    """
 
     def __init__(
         self,

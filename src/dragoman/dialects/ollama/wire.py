@@ -1,6 +1,6 @@
-"""The structs of Ollama's request bodies and the support of every parameter, of `options` too: shapes and bounds only.
+"""The structs of Ollama's request bodies, and the support of every parameter, of `options` too.
 
-The readers interpret them.
+Shapes and bounds only; the readers interpret them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ OLLAMA_SAMPLING = SamplingFields(OllamaOptions, {"repeat_penalty": "repetition_p
 
 
 class OllamaCalledFunction(Struct, frozen=True):
-    """The function of a call. arguments: an object."""
+    """The function of a call.
+
+    arguments: an object.
+    """
 
     name: str
     arguments: Raw = Raw()
@@ -57,7 +60,8 @@ class OllamaWireCall(Struct, frozen=True):
 class OllamaWireMessage(Struct, frozen=True):
     """A message of any role.
 
-    images: Base64. tool_name, tool_call_id: of a tool's message.
+    images: Base64.
+    tool_name, tool_call_id: of a tool's message.
     """
 
     role: str
@@ -88,7 +92,7 @@ OLLAMA_NESTED = NestedRules(
         OllamaFunction: frozenset({"strict"}),
     }
 )
-"""What clients replay of our calls, and declare of tools without an effect on a model."""
+"""Fields that clients replay of an answer's calls, or declare of tools without an effect on a model."""
 
 
 class OllamaFields(Struct, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ class OllamaTokenLogprob(Struct, frozen=True, omit_defaults=True):
 
 
 class LineFraming:
-    """What a stream of lines contains besides its content."""
+    """The parts of a stream of lines besides its content: the end, keepalives and errors."""
 
     @property
     def end(self) -> bytes:
