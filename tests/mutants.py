@@ -1034,15 +1034,15 @@ MUTANTS = (
     Mutant(
         "all parallel calls are number 0 (litellm#33678, vercel/ai#14277)",
         "dialects/chat/writer.py",
-        "return render_call_start(event, state.calls - 1)",
-        "return render_call_start(event, 0)",
+        "if is_legacy else render_call_start(event, state.calls - 1)",
+        "if is_legacy else render_call_start(event, 0)",
         (CHAT,),
     ),
     Mutant(
         "arguments go to the call before",
         "dialects/chat/writer.py",
-        "return render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
-        "return render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
+        "else render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
+        "else render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
         (CHAT,),
     ),
     Mutant(
@@ -1162,8 +1162,8 @@ MUTANTS = (
     Mutant(
         "more alternatives than were asked for",
         "dialects/logprobs.py",
-        "for alternative in token.top[:top]\n    ]",
-        "for alternative in token.top\n    ]",
+        "for alternative in token.top[:top]\n        ]",
+        "for alternative in token.top\n        ]",
         (CLIENTS, GOLDEN),
     ),
     # The readers.
@@ -1247,8 +1247,8 @@ MUTANTS = (
     Mutant(
         "-1 is a length like any other",
         "dialects/chat/reader.py",
-        "return None if max_tokens == -1 else max_tokens",
-        "return max_tokens",
+        "None if max_tokens == -1 else max_tokens, max_tokens_name",
+        "max_tokens, max_tokens_name",
         (READER,),
     ),
     Mutant(
@@ -1548,8 +1548,8 @@ MUTANTS = (
     Mutant(
         "an invalid signature of a thought is believed",
         "dialects/anthropic/content_blocks.py",
-        "return self._sealing_key.verify_signature(thinking, signature)",
-        "return True",
+        'is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)',
+        "is_signed = True",
         ("tests/dialects/anthropic", f"{SERVING}/test_crypto.py"),
     ),
     # The store.

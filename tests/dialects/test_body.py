@@ -215,4 +215,4 @@ def test_completions_read_bodies_in_the_same_way():
 )
 def test_half_a_surrogate_pair_is_told_as_what_it_is(half: str):
     told = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
-    assert told == "A string of the body has half a surrogate pair, which is no text."
+    assert told == "A string in the body contains an unpaired surrogate."

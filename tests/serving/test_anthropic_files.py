@@ -66,9 +66,9 @@ async def test_a_message_reads_what_was_uploaded():
     ("query", "why"),
     [
         ("limit=0", "limit: expected an integer"),
-        ("page=page_x&after_id=y", "page: it excludes"),
+        ("page=page_x&after_id=y", "page: it cannot be combined with"),
         ("page=page_none", "there is no"),
-        ("ids[]=a&limit=2", "ids: it excludes"),
+        ("ids[]=a&limit=2", "ids: it cannot be combined with"),
         ("&".join(f"ids[]={number}" for number in range(101)), "ids: expected at most 100"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Requests and answers between dialects, by name: a body in one, the answer to it in another."""
+"""All dialects: readers and writers by name, and the support of every parameter."""
 
 from __future__ import annotations
 
@@ -44,12 +44,20 @@ _WRITERS: Mapping[str, Callable[[Header], Writer]] = {
 
 
 def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = None) -> GenerationCall:
-    """The requests of a body, one a prompt. default_model: of a body that names none. Raises RequestError."""
+    """Parse a body to its requests, one a prompt.
+
+    default_model: of a body that names none.
+
+    Raises RequestError.
+    """
     return _find(_READERS, dialect)(body, ReaderOptions(default_model=default_model))
 
 
 def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) -> Writer:
-    """What writes one answer, streamed (`feed`, then `end`) or whole (`render_full`). created: Unix seconds."""
+    """Create the writer of one answer, streamed (`feed`, then `end`) or whole (`render_full`).
+
+    created: Unix seconds.
+    """
     return _find(_WRITERS, dialect)(Header(id, created, model))
 
 

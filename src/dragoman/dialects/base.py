@@ -1,6 +1,6 @@
 """The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure.
 
-`SealingKey` is the interface for data that only this server can decrypt or sign. Knows no key and no cipher.
+`SealingKey` is the interface for data that only this server can decrypt or sign.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.request import GenerateRequest
 
 
 class VerificationMode(StrEnum):
-    """How to handle reasoning from a client that fails verification.
+    """The handling of reasoning from a client that fails verification.
 
     STRICT: the request is rejected.
     LENIENT: the reasoning is left out, or replaced by its summary, with a warning; unsigned reasoning is accepted.
@@ -78,7 +78,7 @@ def unpack_reasoning(packed: str) -> Reasoning:
 
 
 class Profile(StrEnum):
-    """Which optional fields a response contains: OpenAI's own, or also those that vLLM adds."""
+    """The optional fields of a response: OpenAI's own, or also those that vLLM adds."""
 
     OPENAI = "openai"
     VLLM = "vllm"

@@ -1,4 +1,4 @@
-"""OpenAI's files and batches: request bodies, objects, and the lines of batch files. Pure; runs nothing.
+"""OpenAI's files and batches: request bodies, objects, and the lines of batch files.
 
 The objects are those of the openai SDK 3.x (types/file_object.py and types/batch.py). A batch file has one request in
 each line of the input and one result in each line of the output.
@@ -182,7 +182,10 @@ def read_usage(answer: bytes) -> BatchUsage:
 
 
 class InvalidBatchLine(Exception):
-    """An invalid line. code: as in a batch's errors."""
+    """An invalid line.
+
+    code: as in a batch's errors.
+    """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -190,7 +193,10 @@ class InvalidBatchLine(Exception):
 
 
 class BatchLine(Struct, frozen=True):
-    """One request of a batch. body: the endpoint's request body, unchanged."""
+    """One request of a batch.
+
+    body: the endpoint's request body, unchanged.
+    """
 
     custom_id: str
     body: bytes

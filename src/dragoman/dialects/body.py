@@ -1,4 +1,4 @@
-"""A request body: decodes bytes to a typed struct, or raises a RequestError that names the field. Knows no dialect.
+"""A request body: decodes bytes to a typed struct, or raises a RequestError that names the field.
 
 Fields below the top level that the structs do not define are found, so that none is ignored silently. The structs
 themselves are the source: whatever field of an object is in no struct has no effect.
@@ -40,11 +40,11 @@ class NestedRules(Struct, frozen=True):
 
 
 class _Node:
-    """What may be in one place.
+    """The fields that a body may have in one place.
 
     fields: the names of an object's fields; None for any.
-    inner: those of them in which something is checked.
-    items: of an array there.
+    inner: the nodes of those fields in which something is checked.
+    items: the node of an array's items.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class NestedFields:
         # The fields are decoded a second time below, which a body without any of them need not pay for.
         if self._nested.keys().isdisjoint(fields):
             return []
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for name, node in self._nested.items():
             raw = fields.get(name)
             if raw is not None and bytes(memoryview(raw)[:1]) in (b"{", b"["):
@@ -78,10 +78,10 @@ class NestedFields:
                 if _is_known(value, node):
                     continue
                 for path, key in _walk(value, node, name, name):
-                    found.setdefault(key, path[:MAX_PATH])
-                    if len(found) == MAX_UNKNOWN:
+                    paths.setdefault(key, path[:MAX_PATH])
+                    if len(paths) == MAX_UNKNOWN:
                         break
-        return list(found.values())[:MAX_UNKNOWN]
+        return list(paths.values())[:MAX_UNKNOWN]
 
     def _build(self, info: msgspec.inspect.Type) -> _Node | None:
         """The node of a type; None if nothing in it is checked."""
@@ -109,16 +109,17 @@ class NestedFields:
 
     def _build_object(self, info: msgspec.inspect.Type) -> _Node:
         assert isinstance(info, msgspec.inspect.StructType)
-        known = self._nodes.get(info.cls)
-        if known is None:
-            known = self._nodes[info.cls] = _Node()
+        node = self._nodes.get(info.cls)
+        if node is None:
+            # Stored before its fields are built: they may contain the same struct.
+            node = self._nodes[info.cls] = _Node()
             names = frozenset(field.encode_name for field in info.fields)
-            known.fields = names | self._rules.accepted.get(info.cls, frozenset())
-            known.checked_types = self._rules.checked_types.get(info.cls)
+            node.fields = names | self._rules.accepted.get(info.cls, frozenset())
+            node.checked_types = self._rules.checked_types.get(info.cls)
             for field in info.fields:
                 if (inner := self._build(field.type)) is not None:
-                    known.inner[field.encode_name] = inner
-        return known
+                    node.inner[field.encode_name] = inner
+        return node
 
 
 def _is_known(value: Json, node: _Node) -> bool:
@@ -180,6 +181,7 @@ _TYPE_NAMES = {
     "null": "null",
 }
 _NO_OBJECT = "The body must be a JSON object."
+_TOO_DEEP = f"The body nests arrays and objects deeper than {MAX_DEPTH} levels."
 _top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -192,7 +194,7 @@ class ParsedBody:
         try:
             self.fields = _top_level_decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise translated(error, data) from None
+            raise translate_error(error, data) from None
 
     def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
@@ -206,11 +208,14 @@ class ParsedBody:
         try:
             return schema.decoder.decode(self._data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise translated(error, self._data) from None
+            raise translate_error(error, self._data) from None
 
 
 class BodySchema(Generic[T]):
-    """The struct type of a request body, with its decoder. rules: the exceptions of `nested`."""
+    """The struct type of a request body, with its decoder.
+
+    rules: the exceptions of `nested`.
+    """
 
     def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
         self.decoder = msgspec.json.Decoder(type)
@@ -292,7 +297,7 @@ def check_text(data: bytes) -> None:
         except UnicodeDecodeError:
             raise RequestError("The body is not valid UTF-8.", code="invalid_json") from None
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(data):
-        raise _depth_error()
+        raise RequestError(_TOO_DEEP, code="invalid_json")
 
 
 def _is_too_deep(data: bytes) -> bool:
@@ -318,30 +323,35 @@ def _is_too_deep(data: bytes) -> bool:
     return b"[]" in brackets
 
 
-def _depth_error() -> RequestError:
-    return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
-
-
-def translated(error: Exception, data: bytes) -> RequestError:
+def translate_error(error: Exception, data: bytes) -> RequestError:  # noqa: PLR0911 - a table
     """Translate msgspec's error, a RecursionError or a UnicodeError to a RequestError."""
     if isinstance(error, RecursionError):
-        return _depth_error()
+        return RequestError(_TOO_DEEP, code="invalid_json")
     if not isinstance(error, msgspec.ValidationError):
         # msgspec reports it only as an error of UTF-8, without the place where it is.
         if _has_lone_surrogate(data):
-            return RequestError(
-                "A string of the body has half a surrogate pair, which is no text.", code="invalid_json"
-            )
+            return RequestError("A string in the body contains an unpaired surrogate.", code="invalid_json")
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
-    what, _, where = str(error).partition(" - at ")
+    problem, _, where = str(error).partition(" - at ")
     # msgspec writes the place as `$.messages[0].content`.
-    found = _PATH.search(where)
-    param = found.group().removeprefix("$").removeprefix(".").replace("[...]", "") if found else ""
-    if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):
-        return missing_parameter(f"{param}.{lacking.group(1)}" if param else lacking.group(1))
+    path = _PATH.search(where)
+    param = path.group().removeprefix("$").removeprefix(".").replace("[...]", "") if path else ""
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
+        return missing_parameter(f"{param}.{missing.group(1)}" if param else missing.group(1))
     if not param:
         return RequestError(_NO_OBJECT, code="invalid_json")
-    return _translate_type_error(param, what)
+    # msgspec's wording ("Expected `int | null`, got `str`"), translated to OpenAI's.
+    if mismatch := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
+        words, actual = [word for word in mismatch.group(1).split(" | ") if word != "null"], mismatch.group(2)
+        expected = " or ".join(_TYPE_NAMES.get(word, word) for word in words)
+        actual = "a number with a fraction" if actual == "float" else _TYPE_NAMES.get(actual, actual)
+        message = f"Invalid type for '{param}': expected {expected}, but got {actual} instead."
+        return RequestError(message, param=param, code="invalid_type")
+    if bound := re.fullmatch(r"Expected `(\w+)` (.*)", problem, re.DOTALL):
+        return invalid_value(param, f"expected {_TYPE_NAMES.get(bound.group(1), bound.group(1))} {bound.group(2)}")
+    return invalid_value(
+        param, problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here"
+    )
 
 
 def _has_lone_surrogate(data: bytes) -> bool:
@@ -356,29 +366,7 @@ def _has_lone_surrogate(data: bytes) -> bool:
     return high_ends >= 0
 
 
-def _translate_type_error(param: str, problem: str) -> RequestError:
-    """Translate msgspec's wording ("Expected `int | null`, got `str`") to OpenAI's."""
-    if type_match := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
-        expected = " or ".join(
-            _TYPE_NAMES.get(word, word) for word in type_match.group(1).split(" | ") if word != "null"
-        )
-        actual = (
-            "a number with a fraction"
-            if type_match.group(2) == "float"
-            else _TYPE_NAMES.get(type_match.group(2), type_match.group(2))
-        )
-        message = f"Invalid type for '{param}': expected {expected}, but got {actual} instead."
-        return RequestError(message, param=param, code="invalid_type")
-    if bound_match := re.fullmatch(r"Expected `(\w+)` (.*)", problem, re.DOTALL):
-        return invalid_value(
-            param, f"expected {_TYPE_NAMES.get(bound_match.group(1), bound_match.group(1))} {bound_match.group(2)}"
-        )
-    return invalid_value(
-        param, problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here"
-    )
-
-
-# The source of a request's media: a data URL, an http(s) URL or an earlier upload. Fetches nothing.
+# The source of a request's media: a data URL, Base64, or an http(s) URL, which is not fetched here.
 
 
 def read_url(url: str, param: str) -> MediaSource:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Raw
+from msgspec import Meta
 
 from ..core.events import (
     ChoiceFinished,
@@ -187,30 +187,47 @@ class CompletionsWriter(ChunkWriter):
             case PromptTokens():
                 return self._echo_prompt(event)
             case Started():
-                return self._start(event)
+                self._envelope.begin_stream()
+                self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+                extensions = self._render_extensions(None, (), None)
+                self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (
+                    extensions, self._envelope.chunk_suffix,
+                )  # fmt: skip
+                # OpenAI numbers the choices of all prompts in one sequence: the n of the first prompt, then those of
+                # the second.
+                self._choices_per_prompt = event.choices // event.prompts
+                if self._counter is not None:
+                    self._counter = UsageCounter(event)
+                return b""
             case Finished():
                 return self._envelope.render_usage_chunk(event)
 
     def render_full(self, reply: Reply) -> bytes:
+        options, choices = self._options, list[bytes]()
         choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
-        prompts = [reply.prompts[i // choices_per_prompt] if reply.prompts else None for i in range(len(reply.choices))]
-        choices = (self._render_choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
-        extra = render_kv_transfer(reply.kv_transfer_params, self._options.profile)
+        for i, choice in enumerate(reply.choices):
+            prompt = reply.prompts[i // choices_per_prompt] if reply.prompts else None
+            parts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+            text, scored = "".join(part.text for part in parts), choice.tokens
+            if not self._lists_all_tokens:
+                scored = content_tokens(text, [token for part in parts for token in part.tokens])
+            if options.echo and prompt is not None:
+                text = prompt.text + text
+            logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)
+            reason = render_finish_reason(choice.reason, options.profile) + self._render_weights(choice)
+            extensions = self._render_extensions(prompt, choice.tokens, choice.stop)
+            if options.prompt_logprobs is not None and prompt is not None:
+                extensions += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
+            elif self._is_vllm:
+                extensions += b',"prompt_logprobs":null'
+            choices.append(
+                b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}'
+                % (i, encode_string(text), logprobs, reason, extensions)
+            )
+        extra = render_kv_transfer(reply.kv_transfer_params, options.profile)
         return self._envelope.render_object(
             b",".join(choices), reply.usage, extra + render_metrics(reply.usage, reply.timings)
         )
-
-    def _start(self, event: Started) -> bytes:
-        self._envelope.begin_stream()
-        self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
-        extensions = self._render_extensions(None, (), None)
-        self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)
-        # OpenAI numbers the choices of all prompts in one sequence: the n of the first prompt, then those of the
-        # second.
-        self._choices_per_prompt = event.choices // event.prompts
-        if self._counter is not None:
-            self._counter = UsageCounter(event)
-        return b""
 
     def _get_state(self, choice: int) -> _ChoiceState:
         """The state is created lazily: most choices never need one."""
@@ -264,24 +281,6 @@ class CompletionsWriter(ChunkWriter):
         )  # fmt: skip
         return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
 
-    def _render_choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
-        text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
-        if self._options.echo and prompt is not None:
-            text = prompt.text + text
-        logprobs = self._render_logprobs(self._create_offsets(), prompt, self._scored(choice))
-        reason = render_finish_reason(choice.reason, self._options.profile) + self._render_weights(choice)
-        extensions = self._render_extensions(prompt, choice.tokens, choice.stop) + self._render_prompt_logprobs(prompt)
-        return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            index, encode_string(text), logprobs, reason, extensions,
-        )  # fmt: skip
-
-    def _scored(self, choice: Choice) -> Sequence[Token]:
-        """The tokens that `logprobs` lists: those of the text, or all of them (see `_lists_all_tokens`)."""
-        if self._lists_all_tokens:
-            return choice.tokens
-        texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
-        return content_tokens("".join(part.text for part in texts), [token for part in texts for token in part.tokens])
-
     def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
         return render_weight_versions(choice.weights) if self._options.weight_versions else b""
 
@@ -307,11 +306,6 @@ class CompletionsWriter(ChunkWriter):
             extra += b',"token_ids":null'
         return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
 
-    def _render_prompt_logprobs(self, prompt: PromptTokens | None) -> bytes:
-        if self._options.prompt_logprobs is not None and prompt is not None:
-            return b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
-        return b',"prompt_logprobs":null' if self._is_vllm else b""
-
 
 ID_PREFIX = "cmpl-"
 MAX_PROMPTS = 2_048
@@ -325,7 +319,16 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     # First, because the error of the struct cannot name the route that the client meant.
-    _require_prompt(parsed.fields)
+    if "prompt" not in parsed.fields:
+        if "messages" in parsed.fields:
+            raise missing_parameter(
+                "prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions."
+            )
+        if "input" in parsed.fields:
+            raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+        # The table rejects `prompt_embeds` with an error of its own, which says more than that the prompt is missing.
+        if "prompt_embeds" not in parsed.fields:
+            raise missing_parameter("prompt")
     body = parsed.decode(_SCHEMA)
     warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
     check_metadata(body.metadata)
@@ -340,18 +343,6 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
     return GenerationCall(requests, bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
 
 
-def _require_prompt(fields: dict[str, Raw]) -> None:
-    if "prompt" in fields:
-        return
-    if "messages" in fields:
-        raise missing_parameter("prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
-    if "input" in fields:
-        raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
-    # The table rejects `prompt_embeds` with an error of its own, which says more than that the prompt is missing.
-    if "prompt_embeds" not in fields:
-        raise missing_parameter("prompt")
-
-
 def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[GenerateRequest, ...]:
     prompts = read_prompts(body.prompt)
     choices = body.read_choice_count(options, len(prompts))
@@ -362,12 +353,19 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     if logprob_ids and body.echo:
         # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
         raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
-    model, best_of = resolve_model(body.model, options), _read_best_of(body, choices)
-    sampling, limits, extras = (
-        body.build_sampling(),
-        body.read_limits(options, _read_max_tokens(body)),
-        body.build_extras(),
-    )
+    best_of = body.best_of or None
+    if best_of is not None and best_of < choices:
+        raise invalid_value("best_of", f"it must not be less than n={choices}")
+    if best_of is not None and body.stream and best_of > choices:
+        raise invalid_value("best_of", "results cannot be streamed when it is greater than 'n'")
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    # Without new tokens the request must ask for something else.
+    if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        raise invalid_value(
+            "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
+        )
+    limits = body.read_limits(options, None if max_tokens == -1 else max_tokens)
+    model, sampling, extras = resolve_model(body.model, options), body.build_sampling(), body.build_extras()
     constraint, constraint_param = read_constraint_fields(body)
     return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
     return tuple(
@@ -410,35 +408,12 @@ def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str 
         raise invalid_value("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(prompt)}")
     if ids or len({type(entry) for entry in prompt}) > 1:
         raise invalid_value("prompt", "expected strings, token ids or arrays of token ids, but not a mixture")
-    return tuple(_read_prompt(entry, f"prompt[{i}]") for i, entry in enumerate(prompt))
-
-
-def _read_prompt(prompt: str | int | list[int], param: str) -> str | tuple[int, ...]:
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, int) or not prompt:
-        raise invalid_value(param, "it must not be an empty array")
-    return tuple(prompt)
-
-
-def _read_max_tokens(body: CompletionsBody) -> int | None:
-    """The token limit. 0 is valid only if the request asks for something besides new tokens."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
-        raise invalid_value(
-            "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
-        )
-    return None if max_tokens == -1 else max_tokens
-
-
-def _read_best_of(body: CompletionsBody, n: int) -> int | None:
-    if not body.best_of:
-        return None
-    if body.best_of < n:
-        raise invalid_value("best_of", f"it must not be less than n={n}")
-    if body.stream and body.best_of > n:
-        raise invalid_value("best_of", "results cannot be streamed when it is greater than 'n'")
-    return body.best_of
+    prompts: list[str | tuple[int, ...]] = []
+    for i, entry in enumerate(prompt):
+        if isinstance(entry, int) or entry == []:
+            raise invalid_value(f"prompt[{i}]", "it must not be an empty array")
+        prompts.append(entry if isinstance(entry, str) else tuple(entry))
+    return tuple(prompts)
 
 
 def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings with vLLM's fields: request parsing and response rendering. Computes no vectors."""
+"""Embeddings, as in OpenAI with vLLM's fields, and as in Cohere: request parsing and response rendering."""
 
 from __future__ import annotations
 
@@ -197,23 +197,17 @@ class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
 
 def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
     """Render vectors. Each number is the exact float32: parsed as a double it rounds to the same bits."""
-    encode = _encode_base64 if as_base64 else _unpack_floats
-    data = [EmbeddingObject(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
+    data: list[EmbeddingObject] = []
+    for index, vector in enumerate(embeddings.vectors):
+        embedding = base64.b64encode(vector).decode() if as_base64 else struct.unpack(f"<{len(vector) // 4}f", vector)
+        data.append(EmbeddingObject(index, "embedding", embedding))
     answer = EmbeddingsAnswer("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
     if profile is Profile.VLLM:
         answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)
 
 
-def _unpack_floats(vector: bytes) -> tuple[float, ...]:
-    return struct.unpack(f"<{len(vector) // 4}f", vector)
-
-
-def _encode_base64(vector: bytes) -> str:
-    return base64.b64encode(vector).decode()
-
-
-# Cohere's `/v2/embed`: vectors in several types at once. Texts only.
+# Cohere's /v2/embed: vectors in several types at once, of texts only.
 
 MAX_TEXTS = 2048
 """As of `/v1/embeddings`; Cohere's own limit is 96."""
@@ -264,7 +258,11 @@ COHERE_EMBED = ParameterTable(
 
 
 class CohereEmbedCall(Struct, frozen=True):
-    """A parsed request. texts: echoed in the response. warnings, unknown: as in `GenerationCall`."""
+    """A parsed request.
+
+    texts: echoed in the response.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     texts: TextInputs
@@ -284,7 +282,13 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
     body = parsed.decode(_COHERE_BODY)
     if body.texts is not None and body.inputs is not None:
         raise invalid_value("inputs", "it cannot be combined with 'texts'")
-    texts = tuple(body.texts or _read_cohere_inputs(body.inputs or []))
+    texts = tuple(body.texts or ())
+    if not texts:
+        for i, entry in enumerate(body.inputs or ()):
+            for j, part in enumerate(entry.content):
+                if part.type != "text":
+                    raise Unsupported("Only text input is supported.", param=f"inputs[{i}].content[{j}].type")
+            texts += ("".join(part.text or "" for part in entry.content),)
     if not texts:
         raise missing_parameter("texts")
     for index, text in enumerate(texts):
@@ -302,16 +306,6 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
         tuple(warnings),
         unknown,
     )
-
-
-def _read_cohere_inputs(inputs: list[CohereInput]) -> list[str]:
-    texts: list[str] = []
-    for i, entry in enumerate(inputs):
-        for j, part in enumerate(entry.content):
-            if part.type != "text":
-                raise Unsupported("Only text input is supported.", param=f"inputs[{i}].content[{j}].type")
-        texts.append("".join(part.text or "" for part in entry.content))
-    return texts
 
 
 class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):

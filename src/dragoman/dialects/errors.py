@@ -1,4 +1,4 @@
-"""OpenAI's error envelope, and vLLM's variant of it. Knows no HTTP beyond the status that an error names."""
+"""OpenAI's error envelope and vLLM's variant of it, and the headers in which rate limits are reported."""
 
 from __future__ import annotations
 
@@ -58,20 +58,18 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
         message = message[:MAX_MESSAGE] + "..."
     param = None if error.param is None else replace_surrogates(error.param)[:MAX_MESSAGE]
     code = error.code if profile is Profile.OPENAI else error.status
-    body = OpenAIErrorBody(OpenAIErrorDetail(message, _find_type(error, profile), param, code))
+    status = error.status
+    if profile is Profile.VLLM:
+        type = _VLLM_TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
+    elif isinstance(error, RateLimited) and error.limit is not None:
+        type = error.limit
+    else:
+        type = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    body = OpenAIErrorBody(OpenAIErrorDetail(message, type, param, code))
     return escape_line_breaks(msgspec.json.encode(body))
 
 
-def _find_type(error: DragomanError, profile: Profile) -> str:
-    status = error.status
-    if isinstance(error, RateLimited) and error.limit is not None and profile is Profile.OPENAI:
-        return error.limit
-    if profile is Profile.VLLM:
-        return _VLLM_TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
-    return _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-
-
-# The response headers in which OpenAI and Anthropic report the state of a key's limits.
+# The response headers with the state of a key's rate limits, as in OpenAI and as in Anthropic.
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -125,10 +123,10 @@ def render_duration(seconds: float) -> str:
     """A duration in OpenAI's form, which is Go's: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
     milliseconds = -(-round(seconds * 1_000_000) // 1000)
     if not 0 < milliseconds < 1000:
-        whole, rest = divmod(milliseconds, 1000)
+        whole, remainder = divmod(milliseconds, 1000)
         minutes, second = divmod(whole, 60)
         hours, minute = divmod(minutes, 60)
-        fraction = f".{rest:03d}".rstrip("0") if rest else ""
+        fraction = f".{remainder:03d}".rstrip("0") if remainder else ""
         prefix = (f"{hours}h" if hours else "") + (f"{minute}m" if minutes else "")
         return f"{prefix}{second}{fraction}s"
     return f"{milliseconds}ms"

@@ -385,7 +385,7 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
     return None
 
 
-# The fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`; at most one is allowed.
+# Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most one is allowed.
 
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
@@ -395,7 +395,10 @@ MAX_OPTIONS = 1_000
 
 def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None, str]:
     """The constraint, and the field that holds it."""
-    return require_at_most_one([*_read_response_format(fields.response_format), *read_structured_outputs(fields)])
+    constraints = read_structured_outputs(fields)
+    if fields.response_format is not None and (constraint := _read_response_format(fields.response_format)) is not None:
+        constraints.insert(0, ("response_format", constraint))
+    return require_at_most_one(constraints)
 
 
 def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
@@ -428,32 +431,22 @@ def require_at_most_one(constraints: Sequence[tuple[str, Constraint]], path: str
     return (constraints[0][1], path + constraints[0][0]) if constraints else (None, "response_format")
 
 
-def _read_response_format(format: ResponseFormat | None) -> list[tuple[str, Constraint]]:
-    if format is None:
-        return []
+def _read_response_format(format: ResponseFormat) -> Constraint | None:
     if format.type == "structural_tag":
         raise Unsupported("'response_format' of type 'structural_tag' is not supported here.", param="response_format")
-    match check_one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type"):
-        case "json_object":
-            schema = read_schema(format.schema, "response_format.schema")
-            return [("response_format", JsonObject() if schema is None else JsonSchema(schema, strict=False))]
-        case "json_schema":
-            return [("response_format", _read_json_schema(format.json_schema))]
-        case _:
-            return []
-
-
-def _read_json_schema(format: JsonSchemaFormat | None) -> Constraint:
-    if format is None:
-        raise RequestError(
-            "Missing required parameter: 'response_format.json_schema'.",
-            param="response_format.json_schema",
-            code="missing_required_parameter",
-        )
-    schema = read_schema(format.schema, "response_format.json_schema.schema")
+    kind = check_one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = read_schema(format.schema, "response_format.schema")
+        return JsonObject() if schema is None else JsonSchema(schema, strict=False)
+    json_schema = format.json_schema
+    if json_schema is None:
+        raise missing_parameter("response_format.json_schema")
+    schema = read_schema(json_schema.schema, "response_format.json_schema.schema")
     if schema is None:
         return JsonObject()
-    return JsonSchema(schema, strict=bool(format.strict), name=format.name)
+    return JsonSchema(schema, strict=bool(json_schema.strict), name=json_schema.name)
 
 
 def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:

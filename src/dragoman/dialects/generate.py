@@ -187,23 +187,20 @@ class GenerateWriter:
     ) -> bytes:
         """extra: further fields, each after a comma."""
         finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
+        logprobs, max_top = b"null", self._options.logprobs
+        if max_top is not None:
+            entries: list[GenerateTokenLogprob] = []
+            for token in tokens:
+                top = [
+                    GenerateTopLogprob(f"token_id:{other.id}", other.id, clamp_logprob(other.logprob), rank)
+                    for rank, other in enumerate(token.top[:max_top], start=1)
+                ]
+                name, logprob = f"token_id:{token.id}", clamp_logprob(token.logprob)
+                entries.append(GenerateTokenLogprob(name, token.id, logprob, token.rank, top))
+            logprobs = b'{"content":%s}' % msgspec.json.encode(entries)
         return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s%s}' % (
-            index, self._render_logprobs(tokens), finish_reason, render_token_ids(tokens), extra,
+            index, logprobs, finish_reason, render_token_ids(tokens), extra,
         )  # fmt: skip
-
-    def _render_logprobs(self, tokens: Sequence[Token]) -> bytes:
-        max_top = self._options.logprobs
-        if max_top is None:
-            return b"null"
-        return b'{"content":%s}' % msgspec.json.encode([_build_logprob(token, max_top) for token in tokens])
-
-
-def _build_logprob(token: Token, max_top: int) -> GenerateTokenLogprob:
-    top = [
-        GenerateTopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)
-        for rank, alternative in enumerate(token.top[:max_top], start=1)
-    ]
-    return GenerateTokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
 
 
 ID_PREFIX = "gen-"

@@ -6,7 +6,7 @@ The tokens of a text in OpenAI's `logprobs` list are, concatenated, the text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -68,28 +68,27 @@ class TokenMatcher:
         out: list[Matched] = []
         while self._waiting:
             token, expected = self._waiting[0]
-            if expected and not self._is_decided(token):
+            own, text = token.utf8, self._text
+            # Decided, if no following text can change what the token is aligned with.
+            if expected and not (
+                (token.special and not own.startswith(text))
+                or text.startswith(own)
+                or len(text) >= max(len(own), len(_REPLACED))
+            ):
                 break
             self._waiting.popleft()
             out.append(self._match(token) if expected else Matched(token))
         return out
 
-    def _is_decided(self, token: Token) -> bool:
-        """Whether no following text can change what the token is aligned with."""
-        own, text = token.utf8, self._text
-        if token.special and not own.startswith(text):
-            return True
-        return text.startswith(own) or len(text) >= max(len(own), len(_REPLACED))
-
     def _match(self, token: Token) -> Matched:
         own, text = token.utf8, self._text
         if text.startswith(own):
-            return self._matched(token, token, own)
+            return self._consume(token, token, own)
         if token.special:
             return Matched(token)
         # A token of invalid UTF-8 released U+FFFD, or nothing if later tokens completed its character.
         if token.raw is not None:
-            return self._matched(token, token, _REPLACED if text.startswith(_REPLACED) else b"")
+            return self._consume(token, token, _REPLACED if text.startswith(_REPLACED) else b"")
         if not text:
             return Matched(token)
         if own.startswith(text):
@@ -99,9 +98,10 @@ class TokenMatcher:
             piece = next((own[n:] for n in range(1, len(own)) if text.startswith(own[n:])), b"")
         if not piece:
             return Matched(token, token)
-        return self._matched(token, msgspec.structs.replace(token, text=piece.decode("utf-8", "replace")), piece)
+        return self._consume(token, msgspec.structs.replace(token, text=piece.decode("utf-8", "replace")), piece)
 
-    def _matched(self, token: Token, listed: Token, data: bytes) -> Matched:
+    def _consume(self, token: Token, listed: Token, data: bytes) -> Matched:
+        """Remove the token's bytes from the text."""
         self._text = self._text[len(data) :]
         return Matched(token, listed, data)
 
@@ -115,26 +115,26 @@ class ContentTokens:
         self._matcher = TokenMatcher()
 
     def feed(self, text: str, tokens: Iterable[Token]) -> list[Token]:
-        return [found.listed for found in self._matcher.feed(text, tokens) if found.listed is not None]
+        return [match.listed for match in self._matcher.feed(text, tokens) if match.listed is not None]
 
     def close(self) -> list[Token]:
         """End the text and return the remaining tokens."""
-        left = [found.listed for found in self._matcher.close() if found.listed is not None]
+        remaining = [match.listed for match in self._matcher.close() if match.listed is not None]
         self._matcher.rest()
-        return left
+        return remaining
 
 
 def content_tokens(text: str, tokens: Sequence[Token]) -> list[Token]:
     """The listed tokens of a complete text."""
-    found = ContentTokens()
-    return found.feed(text, tokens) + found.close()
+    content = ContentTokens()
+    return content.feed(text, tokens) + content.close()
 
 
 _encode = msgspec.json.Encoder().encode
 
 
 class TokenNaming(Struct, frozen=True):
-    """How a token is represented on the wire: by its text, or as `token_id:N` (vLLM)."""
+    """The representation of a token on the wire: its text, or `token_id:N` (vLLM)."""
 
     as_ids: bool = False
 
@@ -157,20 +157,18 @@ class ChatTokenLogprob(Struct, frozen=True):
 
 def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
     """The array `logprobs.content` (or `.refusal`). top: maximum alternatives of an entry."""
-    get_name = naming.get_name
-    return escape_line_breaks(_encode([_build_entry(token, top, get_name) for token in tokens]))
-
-
-def _build_entry(token: Token, top: int, get_name: Callable[[Token | Alternative], str]) -> ChatTokenLogprob:
-    alternatives = [
-        ChatTopLogprob(
-            get_name(alternative),
-            clamp_logprob(alternative.logprob),
-            list(alternative.text.encode() if alternative.raw is None else alternative.raw),
-        )
-        for alternative in token.top[:top]
-    ]
-    return ChatTokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives)
+    get_name, entries = naming.get_name, list[ChatTokenLogprob]()
+    for token in tokens:
+        alternatives = [
+            ChatTopLogprob(
+                get_name(alternative),
+                clamp_logprob(alternative.logprob),
+                list(alternative.text.encode() if alternative.raw is None else alternative.raw),
+            )
+            for alternative in token.top[:top]
+        ]
+        entries.append(ChatTokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives))
+    return escape_line_breaks(_encode(entries))
 
 
 class CompletionLogprobs(Struct, frozen=True):
@@ -281,8 +279,8 @@ def render_token_ids(tokens: Sequence[Token]) -> bytes:
 def render_usage(usage: Usage) -> bytes:
     """Details are null if unknown, which differs from zero."""
     counts = ((b"cached_tokens", usage.cached), (b"cache_write_tokens", usage.written))
-    known = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]
-    cached = b"{%s}" % b",".join(known) if known else b"null"
+    details = [b'"%s":%d' % (name, count) for name, count in counts if count is not None]
+    cached = b"{%s}" % b",".join(details) if details else b"null"
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning
     return (
         b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'

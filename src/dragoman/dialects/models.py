@@ -1,7 +1,4 @@
-"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's.
-
-Knows no engine.
-"""
+"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's."""
 
 from __future__ import annotations
 
@@ -25,8 +22,10 @@ class ModelCard(Struct, frozen=True):
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
     engine, quantization, revision: None if unknown.
-    size: bytes of the weights. parameters: their number.
-    trained_length: the longest context that the model was trained for. vocab_size: number of tokens.
+    size: bytes of the weights.
+    parameters: number of weights.
+    trained_length: the longest context that the model was trained for.
+    vocab_size: number of tokens.
     progress: bytes that have been downloaded, and of all; None if nothing is being downloaded.
     """
 
@@ -155,6 +154,11 @@ def render_model(card: ModelCard, profile: Profile) -> bytes:
 
 
 def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
+    architecture, capabilities = None, card.capabilities
+    if capabilities is not None:
+        inputs = ("text", "image") if "images" in capabilities else ("text",)
+        outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
+        architecture = ModelArchitecture(inputs, tuple([kind for name, kind in outputs if name in capabilities]))
     model = ModelObject(
         id=card.id,
         object="model",
@@ -171,7 +175,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         context_length=card.max_model_len,
         context_window=card.max_model_len,
         max_output_tokens=card.max_model_len if "generation" in (card.capabilities or ()) else None,
-        architecture=None if card.capabilities is None else _build_architecture(card.capabilities),
+        architecture=architecture,
         meta=None
         if card.max_model_len is None
         else ModelMeta(card.max_model_len, card.trained_length, card.vocab_size, card.parameters, card.size),
@@ -193,9 +197,3 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         return model
     permission = ModelPermission(f"modelperm-{card.id}", card.created)
     return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))
-
-
-def _build_architecture(capabilities: Sequence[str]) -> ModelArchitecture:
-    inputs = ("text", "image") if "images" in capabilities else ("text",)
-    outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))
-    return ModelArchitecture(inputs, tuple(modality for capability, modality in outputs if capability in capabilities))

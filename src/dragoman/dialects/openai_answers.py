@@ -1,6 +1,6 @@
-"""The shapes that the writers of Chat Completions, Completions and token generation write, as structs.
+"""The shapes of the answers of Chat Completions, Completions and token generation, for the API description.
 
-For the description of the API. The writers build their bytes by hand, since that is the cost of every token; tests
+The writers build their bytes by hand, since that is the cost of every token; tests
 validate what they write against these structs. A field that is `UNSET` here is written only if it is requested, or only
 in vLLM's profile.
 """
@@ -175,7 +175,7 @@ class ChatToolCallDelta(Struct, frozen=True):
 
 
 class ChatDelta(Struct, frozen=True):
-    """What a chunk adds to the answer: the role first, then one field a chunk; empty in the last chunk."""
+    """The addition of a chunk to the answer: the role first, then one field a chunk; empty in the last chunk."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Paginated lists, as in OpenAI's list endpoints: the query and the page. Knows no store."""
+"""Paginated lists, as in OpenAI's list endpoints: the query and the page."""
 
 from __future__ import annotations
 

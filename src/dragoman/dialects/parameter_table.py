@@ -49,7 +49,7 @@ class ParameterSupport(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """What the docs say of a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
+    """The docs' note on a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
 
     text: str
 
@@ -114,19 +114,17 @@ class ParameterTable:
                 # A field of another form of the body has no effect on this one, but is known.
                 if name not in self.names:
                     unknown.append(name[:MAX_NAME])
-            elif row.status in (SupportStatus.REFUSED, SupportStatus.WARNED) and not _is_harmless(row, raw):
-                if row.status is SupportStatus.REFUSED:
-                    raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
-                warnings.append(f"{name}: {row.note}")
+                continue
+            if row.status is SupportStatus.ACCEPTED:
+                continue
+            value = read_json_value(raw, name)
+            # Not isinstance: true is an int to Python.
+            if value is None or any(value == harmless and type(value) is type(harmless) for harmless in row.harmless):
+                continue
+            if row.status is SupportStatus.REFUSED:
+                raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
+            warnings.append(f"{name}: {row.note}")
         return warnings, tuple(unknown[:MAX_UNKNOWN])
-
-
-def _is_harmless(row: ParameterSupport, raw: Raw) -> bool:
-    value = read_json_value(raw, row.name)
-    # Not isinstance: true is an int to Python.
-    return value is None or any(
-        value == harmless_value and type(value) is type(harmless_value) for harmless_value in row.harmless
-    )
 
 
 def accept(*names: str, note: str) -> tuple[ParameterSupport, ...]:

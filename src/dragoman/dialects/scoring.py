@@ -1,4 +1,4 @@
-"""Rerank and score, as in Cohere, Jina and vLLM: request parsing and response rendering. Knows no model.
+"""Rerank and score, as in Cohere, Jina and vLLM: request parsing and response rendering.
 
 A response has vLLM's fields, a superset of Cohere's and Jina's.
 """
@@ -172,7 +172,18 @@ def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
     parsed = ParsedBody(data)
     warnings, unknown = SCORE.classify_body(parsed, _SCORE_SCHEMA)
     body = parsed.decode(_SCORE_SCHEMA)
-    first, second = _read_sides(body)
+    texts = {
+        name: value
+        for name, value in msgspec.structs.asdict(body).items()
+        if value is not None and any(name in pair for pair in _SIDES)
+    }
+    sides = next((pair for pair in _SIDES if texts.keys() == {*pair}), None)
+    if sides is None:
+        raise missing_parameter(
+            "text_2" if "text_1" in texts and "text_2" not in texts else "text_1",
+            " Send text_1 and text_2, queries and documents or items, or data_1 and data_2.",
+        )
+    first, second = [_read_texts(texts[name], name) for name in sides]
     if len(first) not in (1, len(second)):
         raise RequestError(
             f"There are {len(first)} texts on one side and {len(second)} on the other: send one text or equal numbers.",
@@ -180,27 +191,6 @@ def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
             code="invalid_value",
         )
     return ScoreCall(resolve_model(body.model, options), _build_pairs(body, first, second), tuple(warnings), unknown)
-
-
-def _read_sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read both sides. Raises RequestError unless exactly one pair of names is used."""
-    texts = {
-        "text_1": body.text_1,
-        "text_2": body.text_2,
-        "queries": body.queries,
-        "documents": body.documents,
-        "items": body.items,
-        "data_1": body.data_1,
-        "data_2": body.data_2,
-    }
-    present = {name: value for name, value in texts.items() if value is not None}
-    for first, second in _SIDES:
-        if present.keys() == {first, second}:
-            return _read_texts(present[first], first), _read_texts(present[second], second)
-    missing_name = next((name for name in ("text_1", "text_2") if name not in present), "text_1")
-    raise missing_parameter(
-        missing_name, " Send text_1 and text_2, queries and documents or items, or data_1 and data_2."
-    )
 
 
 def _build_pairs(body: ScoringFields, queries: tuple[str, ...], documents: tuple[str, ...]) -> TextPairs:

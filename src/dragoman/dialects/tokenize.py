@@ -1,4 +1,4 @@
-"""vLLM's /tokenize and /detokenize: request parsing and response rendering. Contains no tokenizer."""
+"""vLLM's /tokenize and /detokenize, and the `explain` routes: request parsing and response rendering."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..core.errors import RequestError
 from ..core.request import Conversation
 from .base import ReaderOptions
 from .body import BodySchema, ParsedBody, missing_parameter
-from .chat.reader import read_declared_tools, read_prompt_fields
+from .chat.messages import read_tools
+from .chat.reader import read_prompt_fields
 from .chat.wire import CHAT_NESTED, ChatPromptFields
 from .fields import TokenId, resolve_model
 from .json_encoding import replace_surrogates
@@ -35,7 +36,10 @@ class TokenizeCall(Struct, frozen=True):
 
 
 class DetokenizeCall(Struct, frozen=True):
-    """A parsed /detokenize request. return_token_strs: also each token by itself."""
+    """A parsed /detokenize request.
+
+    return_token_strs: also each token by itself.
+    """
 
     model: str
     tokens: tuple[int, ...]
@@ -84,32 +88,21 @@ def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
     parsed = ParsedBody(data)
     if "messages" in parsed.fields and "prompt" in parsed.fields:
         raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
-    return _read_tokenize_chat(parsed, options) if "messages" in parsed.fields else _read_tokenize_text(parsed, options)
-
-
-def _read_tokenize_text(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
-    if "prompt" not in parsed.fields:
+    if "messages" in parsed.fields:
+        body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
+        warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
+        prompt = read_prompt_fields(prompting, read_tools(prompting.tools or (), warnings), warnings)
+        add_special_tokens = bool(body.add_special_tokens)
+    elif "prompt" in parsed.fields:
+        body = parsed.decode(_TEXT)
+        warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
+        prompt, add_special_tokens = body.prompt, body.add_special_tokens is not False
+    else:
         raise missing_parameter("prompt")
-    body = parsed.decode(_TEXT)
-    warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
     return TokenizeCall(
         resolve_model(body.model, options),
-        body.prompt,
-        body.add_special_tokens is not False,
-        bool(body.return_token_strs),
-        tuple(warnings),
-        unknown,
-    )
-
-
-def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
-    body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
-    warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
-    conversation = read_prompt_fields(prompting, read_declared_tools(prompting.tools, warnings), warnings)
-    return TokenizeCall(
-        resolve_model(body.model, options),
-        conversation,
-        bool(body.add_special_tokens),
+        prompt,
+        add_special_tokens,
         bool(body.return_token_strs),
         tuple(warnings),
         unknown,
@@ -158,7 +151,7 @@ def render_detokenize(
     return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))
 
 
-# The response of the `explain` routes, an extension of this server: how a prompt was rendered and cached.
+# The response of the `explain` routes, an extension of this server.
 
 
 class PromptDifference(Struct, frozen=True):
@@ -178,7 +171,7 @@ class PromptDifference(Struct, frozen=True):
 
 
 class PromptExplanation(Struct, frozen=True):
-    """How a prompt was rendered and cached.
+    """A prompt as it was rendered and cached.
 
     cached_tokens: tokens in the prefix cache now; None if unknown.
     difference: None if no earlier prompt is known.

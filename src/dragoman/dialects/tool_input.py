@@ -1,4 +1,4 @@
-"""Streams the arguments of a call as a JSON object, whatever the model wrote. Knows no events.
+"""Streams the arguments of a call as a JSON object, whatever the model wrote.
 
 The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
 JSON. The output is therefore always a prefix of a JSON object, whatever the model wrote: an input that is not valid
@@ -63,7 +63,10 @@ class ToolInputStreamer:
         return "".join(self._sent[sent_count:])
 
     def end(self, *, is_cut_off: bool) -> str:
-        """End the input and return the rest. is_cut_off: the answer was truncated; incomplete JSON is no error."""
+        """End the input and return the remaining output.
+
+        is_cut_off: the answer was truncated, so incomplete JSON is not an error.
+        """
         if self._state is ToolInputStreamer._read_end and not self._is_broken:
             return self._send(is_complete=True)
         raw = "".join(self._raw)
@@ -227,15 +230,11 @@ class ToolInputStreamer:
             is_partial = _PARTIAL_ESCAPE.fullmatch(text, position)
             return 0 if is_partial else self._emit("\\\\", 1)
         escape = match.group()
-        if escape[1] == "u" and 0xD800 <= int(escape[2:], 16) < 0xE000:
-            return self._read_surrogate(text, position, escape)
-        return self._emit(escape, len(escape))
-
-    def _read_surrogate(self, text: str, position: int, escape: str) -> int:
-        if _LOW_SURROGATE.match(escape):
-            return self._emit(_REPLACEMENT, 6)
+        if escape[1] != "u" or not 0xD800 <= int(escape[2:], 16) < 0xE000:
+            return self._emit(escape, len(escape))
+        # A high surrogate needs a low one behind it, whose end may come with the next chunk.
         low = text[position + 6 : position + 12]
-        if not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
+        if _LOW_SURROGATE.match(escape) or not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
             return self._emit(_REPLACEMENT, 6)
         return self._emit(escape + low, 12) if len(low) == 6 else 0
 

@@ -44,7 +44,10 @@ class UsageQuery(Struct, frozen=True):
 
 
 class UsageRow(Struct, frozen=True):
-    """Usage of one key with one model in a bucket. name: of the key, which a query may use instead of its id."""
+    """Usage of one key with one model in a bucket.
+
+    name: of the key, which a query may use instead of its id.
+    """
 
     start: int
     api_key_id: str
@@ -144,23 +147,20 @@ def _read_number(name: str, value: str) -> int:
 
 def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> bytes:
     """Render a page. rows: of its time. kind: `completions` or `embeddings`."""
-    buckets = [
-        UsageBucket(
-            start, start + query.width, _sum_groups(query, [row for row in rows if _is_in(row, start, query)], kind)
-        )
-        for start in range(query.start, query.page_end, query.width)
-    ]
-    has_more = query.page_end < query.end
-    return msgspec.json.encode(UsagePage(buckets, has_more, f"page_{query.page_end}" if has_more else None))
-
-
-def _is_in(row: UsageRow, start: int, query: UsageQuery) -> bool:
-    return (
-        start <= row.start < start + query.width
-        and (not query.api_key_ids or row.api_key_id in query.api_key_ids or row.name in query.api_key_ids)
+    rows = [
+        row
+        for row in rows
+        if (not query.api_key_ids or row.api_key_id in query.api_key_ids or row.name in query.api_key_ids)
         and (not query.models or row.model in query.models)
         and query.batch in (None, row.is_batch)
-    )
+    ]
+    buckets: list[UsageBucket] = []
+    for start in range(query.start, query.page_end, query.width):
+        end = start + query.width
+        results = _sum_groups(query, [row for row in rows if start <= row.start < end], kind)
+        buckets.append(UsageBucket(start, end, results))
+    has_more = query.page_end < query.end
+    return msgspec.json.encode(UsagePage(buckets, has_more, f"page_{query.page_end}" if has_more else None))
 
 
 def _sum_groups(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> list[UsageResult]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from ..core.errors import PermissionDenied, RequestError
-from ..dialects.body import check_text, translated
+from ..dialects.body import check_text, translate_error
 from .endpoint import HttpRequest
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
         check_text(data)
         return msgspec.json.decode(data, type=body_type)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise translated(error, data) from None
+        raise translate_error(error, data) from None
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:

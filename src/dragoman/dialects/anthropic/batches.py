@@ -1,4 +1,4 @@
-"""Anthropic's message batches and files: parses their creation, renders their objects and results. Runs nothing.
+"""Anthropic's message batches and files: parses their creation, renders their objects and results.
 
 Metadata, upload parameters and lists of files are those of the anthropic SDK 2.x, types/file_metadata.py.
 """
@@ -133,7 +133,10 @@ _result_decoder = msgspec.json.Decoder(MessageBatchResult)
 
 
 def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
-    """Encode a result line. body: a message, or the error envelope."""
+    """Encode a result line.
+
+    body: a message, or the error envelope.
+    """
     result = SucceededResult(Raw(body)) if status < 400 else ErroredResult(Raw(body))
     return msgspec.json.encode(MessageBatchResult(custom_id, result)) + b"\n"
 
@@ -181,7 +184,7 @@ def read_cursor_query(limit: str | None, after: str | None, before: str | None) 
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")
     if after and before:
-        raise invalid_value("before_id", "it excludes `after_id`")
+        raise invalid_value("before_id", "it cannot be combined with `after_id`")
     return CursorQuery(int(text), after or None, before or None)
 
 
@@ -245,7 +248,7 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
     page, after = query.get("page"), query.get("after_id")
     if page is not None:
         if after or query.get("before_id"):
-            raise invalid_value("page", "it excludes `after_id` and `before_id`")
+            raise invalid_value("page", "it cannot be combined with `after_id` and `before_id`")
         # The cursor is the id of the last row with a prefix, so no cursors have to be stored.
         after = page.removeprefix(_CURSOR_PREFIX)
     return read_cursor_query(query.get("limit"), after, query.get("before_id"))
@@ -257,7 +260,7 @@ def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
     if len(selected) > _MAX_IDS:
         raise invalid_value("ids", f"expected at most {_MAX_IDS}, got {len(selected)}")
     if selected and ("page" in query or "limit" in query):
-        raise invalid_value("ids", "it excludes `page` and `limit`")
+        raise invalid_value("ids", "it cannot be combined with `page` and `limit`")
     return selected
 
 

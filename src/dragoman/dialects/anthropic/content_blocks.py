@@ -1,4 +1,4 @@
-"""Translates content blocks to the core's parts: text, media, documents, thinking, tool calls and their results.
+"""Translates the content blocks, tools and tool choice of Messages to the core's.
 
 Thinking that a client sends back is visible with a signature, or omitted and sealed in the signature.
 """
@@ -6,7 +6,7 @@ Thinking that a client sends back is visible with a signature, or omitted and se
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -18,7 +18,6 @@ from ...core.message import (
     File,
     FunctionTool,
     Image,
-    InlineMedia,
     Part,
     Reasoning,
     SealKind,
@@ -29,7 +28,6 @@ from ...core.message import (
     ToolResult,
     UploadedMedia,
 )
-from ...core.message import MediaSource as CoreSource
 from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..body import (
     abbreviate,
@@ -56,61 +54,36 @@ class ThinkingBlockReader:
 
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
         """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
-        field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        field, seal = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        thinking, seal, key = block.thinking or "", seal or "", self._sealing_key
+        verification = VerificationMode.OFF if key is None else key.check
+        is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)
         unsealed = None
-        if not block.thinking or self._keeps_seal:
+        if not thinking or self._keeps_seal:
             # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the
             # signature, and so is a vendor's seal where signatures must be this server's own.
-            unsealed = self._unseal(sealed)
-        # What was unsealed needs no signature: nobody else has the key, so it is this server's own text.
-        if unsealed and (not block.thinking or unpack_reasoning(unsealed).text == block.thinking):
+            unsealed = "" if not seal else None if key is None else key.unseal(Purpose.REASONING, seal)
+        # What was unsealed needs no signature: only this server has the key, so it is its own text.
+        if unsealed and (not thinking or unpack_reasoning(unsealed).text == thinking):
             yield unpack_reasoning(unsealed)
-        elif not block.thinking and unsealed == "":
+        elif not thinking and unsealed == "":
             return
-        elif self._keeps_seal and sealed and self._is_foreign(block.thinking or "", sealed):
-            yield Reasoning(block.thinking or "", seal=_name_seal(sealed, is_redacted=field == "data"))
-        elif block.thinking and self._is_trusted(block.thinking, sealed or ""):
-            yield Reasoning(block.thinking)
-        elif self._verification is VerificationMode.STRICT:
+        # A seal of another vendor, which the engine verifies. In strict mode only this server's own are accepted.
+        elif self._keeps_seal and seal and verification is not VerificationMode.STRICT and not is_signed:
+            # A signature has its kind already if it comes from another vendor than Anthropic.
+            kind = SealKind.ANTHROPIC_REDACTED if field == "data" else SealKind.ANTHROPIC
+            yield Reasoning(thinking, seal=kind + seal if SealKind.OPENAI.read(seal) is None else seal)
+        # Thinking of another server has no signature of ours. Lenient accepts it as plain text, but never a forged one.
+        elif thinking and (
+            verification is VerificationMode.OFF or (verification is VerificationMode.LENIENT and not seal) or is_signed
+        ):
+            yield Reasoning(thinking)
+        elif verification is VerificationMode.STRICT:
             raise RequestError(f"{path}: Invalid `{field}` in `{block.type}` block", param=f"{path}.{field}")
         else:
             self._warnings.append(
                 f"{path}: its {field} was not created by this server for this key; the thinking block is omitted"
             )
-
-    @property
-    def _verification(self) -> VerificationMode:
-        return VerificationMode.OFF if self._sealing_key is None else self._sealing_key.check
-
-    def _unseal(self, sealed: str | None) -> str | None:
-        """Unseal omitted thinking; empty if nothing is sealed, None if it cannot be unsealed."""
-        if not sealed:
-            return ""
-        return None if self._sealing_key is None else self._sealing_key.unseal(Purpose.REASONING, sealed)
-
-    def _is_foreign(self, thinking: str, seal: str) -> bool:
-        """Whether an engine has to verify this seal. In strict mode only this server's own are accepted."""
-        if self._verification is VerificationMode.STRICT:
-            return False
-        return self._sealing_key is None or not self._sealing_key.verify_signature(thinking, seal)
-
-    def _is_trusted(self, thinking: str, signature: str) -> bool:
-        if (
-            self._sealing_key is None
-            or self._verification is VerificationMode.OFF
-            # Thinking of another server has no signature of ours. Lenient accepts it as plain text, but never a forged
-            # one.
-            or (self._verification is VerificationMode.LENIENT and not signature)
-        ):
-            return True
-        return self._sealing_key.verify_signature(thinking, signature)
-
-
-def _name_seal(sealed: str, *, is_redacted: bool) -> str:
-    """The seal with its kind. A signature has one already if it comes from another vendor than Anthropic."""
-    if SealKind.OPENAI.read(sealed) is not None:
-        return sealed
-    return (SealKind.ANTHROPIC_REDACTED if is_redacted else SealKind.ANTHROPIC) + sealed
 
 
 T = TypeVar("T")
@@ -185,7 +158,9 @@ def _read_parts(block: WireContentBlock, path: str, thinking_reader: ThinkingBlo
     elif kind in ("tool_use", *HOSTED_CALLS):
         yield _read_call(block, path)
     elif kind == "tool_result":
-        result = tuple(_read_result(block, path))
+        if isinstance(block.content, dict):
+            raise invalid_value(f"{path}.content", "expected a string or an array of blocks")
+        result = tuple(_read_inner(block.content or "", (*VISIBLE_TYPES, "tool_reference"), f"{path}.content"))
         yield ToolResult(_require(block.tool_use_id, f"{path}.tool_use_id"), result, bool(block.is_error))
     elif kind in HOSTED_RESULTS:
         hosted_result = tuple(_read_hosted_result(block.content, f"{path}.content"))
@@ -199,25 +174,24 @@ def _read_parts(block: WireContentBlock, path: str, thinking_reader: ThinkingBlo
 
 
 def _read_visible(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    read: Callable[[WireContentBlock, str], Iterator[VisiblePart]]
     match block.type:
         case "text":
-            read = _read_text
+            if text := _require(block.text, f"{path}.text"):
+                yield Text(text)
         case "image":
-            read = _read_image
+            yield _read_image(block, path)
         case "document":
-            read = _read_document
+            yield from _read_document(block, path)
         case _:
-            read = _read_search_result
-    yield from read(block, path)
+            source = block.source if isinstance(block.source, str) else None
+            content = _require(block.content, f"{path}.content")
+            if isinstance(content, dict):
+                raise invalid_value(f"{path}.content", "expected an array of text blocks")
+            yield Text(f"{_require(block.title, f'{path}.title')}\n{_require(source, f'{path}.source')}")
+            yield from _read_inner(content, ("text",), f"{path}.content")
 
 
-def _read_text(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    if text := _require(block.text, f"{path}.text"):
-        yield Text(text)
-
-
-def _read_image(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
+def _read_image(block: WireContentBlock, path: str) -> Image:
     source = _require_source(block, path)
     kind = check_one_of(source.type, ("base64", "url", "file"), f"{path}.source.type")
     if kind == "base64":
@@ -225,11 +199,10 @@ def _read_image(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             _require(source.media_type, f"{path}.source.media_type"), IMAGE_TYPES, f"{path}.source.media_type"
         )
         param = f"{path}.source.data"
-        yield Image(check_image(read_base64(_require(source.data, param), media_type, param), param))
-    elif kind == "file":
-        yield Image(UploadedMedia(_require(source.file_id, f"{path}.source.file_id")))
-    else:
-        yield Image(read_image_url(_require(source.url, f"{path}.source.url"), f"{path}.source.url"))
+        return Image(check_image(read_base64(_require(source.data, param), media_type, param), param))
+    if kind == "file":
+        return Image(UploadedMedia(_require(source.file_id, f"{path}.source.file_id")))
+    return Image(read_image_url(_require(source.url, f"{path}.source.url"), f"{path}.source.url"))
 
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
@@ -246,43 +219,25 @@ def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
             types = ("application/pdf", "text/plain")
             media_type = check_one_of(_require(source.media_type, f"{param}.media_type"), types, f"{param}.media_type")
             inline = read_base64(_require(source.data, f"{param}.data"), media_type, f"{param}.data")
-            yield (
-                File(inline, block.title)
-                if inline.media_type == "application/pdf"
-                else Text(_decode_text(inline, f"{param}.data"))
-            )
+            if inline.media_type == "application/pdf":
+                yield File(inline, block.title)
+                return
+            try:
+                yield Text(inline.data.decode())
+            except UnicodeDecodeError:
+                raise invalid_value(f"{param}.data", "expected text in UTF-8") from None
         case "content":
             yield from _read_inner(_require(source.content, f"{param}.content"), ("text", "image"), f"{param}.content")
+        case "file":
+            yield File(UploadedMedia(_require(source.file_id, f"{param}.file_id")), block.title)
         case _:
-            yield File(_read_reference(source, kind, param), block.title)
-
-
-def _decode_text(inline: InlineMedia, param: str) -> str:
-    try:
-        return inline.data.decode()
-    except UnicodeDecodeError:
-        raise invalid_value(param, "expected text in UTF-8") from None
-
-
-def _read_search_result(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    source = block.source if isinstance(block.source, str) else None
-    content = _require(block.content, f"{path}.content")
-    if isinstance(content, dict):
-        raise invalid_value(f"{path}.content", "expected an array of text blocks")
-    yield Text(f"{_require(block.title, f'{path}.title')}\n{_require(source, f'{path}.source')}")
-    yield from _read_inner(content, ("text",), f"{path}.content")
+            yield File(read_url(_require(source.url, f"{param}.url"), f"{param}.url"), block.title)
 
 
 def _require_source(block: WireContentBlock, path: str) -> BlockSource:
     if isinstance(block.source, str):
         raise invalid_value(f"{path}.source", "expected an object")
     return _require(block.source, f"{path}.source")
-
-
-def _read_reference(source: BlockSource, kind: str, param: str) -> CoreSource:
-    if kind == "file":
-        return UploadedMedia(_require(source.file_id, f"{param}.file_id"))
-    return read_url(_require(source.url, f"{param}.url"), f"{param}.url")
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
@@ -297,13 +252,6 @@ def _read_call(block: WireContentBlock, path: str) -> ToolCall:
         if raw_arguments is not None and bytes(raw_arguments).startswith(b'"'):
             arguments = msgspec.json.decode(raw_arguments, type=str)
     return ToolCall(id, name, arguments)
-
-
-def _read_result(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    content = block.content
-    if isinstance(content, dict):
-        raise invalid_value(f"{path}.content", "expected a string or an array of blocks")
-    yield from _read_inner(content or "", (*VISIBLE_TYPES, "tool_reference"), f"{path}.content")
 
 
 def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], path: str) -> Iterator[VisiblePart]:
@@ -348,7 +296,7 @@ def _require(value: T | None, param: str) -> T:
     return value
 
 
-# Translates tools, tool changes within a conversation, and tool choice to the core's.
+# Tools, changes of tools within a conversation, and tool choice.
 
 _TYPE_PATTERN = re.compile(r"(bash|text_editor|computer|memory)_\d{8}")
 
@@ -502,54 +450,48 @@ class AnthropicToolRegistry:
             if message.role != "system" or not isinstance(message.content, list):
                 continue
             for k, block in enumerate(message.content):
-                if block.type in TOOL_CHANGES:
-                    self._apply_change(block, f"messages[{i}].content[{k}].tool")
-
-    def _apply_change(self, block: WireContentBlock, path: str) -> None:
-        change = block.tool
-        if change is None:
-            raise missing_parameter(path)
-        if change.definition is not None and block.type == "tool_addition":
-            # Added again, a tool moves to the end of the declarations, as if it had been declared when it was added.
-            self._tools.pop(change.definition.name or "", None)
-            self._add(change.definition, f"{path}.definition")
-        elif change.type != "tool_reference":
-            raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
-        elif change.name is None:
-            raise missing_parameter(f"{path}.name")
-        elif block.type == "tool_removal":
-            self._tools.pop(change.name, None)
+                if block.type not in TOOL_CHANGES:
+                    continue
+                path, change = f"messages[{i}].content[{k}].tool", block.tool
+                if change is None:
+                    raise missing_parameter(path)
+                if change.definition is not None and block.type == "tool_addition":
+                    # Added again, a tool moves to the end, as if it had been declared when it was added.
+                    self._tools.pop(change.definition.name or "", None)
+                    self._add(change.definition, f"{path}.definition")
+                elif change.type != "tool_reference":
+                    raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
+                elif change.name is None:
+                    raise missing_parameter(f"{path}.name")
+                elif block.type == "tool_removal":
+                    self._tools.pop(change.name, None)
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
+        callers = tool.allowed_callers
         # Left out with a warning, as agents always declare a set of tools, and need not call this one.
-        reason = "cannot be run here" if parsed is None else _explain_uncallable(tool)
-        if parsed is None or reason:
+        if parsed is None or (callers and "direct" not in callers):
+            reason = "cannot be run here" if parsed is None else "can only be called by hosted code"
             self._unavailable.add(tool.name or "")
             self._warnings.append(f"{path}: {abbreviate(tool.name or tool.type or '')} {reason}; it was left out")
         elif parsed.name in self._tools:
-            raise invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} is there twice")
+            raise invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} occurs twice")
         else:
             self._tools[parsed.name] = parsed
 
     def read_choice(self, choice: AnthropicWireToolChoice | None) -> ToolChoice:
         if choice is None:
             return ToolChoice()
-        match check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type"):
-            case "tool":
-                return self._choose_named(choice.name)
-            # Hosted tools are left out, so there may be tools in the request and none to call.
-            case "any" if not self._tools:
-                raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
-            case "any":
-                return ToolChoice("required")
-            case mode:
-                return ToolChoice(mode)
-
-    def _choose_named(self, name: str | None) -> ToolChoice:
+        mode = check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type")
+        # Hosted tools are left out, so there may be tools in the request and none to call.
+        if mode == "any" and not self._tools:
+            raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
+        if mode != "tool":
+            return ToolChoice("required" if mode == "any" else mode)
+        name = choice.name
         if not name:
             raise missing_parameter("tool_choice.name")
-        # Forcing it is an error all the same: the client waits for exactly this call.
+        # Unlike declaring an unavailable tool, forcing one is an error: the client waits for exactly this call.
         if name in self._unavailable and name not in self._tools:
             raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
         if name not in self._tools:
@@ -569,17 +511,9 @@ def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
         raise invalid_value(f"{path}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'")
     if schema is None:
         raise missing_parameter(f"{path}.input_schema")
-    return FunctionTool(tool.name, _build_description(tool), schema, tool.strict)
-
-
-def _build_description(tool: AnthropicWireTool) -> str | None:
-    """The description with the input examples, for which templates have no field."""
-    if not tool.input_examples:
-        return tool.description
-    examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
-    return f"{tool.description or ''}\n\nExamples of its input:\n{examples}".strip()
-
-
-def _explain_uncallable(tool: AnthropicWireTool) -> str:
-    callers = tool.allowed_callers
-    return "can only be called by hosted code" if callers and "direct" not in callers else ""
+    description = tool.description
+    if tool.input_examples:
+        # Templates have no field for them.
+        examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
+        description = f"{description or ''}\n\nExamples of its input:\n{examples}".strip()
+    return FunctionTool(tool.name, description, schema, tool.strict)

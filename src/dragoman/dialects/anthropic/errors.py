@@ -1,4 +1,4 @@
-"""Anthropic's error envelope, and the statuses that differ from the core's. Knows no other HTTP.
+"""Anthropic's error envelope, and the statuses that differ from the core's.
 
 The envelope has no field for a parameter's name: the message starts with it, worded like Anthropic's own validator.
 """
@@ -87,7 +87,21 @@ class AnthropicErrorBody(Struct, frozen=True, kw_only=True):
 
 def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
     """The JSON body of a response with status `map_anthropic_status(error)`, or the payload of an `error` event."""
-    message = replace_surrogates(_build_message(error))
+    if isinstance(error, ContextTooLong):
+        # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
+        message = f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
+    elif error.param is None:
+        message = error.message
+    else:
+        MESSAGES_NAMES.translate(error)
+        # `messages[0].content` is `messages.0.content` here.
+        path = _INDEX.sub(r".\1", error.param)
+        if match := _MISSING.fullmatch(error.message):
+            message = f"{path}: Field required{'.' if match.group(1) else ''}{match.group(1)}"
+        else:
+            match = _INVALID.fullmatch(error.message)
+            message = f"{path}: {match.group(1) if match else error.message}"
+    message = replace_surrogates(message)
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
     details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
@@ -100,18 +114,3 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
 
 def map_anthropic_status(error: DragomanError) -> int:
     return OVERLOADED_STATUS if error.status == 503 else error.status
-
-
-def _build_message(error: DragomanError) -> str:
-    if isinstance(error, ContextTooLong):
-        # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
-        return f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
-    if error.param is None:
-        return error.message
-    MESSAGES_NAMES.translate(error)
-    # `messages[0].content` is `messages.0.content` here.
-    path = _INDEX.sub(r".\1", error.param)
-    if match := _MISSING.fullmatch(error.message):
-        return f"{path}: Field required{'.' if match.group(1) else ''}{match.group(1)}"
-    match = _INVALID.fullmatch(error.message)
-    return f"{path}: {match.group(1) if match else error.message}"

@@ -70,9 +70,21 @@ def read_history(
     """
     system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
-    turns = tuple(_group_turns(_read_parts(messages, thinking_reader)))
-    if not turns:
+    turns: list[Message] = []
+    names: dict[str, str] = {}
+    turn_role, turn_parts = Role.USER, list[Part]()
+    for role, part in _read_parts(messages, thinking_reader):
+        # The client sends all results of parallel calls in one user message; templates expect one message for each.
+        if turn_parts and (role is not turn_role or role is Role.TOOL):
+            turns.append(_build_turn(turn_role, turn_parts, names))
+            turn_parts = []
+        if isinstance(part, ToolCall):
+            names[part.id] = part.name
+        turn_role = role
+        turn_parts.append(part)
+    if not turn_parts:
         raise RequestError("at least one message with content is required", param="messages")
+    turns.append(_build_turn(turn_role, turn_parts, names))
     last_turn = turns[-1]
     # Both: a system message at the end may follow the assistant's, and then the answer is a new turn.
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
@@ -110,22 +122,6 @@ def _read_parts(
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 
 
-def _group_turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
-    names: dict[str, str] = {}
-    turn_role, turn_parts = Role.USER, list[Part]()
-    for role, part in parts:
-        # The client sends all results of parallel calls in one user message; templates expect one message for each.
-        if turn_parts and (role is not turn_role or role is Role.TOOL):
-            yield _build_turn(turn_role, turn_parts, names)
-            turn_parts = []
-        if isinstance(part, ToolCall):
-            names[part.id] = part.name
-        turn_role = role
-        turn_parts.append(part)
-    if turn_parts:
-        yield _build_turn(turn_role, turn_parts, names)
-
-
 def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
     """Build a turn. A tool result receives its tool's name."""
     first = parts[0]
@@ -161,7 +157,21 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
     if body.service_tier is not None:
         check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
     conversation = _read_conversation(prompting, options, warnings)
-    request = _build_request(body, prompting, conversation, options)
+    stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
+    constraint, constraint_param = _read_constraint(body, prompting, conversation.template.continue_final_message)
+    request = GenerateRequest(
+        model=resolve_model(prompting.model, options),
+        prompt=conversation,
+        sampling=body.build_sampling(),
+        limits=body.build_limits(None if body.max_tokens == -1 else body.max_tokens, stop),
+        constraint=constraint,
+        constraint_param=constraint_param,
+        special_tokens_in_text=body.skip_special_tokens is False,
+        add_special_tokens=bool(body.add_special_tokens),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        extras=body.build_extras(),
+    )
     render_options = _build_render_options(request.limits.max_tokens, prompting, options.sealing_key)
     id = ResponseId(ID_PREFIX, body.request_id)
 
@@ -236,19 +246,14 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
     return ReasoningOptions(enabled if switch is None else switch, efforts[-1] if efforts else None, budget)
 
 
-def _omits_thinking(body: MessagesPromptFields) -> bool:
-    display = body.thinking.display if body.thinking is not None else None
-    return (
-        display is not None
-        and check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display") == "omitted"
-    )
-
-
 def _build_render_options(
     max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
 ) -> MessagesRenderOptions:
     """Omitted thinking is sealed in its signature, so that it can be restored in the next turn."""
-    omits_thinking, reports_edits = _omits_thinking(body), body.context_management is not None
+    display = None if body.thinking is None else body.thinking.display
+    if display is not None:
+        check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display")
+    omits_thinking, reports_edits = display == "omitted", body.context_management is not None
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
     # Clients send a signature back unchanged, so it can carry the text that they did not receive.
@@ -260,26 +265,6 @@ def _build_render_options(
 
     is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
     return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None)
-
-
-def _build_request(
-    body: MessagesBody, prompting: MessagesPromptFields, conversation: Conversation, options: ReaderOptions
-) -> GenerateRequest:
-    stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
-    constraint, constraint_param = _read_constraint(body, prompting, conversation.template.continue_final_message)
-    return GenerateRequest(
-        model=resolve_model(prompting.model, options),
-        prompt=conversation,
-        sampling=body.build_sampling(),
-        limits=body.build_limits(None if body.max_tokens == -1 else body.max_tokens, stop),
-        constraint=constraint,
-        constraint_param=constraint_param,
-        special_tokens_in_text=body.skip_special_tokens is False,
-        add_special_tokens=bool(body.add_special_tokens),
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
-        extras=body.build_extras(),
-    )
 
 
 def _read_constraint(

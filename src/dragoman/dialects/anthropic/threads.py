@@ -1,7 +1,6 @@
 """Message threads: expands a body that continues an earlier answer to the body of the whole conversation.
 
-A turn of a thread and the same conversation sent as a whole use the same reader and give the same prompt. This module
-knows no store.
+A turn of a thread and the same conversation sent as a whole use the same reader and give the same prompt.
 """
 
 from __future__ import annotations

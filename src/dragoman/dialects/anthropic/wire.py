@@ -1,6 +1,6 @@
-"""The structs of a Messages body, and the support of every parameter of Messages and of count_tokens.
+"""The shapes of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
 
-Shapes and bounds only; `content_blocks`, `tools` and `reader` interpret them. `cache_control` may occur anywhere and is
+`content_blocks` and `reader` interpret a body, `writer` renders an answer. `cache_control` may occur anywhere and is
 ignored: caching is automatic.
 """
 
@@ -253,7 +253,7 @@ COUNT_TOKENS = ParameterTable(
 )
 
 
-# The shapes that the writer of Messages writes, as structs: the answer, and the events of a stream.
+# The answer and the events of a stream, for the API description; `writer` renders them as bytes.
 
 StopReasonName = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
@@ -382,7 +382,7 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """How the answer ended, and the usage of all of it."""
+    """The end of the answer, and the usage of all of it."""
 
     delta: MessageEnd
     usage: MessagesUsage
@@ -395,7 +395,7 @@ class MessageStop(Struct, frozen=True, tag_field="type", tag="message_stop"):
 
 
 class PingEvent(Struct, frozen=True, tag_field="type", tag="ping"):
-    """A sign of life while no token comes."""
+    """The event that keeps an idle stream alive."""
 
 
 MESSAGE_EVENTS = (
@@ -409,7 +409,10 @@ class ContextTokens(Struct, frozen=True):
 
 
 class TokenCount(Struct, frozen=True):
-    """The answer of /v1/messages/count_tokens. context_management: only if the request has context edits."""
+    """The answer of /v1/messages/count_tokens.
+
+    context_management: only if the request has context edits.
+    """
 
     input_tokens: int
     context_management: ContextTokens | UnsetType = UNSET

@@ -3,7 +3,7 @@
     message_start  (content_block_start content_block_delta* content_block_stop)*  message_delta  message_stop
 
 One block is open at a time: text, thinking with its signature at the end, or a tool call with its input. Empty text
-opens no block. Knows neither HTTP nor where events come from.
+opens no block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ...core.events import (
     AppliedEdit,
     ChoiceFinished,
     ClearedKind,
-    Delta,
     Event,
     Finished,
     FinishReason,
@@ -47,93 +46,6 @@ from ..json_encoding import (
 from ..tool_input import ToolInputStreamer
 from .errors import render_anthropic_error
 from .wire import ContextManagement, EditThreshold, WireEdit
-
-# `context_management`: parses context edits, and renders the applied ones.
-
-CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
-
-DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
-"""Anthropic's defaults."""
-
-
-def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
-    """Parse the edits. Appends to `warnings` for unsupported ones. Raises RequestError."""
-    edits: list[Edit] = []
-    for i, edit in enumerate(management.edits or () if management else ()):
-        path = f"context_management.edits[{i}]"
-        if edit.type == CLEAR_TOOL_USES:
-            edits.append(_read_tool_results_edit(edit, path))
-        elif edit.type == CLEAR_THINKING:
-            edits += _read_thinking_edit(edit, path)
-        else:
-            warnings.append(f"{path}: {edit.type[:64]} is not supported")
-    return tuple(edits)
-
-
-def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
-    above_tokens, above_uses = DEFAULT_TRIGGER_TOKENS, None
-    if (trigger := edit.trigger) is not None:
-        value = _read_threshold(trigger, ("input_tokens", "tool_uses"), f"{path}.trigger")
-        above_tokens, above_uses = (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
-    clear_at_least = edit.clear_at_least
-    inputs = edit.clear_tool_inputs
-    return ClearToolResults(
-        above_tokens=above_tokens,
-        above_uses=above_uses,
-        keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
-        # Less than one token cleared would be no edit, and would be reported as applied.
-        at_least=1
-        if clear_at_least is None
-        else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),
-        exclude=frozenset(edit.exclude_tools or ()),
-        inputs=frozenset(inputs) if isinstance(inputs, list) else None if inputs else frozenset(),
-    )
-
-
-def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
-    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
-    other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
-    # A misplaced option would otherwise be ignored in silence, and the client would rely on it.
-    if any(field is not None for field in other_fields):
-        raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
-    if read_json_value(edit.keep, f"{path}.keep") in ("all", {"type": "all"}):
-        return ()
-    keep = _read_keep(edit, "thinking_turns", DEFAULT_KEEP_TURNS, path)
-    if not keep:
-        raise invalid_value(f"{path}.keep.value", "expected an integer >= 1")
-    return (ClearReasoning(keep),)
-
-
-def _read_keep(edit: WireEdit, unit: str, default: int, path: str) -> int:
-    value = read_json_value(edit.keep, f"{path}.keep")
-    if value is None:
-        return default
-    try:
-        threshold = msgspec.convert(value, EditThreshold)
-    except msgspec.ValidationError:
-        raise invalid_value(f"{path}.keep", f'expected {{"type": "{unit}", "value": ...}}') from None
-    return _read_threshold(threshold, (unit,), f"{path}.keep")
-
-
-def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -> int:
-    check_one_of(threshold.type, units, f"{path}.type")
-    if threshold.value is None:
-        raise missing_parameter(f"{path}.value")
-    return threshold.value
-
-
-def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
-    """The `context_management` of a response."""
-    return b'{"applied_edits":[%s]}' % b",".join(map(_render_edit, edits))
-
-
-def _render_edit(edit: AppliedEdit) -> bytes:
-    name, unit = (
-        (CLEAR_TOOL_USES, "tool_uses") if edit.cleared is ClearedKind.RESULTS else (CLEAR_THINKING, "thinking_turns")
-    )
-    text = f'{{"type":"{name}","cleared_{unit}":{edit.count},"cleared_input_tokens":{edit.tokens}}}'
-    return text.encode()
-
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
@@ -278,39 +190,10 @@ class MessagesWriter:
     def render_error(self, error: DragomanError) -> bytes:
         return _render_event(b"error", render_anthropic_error(error))
 
-    def feed(self, event: Event) -> bytes:
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._open_text is not None and type(event) is TextDelta:
             # The hot path, taken for nearly every token: one escape, one concatenation.
             return self._open_text.add(event.text) if event.text else b""
-        if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
-            return self._render_frame(event)
-        return self._render_part(event)
-
-    def render_full(self, reply: Reply) -> bytes:
-        choice, usage = reply.choices[0], reply.usage
-        parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text or _has_seal(part)]
-        has_refusal = any(isinstance(part, Refusal) for part in parts)
-        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
-        content = b",".join(self._render_content(parts, choice))
-        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
-            self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
-            encode_field("kv_transfer_params", reply.kv_transfer_params),
-        )  # fmt: skip
-
-    def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
-        match event:
-            case Started():
-                self._applied_edits = event.edited
-                return self._start(event)
-            case ChoiceFinished():
-                self._choice_finished = event
-                return self._close_block(is_cut_off=_is_cut_off(event.reason, event.stop))
-            case Finished(usage):
-                return self._finish(usage)
-            case PromptTokens():
-                return b""
-
-    def _render_part(self, event: Delta) -> bytes:
         match event:
             case TextDelta(text=text):
                 return self._write_text(text)
@@ -326,12 +209,34 @@ class MessagesWriter:
             case ToolCallDelta(arguments=text):
                 # The API sends an input_json_delta with an empty text first; later empty ones are left out.
                 return self._open_block.add(text) if self._open_block is not None and text else b""
+            case Started():
+                self._applied_edits = event.edited
+                usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens))
+                empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
+                message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
+                return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
+            case PromptTokens():
+                return b""
+            case ChoiceFinished():
+                self._choice_finished = event
+                return self._close_block(is_cut_off=_is_cut_off(event.reason, event.stop))
+            case Finished(usage):
+                return self._finish(usage)
 
-    def _start(self, event: Started) -> bytes:
-        usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens))
-        empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
-        message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
-        return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
+    def render_full(self, reply: Reply) -> bytes:
+        choice, usage = reply.choices[0], reply.usage
+        parts = [
+            part
+            for part in choice.parts
+            if isinstance(part, ToolCall) or part.text or (isinstance(part, Reasoning) and part.seal)
+        ]
+        has_refusal = any(isinstance(part, Refusal) for part in parts)
+        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
+        content = b",".join(self._render_content(parts, choice))
+        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
+            self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
+            encode_field("kv_transfer_params", reply.kv_transfer_params),
+        )  # fmt: skip
 
     def _finish(self, usage: Usage) -> bytes:
         # A stream that ends without the end of its choice was cut by the engine. Clients need a stop_reason all the
@@ -393,68 +298,61 @@ class MessagesWriter:
 
     def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
         """The blocks of the full object. Adjacent text and refusals form one block."""
-        text: list[str] = []
+        options, texts = self._options, list[str]()
         for i, part in enumerate(parts):
             if not isinstance(part, Reasoning | ToolCall):
-                text.append(part.text)
+                texts.append(part.text)
                 continue
-            if text:
-                yield _render_text_block(text)
-                text = []
-            if isinstance(part, Reasoning):
-                yield self._render_thinking_block(part)
+            if texts:
+                yield _render_text_block(texts)
+                texts = []
+            if isinstance(part, ToolCall):
+                # The same input that the deltas of a stream add up to. Only the last call can be cut: a later part
+                # proves that an earlier one was complete.
+                input = ToolInputStreamer()
+                input.feed(part.arguments)
+                input.end(is_cut_off=i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop))
+                value = escape_line_breaks(replace_surrogates(input.value).encode())
+                yield b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
+                    encode_string(part.id), encode_string(part.name), value,
+                )  # fmt: skip
+            elif not part.text and (redacted := options.render_redacted(part.seal)) is not None:
+                yield redacted
             else:
-                # Only the last call can be cut: a later part proves that an earlier one was complete.
-                is_cut_off = i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop)
-                yield _render_call_block(part, is_cut_off)
-        if text:
-            yield _render_text_block(text)
-
-    def _render_thinking_block(self, part: Reasoning) -> bytes:
-        if not part.text and (redacted := self._options.render_redacted(part.seal)) is not None:
-            return redacted
-        text = "" if self._options.omit_thinking else part.text
-        return b'{"type":"thinking","thinking":%s,"signature":%s}' % (
-            encode_string(text),
-            self._options.render_signature(part.text, part.seal),
-        )
+                yield b'{"type":"thinking","thinking":%s,"signature":%s}' % (
+                    encode_string("" if options.omit_thinking else part.text),
+                    options.render_signature(part.text, part.seal),
+                )
+        if texts:
+            yield _render_text_block(texts)
 
     def _render_stop(
         self, reason: FinishReason, stop: str | int | None, has_calls: bool, has_refusal: bool, usage: Usage
     ) -> bytes:
         # An integer is a stop token, such as the end of the turn, which Anthropic's API does not report.
         stop_sequence = stop if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal else None
-        stop_reason = self._map_stop_reason(reason, stop_sequence, has_calls, has_refusal, usage)
-        fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
-        if stop_reason != b"refusal":
-            return fields
-        return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
-
-    def _map_stop_reason(
-        self, reason: FinishReason, stop_sequence: str | None, has_calls: bool, has_refusal: bool, usage: Usage
-    ) -> bytes:
-        """An aborted answer is reported as `max_tokens`, the only reason that marks an answer as truncated."""
         match reason:
             case FinishReason.CONTENT_FILTER:
-                return b"refusal"
+                stop_reason = b"refusal"
             case FinishReason.ABORT:
-                return b"max_tokens"
+                # The only reason that marks an answer as truncated.
+                stop_reason = b"max_tokens"
             case FinishReason.LENGTH:
                 max_tokens = self._options.max_tokens
                 # The engine reports one reason for both limits; fewer tokens than were asked for means that the context
                 # was full.
                 is_context_full = max_tokens is None or usage.completion < max_tokens
-                return b"model_context_window_exceeded" if is_context_full else b"max_tokens"
+                stop_reason = b"model_context_window_exceeded" if is_context_full else b"max_tokens"
             case FinishReason.STOP if has_refusal:
-                return b"refusal"
+                stop_reason = b"refusal"
             case FinishReason.STOP if stop_sequence is not None:
-                return b"stop_sequence"
+                stop_reason = b"stop_sequence"
             case FinishReason.STOP:
-                return b"tool_use" if has_calls else b"end_turn"
-
-
-def _has_seal(part: ReplyPart) -> bool:
-    return isinstance(part, Reasoning) and part.seal != ""
+                stop_reason = b"tool_use" if has_calls else b"end_turn"
+        fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
+        if stop_reason != b"refusal":
+            return fields
+        return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
 
 
 def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
@@ -466,26 +364,13 @@ def _render_text_block(pieces: list[str]) -> bytes:
     return b'{"type":"text","text":%s}' % encode_string("".join(pieces))
 
 
-def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
-    """Render a complete call, with the same input that the deltas of a stream add up to."""
-    input = ToolInputStreamer()
-    input.feed(call.arguments)
-    input.end(is_cut_off=is_cut_off)
-    value = escape_line_breaks(replace_surrogates(input.value).encode())
-    return b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
-        encode_string(call.id),
-        encode_string(call.name),
-        value,
-    )
-
-
 def _render_usage(usage: Usage) -> bytes:
     """Prompt tokens read from and written to the cache are counted apart. 0 is a count; unknown is null or absent."""
     # Anthropic's `input_tokens` excludes the cached ones, so the prompt has the sum of all three; OpenAI's
     # `prompt_tokens` includes them.
-    rest = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
+    uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
-        rest, encode_int(usage.written), encode_int(usage.cached), usage.completion,
+        uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
     )  # fmt: skip
     if usage.reasoning is None:
         return counts
@@ -499,3 +384,87 @@ def _render_event(name: bytes, payload: bytes) -> bytes:
 
 def _render_delta_prefix(index: int) -> bytes:
     return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % index
+
+
+# Context edits: those that a request asks for in `context_management`, and those that were applied.
+
+CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
+
+DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
+"""Anthropic's defaults."""
+
+
+def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
+    """Parse the edits. Appends to `warnings` for unsupported ones. Raises RequestError."""
+    edits: list[Edit] = []
+    for i, edit in enumerate(management.edits or () if management else ()):
+        path = f"context_management.edits[{i}]"
+        if edit.type == CLEAR_TOOL_USES:
+            edits.append(_read_tool_results_edit(edit, path))
+        elif edit.type == CLEAR_THINKING:
+            edits += _read_thinking_edit(edit, path)
+        else:
+            warnings.append(f"{path}: {edit.type[:64]} is not supported")
+    return tuple(edits)
+
+
+def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
+    above_tokens, above_uses = DEFAULT_TRIGGER_TOKENS, None
+    if (trigger := edit.trigger) is not None:
+        value = _read_threshold(trigger, ("input_tokens", "tool_uses"), f"{path}.trigger")
+        above_tokens, above_uses = (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
+    clear_at_least = edit.clear_at_least
+    inputs = edit.clear_tool_inputs
+    return ClearToolResults(
+        above_tokens=above_tokens,
+        above_uses=above_uses,
+        keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
+        # Less than one token cleared would be no edit, and would be reported as applied.
+        at_least=1
+        if clear_at_least is None
+        else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),
+        exclude=frozenset(edit.exclude_tools or ()),
+        inputs=frozenset(inputs) if isinstance(inputs, list) else None if inputs else frozenset(),
+    )
+
+
+def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
+    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
+    other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
+    # A misplaced option would otherwise be ignored in silence, and the client would rely on it.
+    if any(field is not None for field in other_fields):
+        raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
+    if read_json_value(edit.keep, f"{path}.keep") in ("all", {"type": "all"}):
+        return ()
+    keep = _read_keep(edit, "thinking_turns", DEFAULT_KEEP_TURNS, path)
+    if not keep:
+        raise invalid_value(f"{path}.keep.value", "expected an integer >= 1")
+    return (ClearReasoning(keep),)
+
+
+def _read_keep(edit: WireEdit, unit: str, default: int, path: str) -> int:
+    value = read_json_value(edit.keep, f"{path}.keep")
+    if value is None:
+        return default
+    try:
+        threshold = msgspec.convert(value, EditThreshold)
+    except msgspec.ValidationError:
+        raise invalid_value(f"{path}.keep", f'expected {{"type": "{unit}", "value": ...}}') from None
+    return _read_threshold(threshold, (unit,), f"{path}.keep")
+
+
+def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -> int:
+    check_one_of(threshold.type, units, f"{path}.type")
+    if threshold.value is None:
+        raise missing_parameter(f"{path}.value")
+    return threshold.value
+
+
+def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
+    """The `context_management` of a response."""
+    results, thinking = (CLEAR_TOOL_USES, "tool_uses"), (CLEAR_THINKING, "thinking_turns")
+    entries: list[str] = []
+    for edit in edits:
+        name, unit = results if edit.cleared is ClearedKind.RESULTS else thinking
+        entries.append(f'{{"type":"{name}","cleared_{unit}":{edit.count},"cleared_input_tokens":{edit.tokens}}}')
+    return f'{{"applied_edits":[{",".join(entries)}]}}'.encode()

@@ -48,14 +48,11 @@ from .wire import (
     AllowedTools,
     ChatBody,
     ChatContentPart,
-    ChatInputAudio,
-    ChatNamedTool,
     ChatToolCall,
     ChatWireMessage,
     ChatWireTool,
     ChatWireToolChoice,
     CustomDefinition,
-    CustomFormat,
     FunctionDefinition,
     NameReference,
     ReasoningDetail,
@@ -93,7 +90,12 @@ class _MessageReader:
             case "tool":
                 return self._read_result(message, message.tool_call_id, path)
             case "function":
-                return self._read_function_result(message, path)
+                if not message.name:
+                    raise missing_parameter(f"{path}.name")
+                # Nothing but the order relates the results of one legacy function to its calls.
+                if open_calls := self._open_legacy.get(message.name):
+                    return self._read_result(message, open_calls.popleft(), path)
+                return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
             case role:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
@@ -129,15 +131,6 @@ class _MessageReader:
             elif detail.data is not None:
                 self._warnings.append(f"{path}.reasoning_details[{i}] is encrypted by another server; it was left out")
         return "".join(texts)
-
-    def _read_function_result(self, message: ChatWireMessage, path: str) -> Message:
-        if not message.name:
-            raise missing_parameter(f"{path}.name")
-        # Nothing but the order relates the results of one legacy function to its calls.
-        open_calls = self._open_legacy.get(message.name)
-        if open_calls:
-            return self._read_result(message, open_calls.popleft(), path)
-        return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
 
     def _read_result(
         self, message: ChatWireMessage, call_id: str | None, path: str, *, answers_call: bool = True
@@ -182,26 +175,24 @@ def _read_content(content: str | list[ChatContentPart | str] | None, path: str) 
             yield Text(content)
         return
     for i, part in enumerate(content or ()):
-        yield Text(part) if isinstance(part, str) else _read_part(part, f"{path}[{i}]")
+        if isinstance(part, str):
+            yield Text(part)
+        elif part.type in TEXT_PARTS:
+            yield Text(_require(part.text, f"{path}[{i}].text"))
+        else:
+            yield _read_part(part, f"{path}[{i}]")
 
 
-def _read_part(part: ChatContentPart, path: str) -> Part:
-    if part.type in TEXT_PARTS:
-        return Text(_require(part.text, f"{path}.text"))
+def _read_part(part: ChatContentPart, part_path: str) -> Part:  # noqa: PLR0911 - a table
+    """Read a part that is not text."""
     if part.type in ("video", "video_url"):
-        raise Unsupported(f"'{path}': video is not supported here.", param=f"{path}.type")
-    field = f"{path}.{part.type}"
-    match check_one_of(part.type, PARTS, f"{path}.type"):
+        raise Unsupported(f"'{part_path}': video is not supported here.", param=f"{part_path}.type")
+    path = f"{part_path}.{part.type}"
+    match check_one_of(part.type, PARTS, f"{part_path}.type"):
         case "refusal":
-            return Refusal(_require(part.refusal, field))
+            return Refusal(_require(part.refusal, path))
         case "thinking":
-            return Reasoning(_require(part.thinking, field))
-        case _:
-            return _read_media(part, field)
-
-
-def _read_media(part: ChatContentPart, path: str) -> Part:
-    match part.type:
+            return Reasoning(_require(part.thinking, path))
         case "image_url":
             image = _require(part.image_url, path)
             if isinstance(image, str):
@@ -213,7 +204,9 @@ def _read_media(part: ChatContentPart, path: str) -> Part:
             audio = _require(part.audio_url, path)
             return Audio(read_url(audio if isinstance(audio, str) else audio.url, path))
         case "input_audio":
-            return _read_audio(_require(part.input_audio, path), path)
+            input_audio = _require(part.input_audio, path)
+            format = check_one_of(input_audio.format, AUDIO_FORMATS, f"{path}.format")
+            return Audio(read_base64(input_audio.data, f"audio/{format}", f"{path}.data"), format)
         case _:
             file = _require(part.file, path)
             if file.file_id:
@@ -227,11 +220,6 @@ def _require(value: T | None, param: str) -> T:
     if value is None:
         raise missing_parameter(param)
     return value
-
-
-def _read_audio(audio: ChatInputAudio, path: str) -> Audio:
-    format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
-    return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)
 
 
 def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:
@@ -284,10 +272,16 @@ def read_functions(functions: Sequence[FunctionDefinition]) -> tuple[Tool, ...]:
     return tuple(tools)
 
 
-def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
+def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:  # noqa: PLR0911 - a table
     choice = body.tool_choice
     if choice is None:
-        return _read_function_call(body.function_call, tools)
+        match body.function_call:
+            case None:
+                return NO_CHOICE
+            case NameReference(name):
+                return _choose_named(name, FunctionTool, tools, "function_call.name")
+            case mode:
+                return ToolChoice(check_one_of(mode, ("none", "auto"), "function_call"))
     if isinstance(choice, str):
         mode = check_one_of(choice, ("none", "auto", "required"), "tool_choice")
         # Hosted tools are left out, so the list may be empty although the request has tools.
@@ -309,14 +303,6 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
             )
 
 
-def _read_function_call(call: str | NameReference | None, tools: tuple[Tool, ...]) -> ToolChoice:
-    if call is None:
-        return NO_CHOICE
-    if isinstance(call, NameReference):
-        return _choose_named(call.name, FunctionTool, tools, "function_call.name")
-    return ToolChoice(check_one_of(call, ("none", "auto"), "function_call"))
-
-
 def _read_function(function: FunctionDefinition | None, path: str) -> FunctionTool:
     if function is None:
         raise missing_parameter(path)
@@ -327,20 +313,18 @@ def _read_function(function: FunctionDefinition | None, path: str) -> FunctionTo
 def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
     if custom is None:
         raise missing_parameter(path)
-    syntax, definition = _read_format(custom.format, f"{path}.format")
-    return CustomTool(_check_name(custom.name, f"{path}.name"), custom.description, syntax, definition)
-
-
-def _read_format(format: CustomFormat | None, path: str) -> tuple[str | None, str | None]:
-    if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.type") == "text":
-        return None, None
+    name, format = _check_name(custom.name, f"{path}.name"), custom.format
+    if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text":
+        return CustomTool(name, custom.description)
+    # Chat nests the grammar, Responses does not; clients send both.
     if format.grammar is not None:
         syntax, definition = format.grammar.syntax, format.grammar.definition
     elif format.syntax is not None and format.definition is not None:
         syntax, definition = format.syntax, format.definition
     else:
-        raise missing_parameter(f"{path}.grammar")
-    return check_one_of(syntax, ("lark", "regex"), f"{path}.grammar.syntax"), definition
+        raise missing_parameter(f"{path}.format.grammar")
+    check_one_of(syntax, ("lark", "regex"), f"{path}.format.grammar.syntax")
+    return CustomTool(name, custom.description, syntax, definition)
 
 
 def _check_name(name: str, param: str) -> str:
@@ -368,18 +352,14 @@ def _choose_named(name: str, kind: type[Tool], tools: tuple[Tool, ...], param: s
 def _read_allowed(allowed: AllowedTools, tools: tuple[Tool, ...]) -> ToolChoice:
     path = "tool_choice.allowed_tools"
     mode = check_one_of(allowed.mode, ("auto", "required"), f"{path}.mode")
-    names = tuple(_read_allowed_names(allowed.tools, tools, f"{path}.tools"))
-    if not names:
-        raise invalid_value(f"{path}.tools", "expected at least one declared tool")
-    return ToolChoice(mode, names)
-
-
-def _read_allowed_names(references: Sequence[ChatNamedTool], tools: tuple[Tool, ...], path: str) -> Iterator[str]:
-    declared = {tool.name for tool in tools}
-    for i, tool in enumerate(references):
+    declared_names, names = {tool.name for tool in tools}, list[str]()
+    for i, tool in enumerate(allowed.tools):
         reference = tool.function or tool.custom
         if reference is None:
-            raise missing_parameter(f"{path}[{i}].{tool.type}")
-        if reference.name not in declared:
-            raise invalid_value(f"{path}[{i}]", f"{abbreviate(reference.name)} is not among the declared tools")
-        yield reference.name
+            raise missing_parameter(f"{path}.tools[{i}].{tool.type}")
+        if reference.name not in declared_names:
+            raise invalid_value(f"{path}.tools[{i}]", f"{abbreviate(reference.name)} is not among the declared tools")
+        names.append(reference.name)
+    if not names:
+        raise invalid_value(f"{path}.tools", "expected at least one declared tool")
+    return ToolChoice(mode, tuple(names))

@@ -21,7 +21,7 @@ from ..fields import (
 )
 from .messages import read_functions, read_messages, read_tool_choice, read_tools
 from .stored import ChatCall, StoredChatFields, encode_metadata
-from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields, ChatWireTool
+from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields
 from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -69,7 +69,7 @@ def read_chat_call(
         warnings.append("verbosity is ignored; ask for the desired length in the prompt")
     conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
     request = _build_request(body, options, conversation)
-    render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
+    render_options = _build_render_options(body, options, request, conversation.tool_choice, reasoning_fields)
     id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
     if body.store and body.request_id is not None:
         warnings.append("request_id is ignored: the server assigns the id of a stored completion")
@@ -115,34 +115,26 @@ def read_prompt_fields(
     return Conversation(messages, tools, template=template, reasoning=reasoning)
 
 
-def read_declared_tools(tools: list[ChatWireTool] | None, warnings: list[str]) -> tuple[Tool, ...]:
-    return read_tools(tools or (), warnings)
-
-
 def _read_conversation(
     body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
 ) -> Conversation:
     if prompting.tools and body.functions:
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
-    tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
+    tools = read_functions(body.functions) if body.functions else read_tools(prompting.tools or (), warnings)
     conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
+    effort, budget, is_enabled = body.reasoning_effort, body.thinking_token_budget, conversation.reasoning.enabled
+    if effort is not None:
+        check_one_of(effort, EFFORTS, "reasoning_effort")
+    # The template's own switch, if set, takes precedence over the effort because it is more specific.
+    if is_enabled is None and effort == "none":
+        is_enabled = False
     # An answer in the legacy format has one `function_call`, so `functions` exclude parallel calls.
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
-        reasoning=_read_reasoning(body, conversation.reasoning.enabled),
+        reasoning=ReasoningOptions(is_enabled, effort, None if budget == -1 else budget),
     )
-
-
-def _read_reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
-    """The template's own switch, if set, takes precedence over the effort because it is more specific."""
-    effort = body.reasoning_effort
-    if effort is not None:
-        check_one_of(effort, EFFORTS, "reasoning_effort")
-    enabled = False if switch is None and effort == "none" else switch
-    budget = body.thinking_token_budget
-    return ReasoningOptions(enabled, effort, None if budget == -1 else budget)
 
 
 def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
@@ -169,14 +161,21 @@ def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) ->
 
 
 def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
-    prompt_logprobs, logprobs = body.read_prompt_logprobs(), _read_logprobs(body)
+    logprobs, prompt_logprobs = check_logprobs(body.top_logprobs, "top_logprobs"), body.read_prompt_logprobs()
+    if logprobs and not body.logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs", code="invalid_value")
+    logprobs = (logprobs or 0) if body.logprobs else None
+    max_tokens_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if max_tokens == 0:
+        raise invalid_value(max_tokens_name, "expected -1 or an integer >= 1")
     constraint, constraint_param = read_constraint_fields(body)
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=conversation,
         choices=body.read_choice_count(options),
         sampling=body.build_sampling(),
-        limits=body.read_limits(options, *_read_max_tokens(body)),
+        limits=body.read_limits(options, None if max_tokens == -1 else max_tokens, max_tokens_name),
         constraint=constraint,
         constraint_param=constraint_param,
         logprobs=logprobs,
@@ -191,32 +190,18 @@ def _build_request(body: ChatBody, options: ReaderOptions, conversation: Convers
     )
 
 
-def _read_max_tokens(body: ChatBody) -> tuple[int | None, str]:
-    """The limit, and the field that holds it."""
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if max_tokens == 0:
-        raise invalid_value(name, "expected -1 or an integer >= 1")
-    return None if max_tokens == -1 else max_tokens, name
-
-
-def _read_logprobs(body: ChatBody) -> int | None:
-    top = check_logprobs(body.top_logprobs, "top_logprobs")
-    if body.logprobs:
-        return top or 0
-    if top:
-        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs", code="invalid_value")
-    return None
-
-
 def _build_render_options(
-    body: ChatBody, options: ReaderOptions, choice: ToolChoice, reasoning_fields: tuple[str, ...]
+    body: ChatBody,
+    options: ReaderOptions,
+    request: GenerateRequest,
+    choice: ToolChoice,
+    reasoning_fields: tuple[str, ...],
 ) -> ChatRenderOptions:
     include_usage, continuous_usage = body.read_usage_options()
     return ChatRenderOptions(
         profile=options.profile,
         # Beside the ids there is the sampled token.
-        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body),
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else request.logprobs,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=options.tokens_as_ids
         if body.return_tokens_as_token_ids is None

@@ -1,4 +1,4 @@
-"""Stored chat completions: the stored format and its rendering. Knows no store."""
+"""Stored chat completions: the stored format and its rendering."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class StoredChatFields(Struct, frozen=True):
     metadata: Raw
 
 
+class _Part(Struct, frozen=True):
+    text: str | None = None
+
+
 class StoredChat(Struct, frozen=True):
     """The body of a stored completion.
 
@@ -56,7 +60,25 @@ class StoredChat(Struct, frozen=True):
         return all(stored_metadata.get(key) == value for key, value in metadata.items())
 
     def list_messages(self, id: str) -> list[PageRow]:
-        return [_render_message(f"{id}-{i}", raw) for i, raw in enumerate(self.messages)]
+        """The messages. A list of parts becomes `content_parts`, and its text the content, which is a string here."""
+        rows: list[PageRow] = []
+        for i, raw in enumerate(self.messages):
+            message_id = f"{id}-{i}"
+            fields = msgspec.json.decode(raw, type=dict[str, Raw])
+            content = bytes(fields.get("content", Raw(b"null"))).strip()
+            parts = Raw(b"null")
+            if content.startswith(b"["):
+                parts = Raw(content)
+                content_parts = msgspec.json.decode(content, type=list[_Part | str])
+                texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
+                content = encode_string("".join(texts)) if any(texts) else b"null"
+            raw_id = Raw(encode_string(message_id))
+            # `id` first, as OpenAI lists it, and again at the end, since a stored message may have one of its own.
+            message = {"id": raw_id} | fields | {"content": Raw(content), "content_parts": parts, "id": raw_id}
+            # OpenAI's type of a stored message requires the field, which requests may leave out.
+            message.setdefault("refusal", Raw(b"null"))
+            rows.append((message_id, escape_line_breaks(msgspec.json.encode(message))))
+        return rows
 
 
 def read_stored_chat(body: bytes) -> StoredChat:
@@ -86,24 +108,3 @@ def encode_metadata(metadata: dict[str, str] | None) -> Raw:
 
 def render_deleted_chat(id: str) -> bytes:
     return b'{"object":"chat.completion.deleted","id":%s,"deleted":true}' % encode_string(id)
-
-
-class _Part(Struct, frozen=True):
-    text: str | None = None
-
-
-def _render_message(id: str, raw: Raw) -> PageRow:
-    """Render a message. A list of parts becomes `content_parts`, and its text the content, which is a string here."""
-    fields = msgspec.json.decode(raw, type=dict[str, Raw])
-    content = bytes(fields.get("content", Raw(b"null"))).strip()
-    parts = Raw(b"null")
-    if content.startswith(b"["):
-        parts = Raw(content)
-        content_parts = msgspec.json.decode(content, type=list[_Part | str])
-        texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
-        content = encode_string("".join(texts)) if any(texts) else b"null"
-    # `id` first, as OpenAI lists it, and again below, since a stored message may have one of its own.
-    message = {"id": Raw(encode_string(id))} | fields | {"content": Raw(content), "content_parts": parts}
-    # OpenAI's type of a stored message requires the field, which requests may leave out.
-    message.setdefault("refusal", Raw(b"null"))
-    return id, escape_line_breaks(msgspec.json.encode(message | {"id": Raw(encode_string(id))}))

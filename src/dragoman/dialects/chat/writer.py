@@ -1,8 +1,7 @@
 """Renders Chat Completions: the chunks of a stream and the full object, from the same pieces.
 
-    each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
-    the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
-Knows neither HTTP nor where events come from.
+each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
+the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Reasoning, Refusal, SealKind, Text, ToolCall
+from ...core.message import Reasoning, Refusal, SealKind, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
 from ..envelope import (
@@ -114,20 +113,21 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
     elif profile is Profile.VLLM:
         fields.append(b'"function_call":null')
     if calls and not legacy:
-        fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
+        entries: list[bytes] = []
+        for call in calls:
+            kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
+            entries.append(
+                b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
+                    encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
+                )
+            )  # fmt: skip
+        fields.append(b'"tool_calls":[%s]' % b",".join(entries))
     if names and (reasoning or profile is Profile.VLLM):
         fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     if sealed:
         details = (render_reasoning_detail(part.text, part.seal, i) for i, part in enumerate(sealed))
         fields.append(b'"reasoning_details":[%s]' % b",".join(details))
     return b"{%s}" % b",".join(fields)
-
-
-def _render_call(call: ToolCall) -> bytes:
-    kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
-    return b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
-        encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
-    )  # fmt: skip
 
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -239,15 +239,27 @@ class ChatWriter(ChunkWriter):
         return self._render_event(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        choices = b",".join(self._render_choice(i, choice) for i, choice in enumerate(reply.choices))
+        options, choices = self._options, list[bytes]()
+        for i, choice in enumerate(reply.choices):
+            message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
+            logprobs = b"null"
+            if options.logprobs is not None:
+                logprobs = self._render_logprobs(self._list_scored(choice), is_complete=True)
+            reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
+            ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
+            choices.append(
+                b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (i, message, logprobs, reason, ids)
+            )
         prompt = reply.prompts[0] if reply.prompts else None
         extra = self._render_prompt_fields(prompt)
-        if self._options.prompt_logprobs is not None and prompt is not None:
-            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        if options.prompt_logprobs is not None and prompt is not None:
+            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
         elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
-        extra += render_kv_transfer(reply.kv_transfer_params, self._options.profile)
-        return self._envelope.render_object(choices, reply.usage, extra + render_metrics(reply.usage, reply.timings))
+        extra += render_kv_transfer(reply.kv_transfer_params, options.profile) + render_metrics(
+            reply.usage, reply.timings
+        )
+        return self._envelope.render_object(b",".join(choices), reply.usage, extra)
 
     def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         match event:
@@ -264,10 +276,22 @@ class ChatWriter(ChunkWriter):
                 return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
             case ToolCallStart(choice):
                 self._score(choice, None, event.tokens)
-                return self._render_delta(choice, self._render_call_start(event), event.tokens)
+                state = self._get_state(choice)
+                state.calls, state.is_custom = state.calls + 1, event.custom
+                is_legacy = self._options.legacy_functions
+                delta = render_legacy_start(event) if is_legacy else render_call_start(event, state.calls - 1)
+                # The legacy format has one call.
+                return self._render_delta(choice, b"" if is_legacy and state.calls > 1 else delta, event.tokens)
             case ToolCallDelta(choice):
                 self._score(choice, None, event.tokens)
-                return self._render_delta(choice, self._render_call_arguments(event), event.tokens)
+                state, is_legacy = self._get_state(choice), self._options.legacy_functions
+                delta = (
+                    render_legacy_arguments(event.arguments)
+                    if is_legacy
+                    else render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
+                )
+                is_hidden = not event.arguments or (is_legacy and state.calls > 1)
+                return self._render_delta(choice, b"" if is_hidden else delta, event.tokens)
             case ChoiceFinished():
                 return self._finish(event)
             case Started():
@@ -327,22 +351,6 @@ class ChatWriter(ChunkWriter):
             state = self._choices[choice] = _ChoiceState()
         return state
 
-    def _render_call_start(self, event: ToolCallStart) -> bytes:
-        state = self._get_state(event.choice)
-        state.calls += 1
-        state.is_custom = event.custom
-        if not self._options.legacy_functions:
-            return render_call_start(event, state.calls - 1)
-        return render_legacy_start(event) if state.calls == 1 else b""
-
-    def _render_call_arguments(self, event: ToolCallDelta) -> bytes:
-        state = self._get_state(event.choice)
-        if not event.arguments or (self._options.legacy_functions and state.calls > 1):
-            return b""
-        if self._options.legacy_functions:
-            return render_legacy_arguments(event.arguments)
-        return render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
-
     def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
         """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
         self._buffer_tokens(choice, tokens)
@@ -393,17 +401,7 @@ class ChatWriter(ChunkWriter):
         )  # fmt: skip
         return self._envelope.render_chunk(body, self._get_usage(), extra)
 
-    def _render_choice(self, index: int, choice: Choice) -> bytes:
-        options = self._options
-        message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
-        logprobs = (
-            b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
-        )
-        reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids(choice.tokens if options.token_ids else ()) + self._render_weights(choice)
-        return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
-
-    def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:
+    def _list_scored(self, choice: Choice) -> list[tuple[bool, Token]]:
         """See `_score`."""
         # vLLM lists every token, those of reasoning and calls too; OpenAI lists those of the content alone.
         if self._lists_all_tokens:

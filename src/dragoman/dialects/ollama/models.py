@@ -1,4 +1,4 @@
-"""Ollama's model routes: /api/tags, /api/show, /api/ps and /api/pull. Knows no engine.
+"""Ollama's routes besides chat and generate: models, downloads and embeddings, and the shapes of all its answers.
 
 Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found with or without it.
 """
@@ -38,7 +38,10 @@ _MODEL = BodySchema(OllamaModelBody)
 
 
 class NamedModel(Struct, frozen=True):
-    """A body that names a model. warnings, unknown: as in `GenerationCall`."""
+    """A body that names a model.
+
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     stream: bool = True
@@ -57,10 +60,12 @@ def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
 
 
 class OllamaModelCard(Struct, frozen=True):
-    """What is known of a model.
+    """A model as Ollama's routes show it.
 
-    name: a name or an alias. root: the model behind it.
-    created: Unix seconds. size: bytes in memory; 0 if unknown.
+    name: a name or an alias.
+    root: the model behind it.
+    created: Unix seconds.
+    size: bytes in memory; 0 if unknown.
     max_model_len, capabilities: None if the model has not been loaded yet.
     architecture, quantization, format: empty if unknown.
     parameters: number of weights.
@@ -83,12 +88,15 @@ class OllamaModelCard(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Of the model's name: there is no manifest. Clients use it as a key."""
+        """The hash of the model's name, as there is no manifest. Clients use it as a key."""
         return hashlib.sha256(self.root.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class RunningModel(Struct, frozen=True):
-    """A loaded model. expires_at: Unix seconds at which it is unloaded unless it is used before."""
+    """A loaded model.
+
+    expires_at: Unix seconds at which it is unloaded unless it is used before.
+    """
 
     card: OllamaModelCard
     expires_at: float
@@ -174,11 +182,17 @@ def render_show(card: OllamaModelCard) -> bytes:
         info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
+    # The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any.
+    parameters = [
+        f"{name:<30} {value:g}"
+        for name, core in OLLAMA_SAMPLING.core_names.items()
+        if (value := getattr(card.sampling, core)) != getattr(Sampling(), core)
+    ]
     show = OllamaShow(
         _build_details(card),
         info,
         format_time(card.created),
-        _render_parameters(card.sampling),
+        "\n".join(parameters),
         card.template,
         card.capabilities,
     )
@@ -207,7 +221,7 @@ def render_pull_progress(progress: PullProgress) -> bytes:
 
 
 def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
-    """What Ollama reports for a model that is there already."""
+    """The progress that Ollama reports for a model that needs no download."""
     digest, size = f"sha256:{card.digest}", card.size
     layer = (PullProgress(f"pulling {card.digest[:12]}", digest, size, size),) if size else ()
     statuses = ("verifying sha256 digest", "writing manifest", "success")
@@ -216,31 +230,19 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
 
 def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    size = "" if card.parameters is None else _format_count(card.parameters)
+    size, count = "", card.parameters
+    if count is not None:
+        # `8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters.
+        units = (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0), ("", 1, 0))
+        unit, divisor, digits = next(row for row in units if count >= row[1] or not row[0])
+        size = f"{count // divisor}{unit}" if count % divisor == 0 else f"{count / divisor:.{digits}f}{unit}"
     return OllamaModelDetails("", card.format, card.architecture, families, size, card.quantization)
 
 
-def _format_count(count: int) -> str:
-    """`8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters."""
-    for unit, size, digits in (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0)):
-        if count >= size:
-            return f"{count // size}{unit}" if count % size == 0 else f"{count / size:.{digits}f}{unit}"
-    return str(count)
+# Embeddings: /api/embed and /api/embeddings.
 
-
-def _render_parameters(sampling: Sampling) -> str:
-    """The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any."""
-    neutral = Sampling()
-    values = [
-        (name, getattr(sampling, core), getattr(neutral, core)) for name, core in OLLAMA_SAMPLING.core_names.items()
-    ]
-    return "\n".join(f"{name:<30} {value:g}" for name, value, default in values if value != default)
-
-
-# Ollama's /api/embed and /api/embeddings: parses their bodies, renders their vectors.
-
-# The limit of OpenAI's embeddings.
 MAX_INPUTS = 2_048
+"""The limit of OpenAI's embeddings."""
 _EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)
 
 
@@ -273,7 +275,7 @@ def read_embed(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
         raise invalid_value(f"input[{inputs.index('')}]", "an input must not be empty")
     return OllamaEmbedCall(
         resolve_model(body.model, options),
-        # Ollama truncates an input to the context unless it is told not to.
+        # Ollama truncates an input to the context by default.
         TextInputs(inputs, None if body.truncate is False else -1),
         body.dimensions or None,
         True,
@@ -298,7 +300,11 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
 
 
 def render_embed(model: str, embeddings: Embeddings | None, total: int, load: int) -> bytes:
-    """The response of /api/embed. embeddings: None where nothing was to be embedded. total, load: nanoseconds."""
+    """The response of /api/embed.
+
+    embeddings: None for a request without inputs.
+    total, load: nanoseconds.
+    """
     vectors = () if embeddings is None else embeddings.vectors
     return b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}' % (
         encode_string(model),
@@ -320,7 +326,7 @@ def _render_vector(vector: bytes) -> bytes:
     return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
 
 
-# The shapes that Ollama's writers write, as structs: the answer, and the lines of a stream.
+# The shapes of answers and of the lines of a stream, for the API description; `writer` renders them as bytes.
 
 
 class OllamaCalledTool(Struct, frozen=True):
@@ -363,7 +369,10 @@ class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
 
 
 class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
-    """A text. context: the token ids of prompt and answer, to continue it."""
+    """A text.
+
+    context: the token ids of prompt and answer, to continue it.
+    """
 
     response: str
     thinking: str | UnsetType = UNSET

@@ -19,7 +19,6 @@ from ...core.request import (
     JsonSchema,
     Prompt,
     ReasoningOptions,
-    SamplingOptions,
     TemplateOptions,
 )
 from ..base import GenerationCall, Header, ReaderOptions
@@ -48,7 +47,6 @@ from .wire import (
     OllamaGenerateBody,
     OllamaOptions,
     OllamaTool,
-    OllamaWireCall,
     OllamaWireMessage,
     read_keep_alive,
 )
@@ -78,39 +76,32 @@ class _MessageReader:
     def read(self, message: OllamaWireMessage, path: str) -> Message:
         # Ollama converts roles to lower case when it decodes a message.
         role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
-        if role is Role.TOOL:
-            return self._read_result(message, path)
         # Images first: Ollama puts their places before the text of the message.
-        parts = list[Part](read_images(message.images, f"{path}.images"))
+        images = tuple(read_images(message.images, f"{path}.images"))
+        if role is Role.TOOL:
+            id, name = message.tool_call_id, message.tool_name
+            if not id:
+                open_ids = (id for id in self._open_ids if not name or self._names[id] == name)
+                id = next(open_ids, f"call_{name or 'unknown'}")
+            if id in self._open_ids:
+                self._open_ids.remove(id)
+            # Ollama's clients need not send ids, so a result without one may stand alone.
+            result = ToolResult(
+                id, (*images, Text(message.content or "")), answers_call=message.tool_call_id is not None
+            )
+            return Message(Role.TOOL, (result,), name or self._names.get(id))
+        parts: list[Part] = [*images]
         if role is Role.ASSISTANT and message.thinking:
             parts.append(Reasoning(message.thinking))
         if message.content:
             parts.append(Text(message.content))
-        if role is Role.ASSISTANT:
-            parts += [
-                self._read_call(call, f"{path}.tool_calls[{i}].function")
-                for i, call in enumerate(message.tool_calls or ())
-            ]
+        for i, call in enumerate(message.tool_calls or () if role is Role.ASSISTANT else ()):
+            id, function = call.id or f"call_{len(self._names)}", call.function
+            self._names[id] = function.name
+            self._open_ids.append(id)
+            arguments = read_json_object(function.arguments, f"{path}.tool_calls[{i}].function.arguments")
+            parts.append(ToolCall(id, function.name, arguments or "{}"))
         return Message(role, tuple(parts))
-
-    def _read_call(self, call: OllamaWireCall, path: str) -> ToolCall:
-        id = call.id or f"call_{len(self._names)}"
-        self._names[id] = call.function.name
-        self._open_ids.append(id)
-        return ToolCall(id, call.function.name, read_json_object(call.function.arguments, f"{path}.arguments") or "{}")
-
-    def _read_result(self, message: OllamaWireMessage, path: str) -> Message:
-        id = message.tool_call_id or self._find_open_call(message.tool_name)
-        if id in self._open_ids:
-            self._open_ids.remove(id)
-        content = (*read_images(message.images, f"{path}.images"), Text(message.content or ""))
-        # Ollama's clients need not send ids, so a result without one may stand alone.
-        result = ToolResult(id, content, answers_call=message.tool_call_id is not None)
-        return Message(Role.TOOL, (result,), message.tool_name or self._names.get(id))
-
-    def _find_open_call(self, name: str | None) -> str:
-        fitting_ids = (id for id in self._open_ids if not name or self._names[id] == name)
-        return next(fitting_ids, f"call_{name or 'unknown'}")
 
 
 def read_images(images: Sequence[str] | None, param: str) -> Iterator[Image]:
@@ -181,7 +172,13 @@ def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock)
     body = parsed.decode(_CHAT)
     reader = _CallReader(body, options, clock, OLLAMA_CHAT.classify_body(parsed, _CHAT))
     messages = read_messages(body.messages or ())
-    is_prefilled = _is_prefilled(messages)
+    last_parts = messages[-1].parts if messages and messages[-1].role is Role.ASSISTANT else ()
+    # The answer continues a text of the assistant at the end, as most of Ollama's templates have it.
+    is_prefilled = (
+        bool(last_parts)
+        and isinstance(last_parts[-1], Text)
+        and not any(isinstance(part, ToolCall) for part in last_parts)
+    )
     prompt = Conversation(
         messages,
         read_tools(body.tools),
@@ -207,34 +204,27 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
         )
     # An empty prompt only loads the model, as Ollama's clients do before the first question.
     text = body.prompt or ""
-    prompt: Prompt = text if body.raw or body.suffix else _build_conversation(body, text)
+    prompt: Prompt = text
+    if not body.raw and not body.suffix:
+        system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
+        user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
+        prompt = Conversation(
+            (*system, user),
+            reasoning=_read_think(body.think),
+            template=TemplateOptions(template=body.template or None),
+            drop_oldest=bool(body.truncate),
+            preceding_ids=tuple(body.context or ()),
+        )
     return reader.build_call(
         prompt, is_chat=False, has_prompt=bool(text), returns_context=not body.raw, suffix=body.suffix or None
     )
 
 
-def _is_prefilled(messages: tuple[Message, ...]) -> bool:
-    """Whether the answer continues the last message, as most of Ollama's templates have it."""
-    if not messages or messages[-1].role is not Role.ASSISTANT:
-        return False
-    parts = messages[-1].parts
-    return bool(parts) and isinstance(parts[-1], Text) and not any(isinstance(part, ToolCall) for part in parts)
-
-
-def _build_conversation(body: OllamaGenerateBody, text: str) -> Conversation:
-    system = (Message(Role.SYSTEM, (Text(body.system),)),) if body.system else ()
-    user = Message(Role.USER, (*read_images(body.images, "images"), *((Text(text),) if text else ())))
-    return Conversation(
-        (*system, user),
-        reasoning=_read_think(body.think),
-        template=TemplateOptions(template=body.template or None),
-        drop_oldest=bool(body.truncate),
-        preceding_ids=tuple(body.context or ()),
-    )
-
-
 class _CallReader:
-    """Reads the fields that both bodies share. classified: the warnings and the unknown names of the body."""
+    """Reads the fields that both bodies share.
+
+    classified: the warnings and the unknown names of the body.
+    """
 
     def __init__(
         self,
@@ -249,7 +239,21 @@ class _CallReader:
             wire_options, option_warnings, unknown_options = read_part(
                 bytes(body.options), _OPTIONS, OLLAMA_OPTIONS, "options"
             )
-            self._sampling, self._limits = _read_sampling(wire_options), _read_limits(wire_options, options)
+            seed, top_k = _read_integer(wire_options.seed, "seed", bits=63), _read_integer(wire_options.top_k, "top_k")
+            self._sampling = OLLAMA_SAMPLING.read(
+                wire_options,
+                # In llama.cpp, a top_k of 0 or less takes all tokens into account.
+                top_k=None if top_k is None else max(top_k, 0),
+                # llama.cpp's value for a random seed.
+                seed=None if seed == -1 else seed,
+            )
+            num_predict = _read_integer(wire_options.num_predict, "num_predict")
+            if num_predict is not None and num_predict < -2:
+                raise invalid_value("num_predict", "expected -2, -1 or an integer >= 0")
+            self._limits = GenerationLimits(
+                max_tokens=num_predict if num_predict is not None and num_predict > 0 else None,
+                stop=read_stop_strings(wire_options.stop, options.max_stop),
+            )
             self._num_ctx = _read_integer(wire_options.num_ctx, "num_ctx")
         self._warnings = (*warnings, *(f"options.{warning}" for warning in option_warnings))
         self._unknown = (*unknown, *unknown_options)
@@ -265,7 +269,9 @@ class _CallReader:
     ) -> OllamaCall:
         body = self._body
         model = resolve_model(body.model, self._options)
-        logprobs, constraint = _read_logprobs(body), _read_format(body.format)
+        if body.top_logprobs and not body.logprobs:
+            raise invalid_value("top_logprobs", "it needs 'logprobs' to be true")
+        logprobs, constraint = (body.top_logprobs or 0) if body.logprobs else None, _read_format(body.format)
         request = GenerateRequest(
             model=model,
             prompt=prompt,
@@ -306,12 +312,6 @@ def _read_think(think: bool | str | None) -> ReasoningOptions:
     return ReasoningOptions(think)
 
 
-def _read_logprobs(body: OllamaFields) -> int | None:
-    if body.top_logprobs and not body.logprobs:
-        raise invalid_value("top_logprobs", "it needs 'logprobs' to be true")
-    return (body.top_logprobs or 0) if body.logprobs else None
-
-
 def _read_format(raw: Raw) -> Constraint | None:
     match read_json_value(raw, "format"):
         case None | "":
@@ -324,27 +324,6 @@ def _read_format(raw: Raw) -> Constraint | None:
             return JsonSchema(schema, strict=False)
         case _:
             raise invalid_value("format", "expected 'json' or a JSON Schema")
-
-
-def _read_sampling(options: OllamaOptions) -> SamplingOptions:
-    seed, top_k = _read_integer(options.seed, "seed", bits=63), _read_integer(options.top_k, "top_k")
-    return OLLAMA_SAMPLING.read(
-        options,
-        # In llama.cpp, a top_k of 0 or less takes all tokens into account.
-        top_k=None if top_k is None else max(top_k, 0),
-        # llama.cpp's value for a random seed.
-        seed=None if seed == -1 else seed,
-    )
-
-
-def _read_limits(options: OllamaOptions, reader_options: ReaderOptions) -> GenerationLimits:
-    num_predict = _read_integer(options.num_predict, "num_predict")
-    if num_predict is not None and num_predict < -2:
-        raise invalid_value("num_predict", "expected -2, -1 or an integer >= 0")
-    return GenerationLimits(
-        max_tokens=num_predict if num_predict is not None and num_predict > 0 else None,
-        stop=read_stop_strings(options.stop, reader_options.max_stop),
-    )
 
 
 def _read_integer(value: Integer | None, param: str, *, bits: int = 31) -> int | None:

@@ -1,6 +1,6 @@
-"""The structs of Ollama's request bodies and the support of every parameter, of `options` too: shapes and bounds only.
+"""The structs of Ollama's request bodies, and the support of every parameter, of `options` too.
 
-The readers interpret them.
+Shapes and bounds only; the readers interpret them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ OLLAMA_SAMPLING = SamplingFields(OllamaOptions, {"repeat_penalty": "repetition_p
 
 
 class OllamaCalledFunction(Struct, frozen=True):
-    """The function of a call. arguments: an object."""
+    """The function of a call.
+
+    arguments: an object.
+    """
 
     name: str
     arguments: Raw = Raw()
@@ -57,7 +60,8 @@ class OllamaWireCall(Struct, frozen=True):
 class OllamaWireMessage(Struct, frozen=True):
     """A message of any role.
 
-    images: Base64. tool_name, tool_call_id: of a tool's message.
+    images: Base64.
+    tool_name, tool_call_id: of a tool's message.
     """
 
     role: str
@@ -88,7 +92,7 @@ OLLAMA_NESTED = NestedRules(
         OllamaFunction: frozenset({"strict"}),
     }
 )
-"""What clients replay of our calls, and declare of tools without an effect on a model."""
+"""Fields that clients replay of an answer's calls, or declare of tools without an effect on a model."""
 
 
 class OllamaFields(Struct, frozen=True, kw_only=True):
@@ -227,21 +231,22 @@ MAX_DURATION_TEXT = 64
 
 
 def read_keep_alive(value: float | str | None) -> float | None:
-    """Return seconds; infinity for a negative duration, None if absent. Raises RequestError."""
+    """Return seconds; infinity for a negative duration, None if absent. Raises RequestError.
+
+    A text is a number of seconds, or a Go duration (https://pkg.go.dev/time#ParseDuration).
+    """
     if value is None:
         return None
-    seconds = _parse_duration(value) if isinstance(value, str) else value
+    seconds, is_short = value, isinstance(value, str) and len(value) <= MAX_DURATION_TEXT
+    if isinstance(seconds, str):
+        if is_short and _NUMBER.fullmatch(seconds):
+            seconds = float(seconds)
+        elif is_short and _DURATION.fullmatch(seconds):
+            sign = -1 if seconds.startswith("-") else 1
+            seconds = sign * sum(float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(seconds))
+        else:
+            raise invalid_value(
+                "keep_alive",
+                f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got {abbreviate(seconds)}",
+            )
     return math.inf if seconds < 0 else seconds
-
-
-def _parse_duration(text: str) -> float:
-    """Parse a Go duration (https://pkg.go.dev/time#ParseDuration), or a number of seconds."""
-    if len(text) <= MAX_DURATION_TEXT:
-        if _NUMBER.fullmatch(text):
-            return float(text)
-        if _DURATION.fullmatch(text):
-            sign = -1 if text.startswith("-") else 1
-            return sign * sum(float(number) * _SECONDS[unit] for number, unit in _TERMS.findall(text))
-    raise invalid_value(
-        "keep_alive", f"expected seconds, or a duration such as '5m', '1h30m' or '-1s', got {abbreviate(text)}"
-    )

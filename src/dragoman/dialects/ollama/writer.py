@@ -18,7 +18,6 @@ from ...core.events import (
     UNKNOWN_TOKEN_ID,
     Alternative,
     ChoiceFinished,
-    Delta,
     Event,
     Finished,
     FinishReason,
@@ -75,7 +74,7 @@ class OllamaTimings(Struct, frozen=True):
     """The durations of an answer in nanoseconds.
 
     total: from the request's arrival to the end of the answer.
-    load: loading the model; next to nothing if it was loaded.
+    load: loading the model; nearly 0 if it was loaded.
     prompt_eval: from the start in the engine, after the queue, to the first token.
     eval: from the first token to the last.
     """
@@ -90,7 +89,8 @@ class OllamaRenderOptions(Struct, frozen=True):
     """The response options.
 
     model: as the client named it, which Ollama repeats.
-    now: Unix seconds. measure: the durations, once the answer is complete.
+    now: Unix seconds.
+    measure: the durations, once the answer is complete.
     is_chat: in the format of /api/chat, else of /api/generate.
     logprobs: maximum alternatives for each token; None for no logprobs.
     returns_context: the ids of prompt and answer together, where the engine reports them.
@@ -112,7 +112,7 @@ class OllamaTokenLogprob(Struct, frozen=True, omit_defaults=True):
 
 
 class LineFraming:
-    """What a stream of lines contains besides its content."""
+    """The parts of a stream of lines besides its content: the end, keepalives and errors."""
 
     @property
     def end(self) -> bytes:
@@ -141,30 +141,9 @@ class OllamaWriter(LineFraming):
         self._choice_finished = ChoiceFinished(0, FinishReason.ABORT)
         self._has_prompt_ids = False
 
-    def feed(self, event: Event) -> bytes:
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._options.returns_context:
             self._context_ids += [token.id for token in get_answer_tokens(event)]
-        if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
-            return self._render_frame(event)
-        return self._render_part(event)
-
-    def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
-        match event:
-            case PromptTokens(tokens=tokens):
-                # The prompt's ids may come after the first token's: an engine of events reports them when it wants to.
-                self._context_ids[:0] = [token.id for token in tokens]
-                self._has_prompt_ids = True
-                return b""
-            case ChoiceFinished(reason=reason):
-                self._choice_finished = event
-                return self._finish_call(is_cut_off=reason is not FinishReason.STOP)
-            case Finished(usage):
-                context_ids = self._context_ids if self._has_prompt_ids else None
-                return self._render_end(self._render_message("", "", ()), self._choice_finished, usage, context_ids)
-            case Started():
-                return b""
-
-    def _render_part(self, event: Delta) -> bytes:
         match event:
             case TextDelta(text=text, tokens=tokens) | RefusalDelta(text=text, tokens=tokens):
                 return self._finish_call(is_cut_off=False) + self._render_delta(text, "", tokens)
@@ -180,6 +159,19 @@ class OllamaWriter(LineFraming):
                 self._arguments.append(arguments)
                 self._tokens.extend(tokens)
                 return b""
+            case Started():
+                return b""
+            case PromptTokens(tokens=tokens):
+                # The prompt's ids may come after the first token's: an engine of events reports them when it wants to.
+                self._context_ids[:0] = [token.id for token in tokens]
+                self._has_prompt_ids = True
+                return b""
+            case ChoiceFinished(reason=reason):
+                self._choice_finished = event
+                return self._finish_call(is_cut_off=reason is not FinishReason.STOP)
+            case Finished(usage):
+                context_ids = self._context_ids if self._has_prompt_ids else None
+                return self._render_end(self._render_message("", "", ()), self._choice_finished, usage, context_ids)
 
     def render_full(self, reply: Reply) -> bytes:
         choice = reply.choices[0]
@@ -229,8 +221,9 @@ class OllamaWriter(LineFraming):
     def _render_end(
         self, message: bytes, finish: ChoiceFinished, usage: Usage, context_ids: Sequence[int] | None
     ) -> bytes:
-        timings = self._options.measure()
-        context = b""
+        timings, context = self._options.measure(), b""
+        # Ollama has no reason for an aborted answer: it is reported as `length`, like a truncated one.
+        reason = b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
         # A context with a gap would continue another conversation than the one that the client saw.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
@@ -238,7 +231,7 @@ class OllamaWriter(LineFraming):
             b'%s%s,"done":true,"done_reason":"%s"%s%s,"total_duration":%d,"load_duration":%d,'
             b'"prompt_eval_count":%d,"prompt_eval_duration":%d,"eval_count":%d,"eval_duration":%d}\n'
         ) % (
-            self._render_head(), message, _map_reason(finish.reason), context, self._take_logprobs(),
+            self._render_head(), message, reason, context, self._take_logprobs(),
             timings.total, timings.load, usage.prompt, timings.prompt_eval, usage.completion, timings.eval,
         )  # fmt: skip
 
@@ -293,8 +286,3 @@ def _build_logprob(token: Token | Alternative, top: Sequence[Alternative]) -> Ol
         list(raw) or UNSET,
         [_build_logprob(alternative, ()) for alternative in top] or UNSET,
     )
-
-
-def _map_reason(reason: FinishReason) -> bytes:
-    """Ollama has no reason for an aborted answer: it is reported as `length`, like a truncated one."""
-    return b"length" if reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import FieldNames, RequestError
-from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
+from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex
 from ..base import GenerationCall, Header, ReaderOptions
 from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
 from ..fields import (
@@ -22,7 +22,7 @@ from ..fields import (
     resolve_model,
 )
 from ..parameter_table import read_part
-from .wire import TGI, TGI_NAMES, TGI_PARAMS, TGI_SAMPLING, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .wire import TGI, TGI_NAMES, TGI_PARAMS, TGI_SAMPLING, TgiBody, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")
@@ -123,6 +123,24 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     if params.return_details is not None:
         # LightLLM's best_of equals its n: all candidates are returned.
         choices = max(choices, params.best_of or 1)
+    # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
+    sampling_values = (params.temperature, params.top_k, params.top_p)
+    do_sample = params.do_sample or any(value is not None for value in sampling_values)
+    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+    if params.stop and params.stop_sequences:
+        raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
+    stop_name = "stop_sequences" if params.stop_sequences else "stop"
+    limits = GenerationLimits(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, stop_name),
+        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
+        include_stop=True,
+        ignore_eos=bool(params.ignore_eos),
+        truncate_prompt=params.truncate,
+    )
     skips_special_tokens = params.add_special_tokens is False or body.add_special_tokens is False
     constraint, constraint_param = require_at_most_one(_read_constraints(params), "parameters.")
     return GenerateRequest(
@@ -130,8 +148,8 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
         prompt=body.inputs if isinstance(body.inputs, str) else tuple(body.inputs),
         choices=choices,
         best_of=None if params.return_details is not None else params.best_of,
-        sampling=_read_sampling(params),
-        limits=_read_limits(params, options),
+        sampling=TGI_SAMPLING.read(params) if do_sample else TGI_SAMPLING.read(params, temperature=0.0),
+        limits=limits,
         constraint=constraint,
         constraint_param=constraint_param,
         logprobs=params.top_n_tokens or 0 if _wants_logprobs(params) else None,
@@ -142,36 +160,22 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     )
 
 
-def _read_sampling(params: TgiParameters) -> SamplingOptions:
-    sampling_values = (params.temperature, params.top_k, params.top_p)
-    # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
-    do_sample = params.do_sample or any(value is not None for value in sampling_values)
-    return TGI_SAMPLING.read(params) if do_sample else TGI_SAMPLING.read(params, temperature=0.0)
-
-
-def _read_limits(params: TgiParameters, options: ReaderOptions) -> GenerationLimits:
-    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
-    if params.stop and params.stop_sequences:
-        raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
-    name = "stop_sequences" if params.stop_sequences else "stop"
-    return GenerationLimits(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, name),
-        # TGI's answers contain the stop sequence that ended them; other APIs cut it off.
-        include_stop=True,
-        ignore_eos=bool(params.ignore_eos),
-        truncate_prompt=params.truncate,
-    )
-
-
 def _read_constraints(params: TgiParameters) -> list[tuple[str, Constraint]]:
     constraints: list[tuple[str, Constraint]] = []
     if params.grammar is not None:
+        raw = params.grammar.value
         with prefix_param("grammar"):
-            constraints.append(("grammar", _read_grammar(params.grammar)))
+            match check_one_of(params.grammar.type, ("json", "json_schema", "regex"), "type"):
+                case "json":
+                    constraint = _read_schema(raw)
+                case "json_schema":
+                    constraint = _read_schema(
+                        _decode_value(_json_schema, raw, "expected an object with a `schema`").schema
+                    )
+                case _:
+                    pattern = _decode_value(_regex, raw, "expected a regular expression, as a string")
+                    constraint = Regex(check_text_size(pattern, MAX_REGEX, "value"))
+        constraints.append(("grammar", constraint))
     if params.regular_constraint is not None:
         pattern = check_text_size(params.regular_constraint, MAX_REGEX, "regular_constraint")
         constraints.append(("regular_constraint", Regex(pattern)))
@@ -181,17 +185,6 @@ def _read_constraints(params: TgiParameters) -> list[tuple[str, Constraint]]:
         definition = check_text_size(params.guided_grammar, MAX_GRAMMAR, "guided_grammar")
         constraints.append(("guided_grammar", read_grammar(definition)))
     return constraints
-
-
-def _read_grammar(grammar: TgiGrammar) -> Constraint:
-    match check_one_of(grammar.type, ("json", "json_schema", "regex"), "type"):
-        case "json":
-            return _read_schema(grammar.value)
-        case "json_schema":
-            return _read_schema(_decode_value(_json_schema, grammar.value, "expected an object with a `schema`").schema)
-        case _:
-            pattern = _decode_value(_regex, grammar.value, "expected a regular expression, as a string")
-            return Regex(check_text_size(pattern, MAX_REGEX, "value"))
 
 
 def _decode_value(decoder: msgspec.json.Decoder[T], raw: Raw, expectation: str) -> T:

@@ -144,7 +144,7 @@ def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: s
     return msgspec.json.encode(TgiInfo(model, max_total_tokens, max_stop, version))
 
 
-# TGI's errors: a message, its type, and TGI's own statuses. Knows no other HTTP.
+# Errors: a message, its type, and TGI's own statuses.
 
 VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
 """TGI's statuses instead of 400, 500 and 503."""
@@ -183,16 +183,14 @@ def render_tgi_error(error: DragomanError) -> bytes:
         message = f"{param}: {message}"
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
-    return escape_line_breaks(msgspec.json.encode(TgiError(message, _find_error_type(error))))
+    if isinstance(error, RateLimited) or error.status == 503:
+        type = "overloaded"
+    else:
+        type = "validation" if isinstance(error, RequestError) else "generation"
+    return escape_line_breaks(msgspec.json.encode(TgiError(message, type)))
 
 
 def map_tgi_status(error: DragomanError) -> int:
     if isinstance(error, RequestError):
         return VALIDATION_STATUS if error.status == 400 else error.status
     return OVERLOADED_STATUS if error.status == 503 else GENERATION_STATUS
-
-
-def _find_error_type(error: DragomanError) -> str:
-    if isinstance(error, RateLimited) or error.status == 503:
-        return "overloaded"
-    return "validation" if isinstance(error, RequestError) else "generation"

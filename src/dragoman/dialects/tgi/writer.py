@@ -174,9 +174,10 @@ class _TokenPieces:
     def rest(self) -> str:
         return self._decoder.decode(self._matcher.rest())
 
-    def _read(self, found: Sequence[Matched]) -> list[tuple[Token, str]]:
+    def _read(self, matches: Sequence[Matched]) -> list[tuple[Token, str]]:
         return [
-            (each.token, each.token.text if each.token.special else self._decoder.decode(each.data)) for each in found
+            (match.token, match.token.text if match.token.special else self._decoder.decode(match.data))
+            for match in matches
         ]
 
 
@@ -222,7 +223,21 @@ class TgiWriter:
                 self._choice_finished = event
                 return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
-                return self._render_last(usage.completion)
+                assert self._choice_finished is not None, "Finished comes after every choice's end"
+                # Every stream needs an event that finishes it, also one without any token.
+                pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+                # Some engines report only the number of tokens, not the tokens.
+                finish, generated_tokens = self._choice_finished, self._count or usage.completion
+                seed = self._options.seed
+                details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, seed)
+                last_event = msgspec.structs.replace(
+                    self._build_event(pending),
+                    generated_text=self._add_prefix("".join(self._texts)),
+                    finished=True,
+                    finish_reason=_map_lightllm_reason(finish),
+                    details=details if self._options.details else None,
+                )
+                return _render_event(last_event)
             case _:
                 # A raw prompt's answer has one text; tokens of other parts are listed without text.
                 return self._add("", self._pieces.skip(event.tokens))
@@ -239,43 +254,22 @@ class TgiWriter:
             self._count += 1
             self._pending.append(_PendingEvent(token, own_text, self._count))
         if self._choice_finished is not None or not self._pieces.has_tokens:
-            rest = self._pieces.rest()
+            unmatched_text = self._pieces.rest()
             # The text of a control token is its name, which is not part of the answer: what is left gets an event of
             # its own.
             if self._pending and not self._pending[-1].is_special:
-                self._pending[-1].text += rest
-            elif rest:
-                self._pending.append(_PendingEvent(None, rest, self._count))
+                self._pending[-1].text += unmatched_text
+            elif unmatched_text:
+                self._pending.append(_PendingEvent(None, unmatched_text, self._count))
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
-        # The last token's event carries the full text and the details, which are known with the finish reason.
-        keep_count = 1 if self._has_reached_end() else 0
-        ready, self._pending = (
-            self._pending[: len(self._pending) - keep_count],
-            self._pending[len(self._pending) - keep_count :],
-        )
-        return b"".join([_render_event(self._build_event(pending)) for pending in ready])
-
-    def _has_reached_end(self) -> bool:
-        """Whether the last token has arrived, or probably has."""
         limit = self._options.max_tokens
         reached_limit = limit is not None and self._count >= limit
-        return self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
-
-    def _render_last(self, completion: int) -> bytes:
-        assert self._choice_finished is not None, "Finished comes after every choice's end"
-        # Every stream needs an event that finishes it, also one without any token.
-        pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
-        # Some engines report only the number of tokens, not the tokens.
-        finish, generated_tokens = self._choice_finished, self._count or completion
-        details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
-        last = msgspec.structs.replace(
-            self._build_event(pending),
-            generated_text=self._add_prefix("".join(self._texts)),
-            finished=True,
-            finish_reason=_map_lightllm_reason(finish),
-            details=details if self._options.details else None,
-        )
-        return _render_event(last)
+        # The last token's event carries the full text and the details, which are known with the finish reason: it is
+        # kept if the last token has arrived, or probably has.
+        is_last = self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
+        sent_count = max(0, len(self._pending) - is_last)
+        ready, self._pending = self._pending[:sent_count], self._pending[sent_count:]
+        return b"".join([_render_event(self._build_event(pending)) for pending in ready])
 
     def _build_event(self, pending: _PendingEvent) -> TgiStreamEvent:
         self._index += 1
@@ -299,28 +293,41 @@ class TgiWriter:
         return TgiStreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
 
     def _build_tgi(self, reply: Reply) -> TgiAnswer:
-        choice = reply.choices[0]
-        return TgiAnswer(
-            self._add_prefix(_join_text(choice)), self._build_details(reply, choice) if self._options.details else UNSET
-        )
-
-    def _build_details(self, reply: Reply, choice: Choice) -> TgiDetails:
-        prompt = reply.prompts[0] if reply.prompts and self._options.prefill else None
-        return TgiDetails(
+        choice, options = reply.choices[0], self._options
+        text = self._add_prefix(_join_text(choice))
+        if not options.details:
+            return TgiAnswer(text, UNSET)
+        prompt = reply.prompts[0] if reply.prompts and options.prefill else None
+        prefill = [
+            TgiPrefillToken(
+                token.id,
+                replace_surrogates(token.text),
+                None if token.logprob is None else clamp_logprob(token.logprob),
+            )
+            for token in (() if prompt is None else prompt.tokens)
+        ]
+        details = TgiDetails(
             finish_reason=_map_reason(choice),
             generated_tokens=len(choice.tokens) or reply.usage.completion,
-            seed=self._options.seed,
-            prefill=[] if prompt is None else [_build_prefill_token(token) for token in prompt.tokens],
-            tokens=self._tokens(choice),
-            top_tokens=[self._build_top(token) for token in choice.tokens] if self._options.top_tokens else UNSET,
+            seed=options.seed,
+            prefill=prefill,
+            tokens=self._build_tokens(choice),
+            top_tokens=[self._build_top(token) for token in choice.tokens] if options.top_tokens else UNSET,
         )
+        return TgiAnswer(text, details)
 
     def _build_lightllm(self, reply: Reply) -> LightllmAnswer:
         choices, is_single = reply.choices, len(reply.choices) == 1
         # The engine's total belongs to one choice only if there is no other.
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
-        tokens = [self._build_counted_tokens(choice, reply.usage.prompt) for choice in choices]
+        tokens = [
+            [
+                msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=reply.usage.prompt)
+                for count, token in enumerate(self._build_tokens(choice), start=1)
+            ]
+            for choice in choices
+        ]
         return LightllmAnswer(
             generated_text=[self._add_prefix(_join_text(choice)) for choice in choices],
             count_output_tokens=counts[0] if is_single else counts,
@@ -329,13 +336,7 @@ class TgiWriter:
             tokens=(tokens[0] if is_single else tokens) if self._options.lightllm_tokens else UNSET,
         )
 
-    def _build_counted_tokens(self, choice: Choice, prompt: int) -> list[TgiToken]:
-        return [
-            msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=prompt)
-            for count, token in enumerate(self._tokens(choice), start=1)
-        ]
-
-    def _tokens(self, choice: Choice) -> list[TgiToken]:
+    def _build_tokens(self, choice: Choice) -> list[TgiToken]:
         """Build the tokens of a full response, with the same texts as in a stream."""
         pieces, token_texts = _TokenPieces(), list[tuple[Token, str]]()
         for part in choice.parts:
@@ -374,14 +375,6 @@ def _render_event(event: TgiStreamEvent) -> bytes:
 
 def _join_text(choice: Choice) -> str:
     return "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
-
-
-def _build_prefill_token(token: Token) -> TgiPrefillToken:
-    return TgiPrefillToken(
-        token.id,
-        replace_surrogates(token.text),
-        None if token.logprob is None else clamp_logprob(token.logprob),
-    )
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:
