@@ -24,7 +24,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
 
-from .asking import HEADER, SEALED, events, refusal, responses, whole
+from .asking import HEADER, SEALED, events, refusal, responses, whole, with_rows
 
 USER: Any = {"role": "user", "content": "Do it."}
 CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -71,8 +71,9 @@ def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
 def test_what_a_store_adds_comes_before_the_wish():
     asked = asked_by_trigger()
     items = [row for _, row in assign_ids(asked.input, "resp_1")]
-    assert asked.with_items(items).call.requests == asked.call.requests
-    assert prompt(asked.with_items([b'{"role":"user","content":"before"}', *items])).messages[-1] == SUMMARY_REQUEST
+    assert with_rows(asked, *items).call.requests == asked.call.requests
+    assert asked.with_history([], asked.input).call.requests == asked.call.requests
+    assert prompt(with_rows(asked, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
 
 
 @pytest.mark.parametrize("said", [SAID, SILENT], ids=("said", "silent"))

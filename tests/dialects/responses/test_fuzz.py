@@ -24,6 +24,7 @@ from dragoman.dialects.responses.wire import (
 
 from ...pictures import PIXEL_URL
 from ..wax import Wax
+from .asking import with_rows
 
 Json = dict[str, Any]
 SEALED = ReaderOptions(default_model="m", sealing_key=Wax())
@@ -165,10 +166,9 @@ def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
     kept = assign_ids(asked.input, "resp_1")
     again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in kept), SEALED)
     assert len(kept) == len(asked.input) == len(body["input"])
-    assert asked.with_items([row for _, row in kept]).call.requests == asked.call.requests
-    assert again.input == tuple(
-        type(item)(item.type, id, item.rest) for item, (id, _) in zip(asked.input, kept, strict=True)
-    )
+    assert with_rows(asked, *(row for _, row in kept)).call.requests == asked.call.requests
+    assert asked.with_history([], asked.input).call.requests == asked.call.requests
+    assert tuple((item.id, item.render(item.id or "")) for item in again.input) == kept
 
 
 def read(body: bytes) -> None:
@@ -181,7 +181,7 @@ def read(body: bytes) -> None:
     for id, row in assign_ids(asked.input, "resp_1"):
         assert json.loads(row)["id"] == id
     kept = [row for _, row in assign_ids(asked.input, "resp_1")]
-    assert asked.with_items(kept).call.requests == asked.call.requests
+    assert with_rows(asked, *kept).call.requests == asked.call.requests
     begun = asked.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2

@@ -1,4 +1,4 @@
-"""What is stored of responses and conversations: the formats, and how the server finalizes an interrupted response.
+"""The stored formats of responses and conversations, and how the server finalizes an interrupted response.
 
 The events of a background response are stored with it: all that `ResponsesWriter` has rendered, numbered from 0,
 without the final `[DONE]`.
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from ...core.errors import DragomanError
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
 from .errors import render_error_fields, render_failure
-from .input_items import ID_PREFIXES, NormalizedItem, normalize_item
-from .items import read_items, read_raw_items
+from .input_items import ID_PREFIXES, InputItem, build_input_item
+from .items import ItemReader, TurnBuilder, read_raw_items
 from .tools import ResponsesToolRegistry
 from .wire import WireItem
 
@@ -101,7 +101,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     object: the response object of its last event.
     input: its own items, as `/input_items` lists them.
     before: items that precede those and are in no stored response.
-    conversation, upto: the same by reference: the conversation's items up to that position; None is no item.
+    conversation, upto: the same by reference: the conversation's items up to that position; None if it had none.
     sampled_ids: the token ids of its output, see `prompts.token_replay`.
     """
 
@@ -110,8 +110,9 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     before: tuple[Raw, ...] = ()
     conversation: str | None = None
     upto: int | None = None
-    # The encoded name is that of stores written by earlier versions.
-    sampled_ids: tuple[int, ...] = field(default=(), name="said")
+    sampled_ids: tuple[int, ...] = ()
+    # The name of `sampled_ids` before 0.2. 0.3 need not read it any more.
+    former_sampled_ids: tuple[int, ...] | UnsetType = field(default=UNSET, name="said")
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -128,7 +129,10 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 def read_stored_response(body: bytes) -> StoredResponse:
-    return msgspec.json.decode(body, type=StoredResponse)
+    stored = msgspec.json.decode(body, type=StoredResponse)
+    if stored.former_sampled_ids is UNSET:
+        return stored
+    return msgspec.structs.replace(stored, sampled_ids=stored.former_sampled_ids, former_sampled_ids=UNSET)
 
 
 def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
@@ -175,7 +179,7 @@ def finalize(stored: StoredResponse, events: Sequence[StoredEvent], error: Drago
     return FinalizedResponse(status, response, (*errors, end))
 
 
-# Request and response bodies of conversations. A conversation contains items as in Responses.
+# Conversations: their request and response bodies. Their items are those of an input.
 
 CONVERSATION_PREFIX = "conv_"
 MAX_ITEMS = 20
@@ -211,7 +215,7 @@ class ConversationItems(Struct, frozen=True):
     unknown: names of unknown fields.
     """
 
-    items: tuple[NormalizedItem, ...]
+    items: tuple[InputItem, ...]
     metadata: bytes = b"{}"
     unknown: tuple[str, ...] = ()
 
@@ -246,7 +250,7 @@ def encode_metadata(metadata: dict[str, str] | None) -> bytes:
     return escape_line_breaks(msgspec.json.encode(metadata or {}))
 
 
-def get_id_prefix(item: NormalizedItem) -> str:
+def get_id_prefix(item: InputItem) -> str:
     """The id prefix of an item that came without an id."""
     return ID_PREFIXES.get(item.type, "item") + "_"
 
@@ -259,11 +263,13 @@ def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[InputItem, ...]:
     # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
-    read_items(items, ResponsesToolRegistry((), []), None, [], path="items")
+    reader, turns = ItemReader(None, []), TurnBuilder(ResponsesToolRegistry((), []))
+    for i, item in enumerate(items):
+        turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
             raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
     pairs = zip(items, read_raw_items(items, parsed.fields, "items"), strict=True)
-    return tuple(normalize_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(pairs))
+    return tuple(build_input_item(item, fields, None, f"items[{i}]") for i, (item, fields) in enumerate(pairs))

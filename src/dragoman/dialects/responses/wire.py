@@ -15,7 +15,6 @@ from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFor
 from ..json_encoding import escape_line_breaks
 from ..parameter_table import (
     SHARED_HONOURED,
-    ParameterSupport,
     ParameterTable,
     accept,
     build_shared_rows,
@@ -306,13 +305,10 @@ _UNSUPPORTED = (
 )
 
 
-def _build_rows() -> tuple[ParameterSupport, ...]:
-    shared = ((name, _NOTES[name]) for name in DecodingFields.__struct_fields__)
-    own_rows = tuple(row for name, note in (*_HONOURED, *shared) for row in honour(DIALECT, name, note=note))
-    names = {row.name for row in own_rows}
-    session = accept(DIALECT, "session_id", note="a hint for routers")
-    shared_rows = (row for row in build_shared_rows(DIALECT) if row.name not in names)
-    return (*own_rows, *shared_rows, *session, *_UNSUPPORTED)
+_OWN_NOTES = (*_HONOURED, *((name, _NOTES[name]) for name in DecodingFields.__struct_fields__))
+_OWN_ROWS = tuple(row for name, note in _OWN_NOTES for row in honour(DIALECT, name, note=note))
+_OWN_NAMES = {row.name for row in _OWN_ROWS}
+_SHARED_ROWS = (row for row in build_shared_rows(DIALECT) if row.name not in _OWN_NAMES)
+_SESSION = accept(DIALECT, "session_id", note="a hint for routers")
 
-
-RESPONSES = ParameterTable(_build_rows())
+RESPONSES = ParameterTable((*_OWN_ROWS, *_SHARED_ROWS, *_SESSION, *_UNSUPPORTED))

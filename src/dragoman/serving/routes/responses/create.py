@@ -1,4 +1,7 @@
-"""POST /v1/responses: streamed, not streamed, or in the background."""
+"""The routes that read a Responses body: creation, compaction, and counting of input tokens.
+
+A response is streamed, not streamed, or generated in the background.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from ...generate import (
 from ...streaming import ReplayResponder, Responder
 from .background import BackgroundRuns, start_run
 from .history import RESPONSE_KIND
-from .turn import ConversationLocks, open_turn, prepend_history
+from .turn import ConversationLocks, open_turn, prepend_history, render_own_items
 
 
 def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
@@ -53,18 +56,9 @@ async def create(
         return read_responses(body, options, now=lambda: int(now()))
 
     responses_call = await read_call(http, read)
-    if responses_call.background:
-        return await _start_background(background, conversation_locks, http, responses_call)
-    turn = await open_turn(http, responses_call, conversation_locks)
-    return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
-
-
-async def _start_background(
-    background: BackgroundRuns | None,
-    conversation_locks: ConversationLocks,
-    http: HttpRequest,
-    responses_call: ResponsesCall,
-) -> JsonResponse | Responder:
+    if not responses_call.background:
+        turn = await open_turn(http, responses_call, conversation_locks)
+        return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
     if background is None:
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).", param="background"
@@ -119,9 +113,10 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     if responses_call.background:
         raise Unsupported("Compaction is not supported in the background.", param="background")
     header = build_header(http, responses_call.call)
-    responses_call, history, own_items = await prepend_history(http, responses_call, header.id)
+    responses_call, history = await prepend_history(http, responses_call)
     admitted = await admit_call(http, responses_call.call, header)
-    writer = responses_call.create_compacted_writer(header, (*history.items, *own_items))
+    items = (*history.items, *render_own_items(responses_call, header.id))
+    writer = responses_call.create_compacted_writer(header, items)
     return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
 
 
@@ -134,7 +129,7 @@ async def read_call_with_history(http: HttpRequest) -> GenerationCall:
     Raises:
         RequestError: the request is invalid.
     """
-    responses_call, _, _ = await prepend_history(http, await read_call(http, read_responses), http.id)
+    responses_call, _ = await prepend_history(http, await read_call(http, read_responses))
     return responses_call.call
 
 

@@ -5,16 +5,14 @@ Only reads. All errors are RequestErrors before the response starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from ....core.errors import NotFound, RequestError, Unsupported
 from ....dialects.body import abbreviate
-from ....dialects.responses import NormalizedItem, ResponsesCall
-from ....dialects.responses.input_items import find_response_id, read_item_id, read_stored_item
+from ....dialects.responses import InputItem, ResponsesCall
+from ....dialects.responses.input_items import find_response_id, read_item_id, read_referenced_item
 from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
-from ....store import Key, Record, SeriesEntry, Store
+from ....store import Key, SeriesEntry, Store
 
 RESPONSE_KIND, CONVERSATION_KIND = "response", "conversation"
 """Kinds of records."""
@@ -65,13 +63,13 @@ async def load_history(
 
 
 async def resolve_references(
-    store: Store | None, owner: str, input: Sequence[NormalizedItem], history: ResponseHistory
-) -> tuple[NormalizedItem, ...]:
+    store: Store | None, owner: str, input: tuple[InputItem, ...], history: ResponseHistory
+) -> tuple[InputItem, ...]:
     """Return the input with references replaced. A reference to an item of the history adds nothing."""
     if not any(item.type == "item_reference" for item in input):
-        return tuple(input)
+        return input
     known_ids = {read_item_id(item) for item in history.items}
-    resolved: list[NormalizedItem] = []
+    resolved: list[InputItem] = []
     for i, item in enumerate(input):
         if item.type != "item_reference":
             resolved.append(item)
@@ -119,23 +117,19 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
             f"Previous response with id {abbreviate(previous)} continues {abbreviate(missing_id)}, which is not found."
         )
     # Only the last: an earlier one was continued before, when its own state allowed it.
-    _check_continuable(chain.records[-1])
+    if (state := chain.records[-1].state) not in CONTINUABLE_STATUSES:
+        raise RequestError(
+            f"Previous response with id {abbreviate(previous)} is {state}; only completed and incomplete responses can "
+            "be continued.",
+            param="previous_response_id",
+            code="previous_response_not_completed",
+        )
     turns = [read_stored_response(record.body) for record in chain.records]
     preceding = await _load_preceding_items(store, owner, turns[0], previous)
     sampled_turns = tuple(turn.sampled_ids for turn in turns if turn.sampled_ids)
     return ResponseHistory(
         (*preceding, *(item for turn in turns for item in turn.list_items())), previous, sampled_turns=sampled_turns
     )
-
-
-def _check_continuable(record: Record) -> None:
-    if record.state not in CONTINUABLE_STATUSES:
-        raise RequestError(
-            f"Previous response with id {abbreviate(record.key.id)} is {record.state}; only completed and "
-            "incomplete responses can be continued.",
-            param="previous_response_id",
-            code="previous_response_not_completed",
-        )
 
 
 def _build_no_previous_error(message: str) -> RequestError:
@@ -150,8 +144,7 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     if await store.get(key) is None:
         raise _build_no_previous_error(
             f"Previous response with id {abbreviate(previous)} belongs to conversation "
-            f"{abbreviate(first.conversation)}, "
-            "which is not found."
+            f"{abbreviate(first.conversation)}, which is not found."
         )
     # The conversation was empty when this chain began.
     if first.upto is None:
@@ -159,17 +152,16 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))
 
 
-async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> NormalizedItem:
+async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> InputItem:
     """An item's id contains the id of its response."""
     response_id = find_response_id(id)
     record = None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
     if record is not None and record.state in CONTINUABLE_STATUSES:
         for item in read_stored_response(record.body).list_items():
             if read_item_id(item) == id:
-                return read_stored_item(item)
+                return read_referenced_item(item)
     raise NotFound(
         f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again "
-        "with "
-        "`store` set to true, or remove this item from your input.",
+        "with `store` set to true, or remove this item from your input.",
         param=param,
     )

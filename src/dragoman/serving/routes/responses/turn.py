@@ -5,8 +5,8 @@ Order: request -> history and references -> admission -> events -> store -> last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import aclosing
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
@@ -18,8 +18,8 @@ from ....core.reply import Reply
 from ....dialects.base import Header
 from ....dialects.body import abbreviate
 from ....dialects.envelope import ResponseId
-from ....dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
-from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses import ResponsesCall, ResponsesWriter, assign_ids
+from ....dialects.responses.input_items import read_item_id, read_stored_items
 from ....dialects.responses.stored import StoredResponse, to_raw
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
 from ...context import RequestContext
@@ -88,20 +88,14 @@ class ResponseTurn:
         self,
         responses_call: ResponsesCall,
         history: ResponseHistory,
-        own_items: tuple[bytes, ...],
         admitted: AdmittedCall,
         response_store: ResponseStore | None,
         conversation_lock: ConversationLock | None = None,
         *,
         keeps_history: bool = False,
     ) -> None:
-        self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
-            responses_call,
-            history,
-            own_items,
-            admitted,
-            response_store,
-        )
+        self.responses_call, self.history, self.admitted = responses_call, history, admitted
+        self.response_store = response_store
         self._conversation_lock, self._keeps_history = conversation_lock, keeps_history
         self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
         self._completed: StoredResponse | None = None
@@ -118,6 +112,10 @@ class ResponseTurn:
             return self.admitted.run.batches
         return self._iterate_batches()
 
+    @cached_property
+    def _own_items(self) -> tuple[bytes, ...]:
+        return render_own_items(self.responses_call, self.header.id)
+
     @property
     def next_history(self) -> ResponseHistory | None:
         """The history for the next turn; None before this one has completed."""
@@ -125,7 +123,7 @@ class ResponseTurn:
             return None
         output = self._completed.summarize().list_output()
         return ResponseHistory(
-            (*self.history.items, *self.own_items, *output),
+            (*self.history.items, *self._own_items, *output),
             self.header.id,
             is_stored=self.response_store is not None,
             sampled_turns=(*self.history.sampled_turns, self._sampled_ids)
@@ -140,7 +138,7 @@ class ResponseTurn:
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
             object=Raw(response_object),
-            input=to_raw(self.own_items),
+            input=to_raw(self._own_items),
             before=to_raw(preceding),
             conversation=self.responses_call.conversation,
             upto=history.last_position,
@@ -193,10 +191,10 @@ class ResponseStore:
     def __init__(self, store: Store, owner: str) -> None:
         self.store, self._owner = store, owner
 
-    def key(self, turn: ResponseTurn) -> Key:
+    def build_key(self, turn: ResponseTurn) -> Key:
         return Key(self._owner, RESPONSE_KIND, turn.header.id)
 
-    def parent(self, turn: ResponseTurn) -> str | None:
+    def find_parent(self, turn: ResponseTurn) -> str | None:
         return turn.history.id if turn.history.is_stored else None
 
     async def save(self, turn: ResponseTurn, stored: StoredResponse) -> None:
@@ -207,7 +205,9 @@ class ResponseStore:
             NotFound, Conflict: the conversation was deleted or changed meanwhile.
         """
         state = stored.summarize().status
-        put = Put(self.key(turn), turn.header.created, stored.encode(), state=state, parent=self.parent(turn))
+        put = Put(
+            self.build_key(turn), turn.header.created, stored.encode(), state=state, parent=self.find_parent(turn)
+        )
         await self.commit(put, *self.build_conversation_changes(stored, state))
 
     def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
@@ -251,19 +251,24 @@ async def open_turn(
     response_store = (
         None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
     )
-    # Before the header is built: a stored response takes no id from the client.
-    responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
+    warnings = responses_call.call.warnings
+    if response_store is None:
+        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
+        warnings += ("store: the response is not stored",) if responses_call.store else ()
+    elif responses_call.id.requested is not None:
+        # Before the header is built: clients do not choose the id of a stored response, so that it cannot be guessed.
+        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
+        warnings += ("request_id is ignored: the server assigns the id of a stored response",)
+    call = msgspec.structs.replace(responses_call.call, warnings=warnings)
+    responses_call = msgspec.structs.replace(responses_call, call=call)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
     # Before the history is read: what is read must still be the end when the answer is appended.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
-        responses_call, history, own_items = await prepend_history(
-            context, responses_call, header.id, local_history=local_history
-        )
+        responses_call, history = await prepend_history(context, responses_call, local_history=local_history)
         return ResponseTurn(
             responses_call,
             history,
-            own_items,
             await admit_call(context, responses_call.call, header),
             response_store,
             conversation_lock,
@@ -277,48 +282,27 @@ async def open_turn(
 
 
 async def prepend_history(
-    context: RequestContext,
-    responses_call: ResponsesCall,
-    response_id: str,
-    *,
-    local_history: ResponseHistory | None = None,
-) -> tuple[ResponsesCall, ResponseHistory, tuple[bytes, ...]]:
-    """Return the call with its history, the history, and its own items. Item ids derive from the response's id."""
+    context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
+) -> tuple[ResponsesCall, ResponseHistory]:
+    """Return the call with its history, and the history."""
     store, owner = context.service.store, context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
     input = await resolve_references(store, owner, responses_call.input, history)
-    own_items = _render_items(input, history, response_id)
-    if history.items or input != responses_call.input:
-        items = (*history.items, *own_items)
-        # Parsing a long history again takes as long as parsing a body of that size.
-        if sum(map(len, items)) > LARGE_BODY:
-            responses_call = await anyio.to_thread.run_sync(responses_call.with_items, items)
-        else:
-            responses_call = responses_call.with_items(items)
-    return (
-        (responses_call.with_sampled_turns(history.sampled_turns) if history.sampled_turns else responses_call),
-        history,
-        own_items,
-    )
+
+    def prepend() -> ResponsesCall:
+        earlier = read_stored_items(history.items)
+        # Clients send items back with their ids; a conversation has each id once.
+        ids = {item.id for item in earlier}
+        own = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
+        return responses_call.with_history(earlier, own, history.sampled_turns)
+
+    if history.items or input is not responses_call.input:
+        # Parsing a long history takes as long as parsing a body of that size.
+        is_large = sum(map(len, history.items)) > LARGE_BODY
+        responses_call = await anyio.to_thread.run_sync(prepend) if is_large else prepend()
+    return responses_call, history
 
 
-def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
-    """Set the echoed `store` field. The server chooses ids of stored responses, so that they cannot be guessed."""
-    if not is_stored:
-        warnings = ("store: the response is not stored",) if responses_call.store else ()
-        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
-    elif responses_call.id.requested is None:
-        return responses_call
-    else:
-        warnings = ("request_id is ignored: the server assigns the id of a stored response",)
-        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
-    call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
-    return msgspec.structs.replace(responses_call, call=call)
-
-
-def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
-    """Render the call's own items. Ids that occur in the history are replaced."""
-    # Clients send items back with their ids; a conversation has each id once.
-    known_ids = {read_item_id(item) for item in history.items}
-    items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
-    return tuple(row for _, row in assign_ids(items, response_id))
+def render_own_items(responses_call: ResponsesCall, response_id: str) -> tuple[bytes, ...]:
+    """The call's own items as they are stored. Ids that the client did not send derive from the response's id."""
+    return tuple(row for _, row in assign_ids(responses_call.input, response_id))
