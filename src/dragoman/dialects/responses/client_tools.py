@@ -212,8 +212,8 @@ def _render_preview(arguments: bytes) -> CallFields:
 
 
 def _render_search(arguments: bytes) -> CallFields:
-    found = msgspec.json.decode(arguments, type=dict[str, object])
-    return CallFields(b'"execution":"client","arguments":' + _encode(found))
+    fields = msgspec.json.decode(arguments, type=dict[str, object])
+    return CallFields(b'"execution":"client","arguments":' + _encode(fields))
 
 
 # Calls: items to arguments. What the client replays is not validated further: it ran it already.

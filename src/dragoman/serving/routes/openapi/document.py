@@ -292,8 +292,8 @@ class _DocumentBuilder:
 
     def _describe_responses(self, route: Route, operation: Operation) -> Json:
         responses: Json = {}
-        given = operation.envelopes or (route.envelope,)
-        dialects = _add_client_envelopes(given)
+        envelopes = operation.envelopes or (route.envelope,)
+        dialects = _add_client_envelopes(envelopes)
         names = (*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ()), *_name_limit_headers(dialects))
         headers = _refer_to_headers(names)
         for answer in operation.answers:
@@ -307,8 +307,8 @@ class _DocumentBuilder:
                 response.setdefault("content", {})[answer.media] = self._describe_content(answer)
         if operation.is_cached:
             responses["304"] = {"description": "The client has it already.", "headers": headers}
-        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in given)) + "Error"
-        self._errors[name] = given
+        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
+        self._errors[name] = envelopes
         reference = {"$ref": f"#/components/responses/{name}"}
         expected: list[DragomanError] = (
             [] if route.access is Access.PUBLIC else [AuthenticationError("m"), PermissionDenied("m")]
@@ -340,25 +340,25 @@ class _DocumentBuilder:
     def describe_errors(self) -> Json:
         """The responses with errors, of the methods that have been described."""
         described: Json = {}
-        for name, given in sorted(self._errors.items()):
-            types = dict.fromkeys(type for envelope in given for type in _ERRORS[envelope.name])
-            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(given)))
+        for name, envelopes in sorted(self._errors.items()):
+            types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
+            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(envelopes)))
             described[name] = {
-                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in given)}.",
+                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in envelopes)}.",
                 "headers": _refer_to_headers(names),
                 "content": {JSON: {"schema": build_any_of([self._schemas.refer(type) for type in types])}},
             }
         return described
 
 
-def _add_client_envelopes(given: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
+def _add_client_envelopes(envelopes: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
     """These envelopes, and those that depend on the client's headers."""
-    return [each for one in given for each in (one, one.anthropic) if each is not None]
+    return [each for one in envelopes for each in (one, one.anthropic) if each is not None]
 
 
-def _name_limit_headers(given: Iterable[ErrorEnvelope]) -> list[str]:
+def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
     """The headers with the limits of a key, as these dialects name them."""
-    renderers = {each.render_rate_limits for each in given}
+    renderers = {each.render_rate_limits for each in envelopes}
     return [
         *(_OPENAI_LIMIT_HEADERS if render_openai_rate_limits in renderers else ()),
         *(_ANTHROPIC_LIMIT_HEADERS if render_anthropic_rate_limits in renderers else ()),
@@ -423,7 +423,7 @@ def build_cached_response(
 ) -> CompleteResponse:
     """Return the body with its ETag, or 304 without it for a client that has it (RFC 9110, 13.1.2)."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    known = [each.strip().removeprefix("W/") for each in http.headers.get("if-none-match", "").split(",")]
+    known_tags = [value.strip().removeprefix("W/") for value in http.headers.get("if-none-match", "").split(",")]
     all_headers = [
         *http.build_headers((b"content-type", content_type)),
         (b"etag", tag.encode()),
@@ -432,7 +432,7 @@ def build_cached_response(
         (b"x-content-type-options", b"nosniff"),
         *headers,
     ]
-    if tag in known or "*" in known:
+    if tag in known_tags or "*" in known_tags:
         return CompleteResponse(304, all_headers, b"", len(body))
     return CompleteResponse(200, all_headers, body, len(body))
 
