@@ -28,7 +28,7 @@ from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
 from .cors import build_allowed_hosts
 from .crypto import Sealer
 from .disconnect import StreamMonitor, with_disconnect_events
-from .endpoint import BY_CLIENT, OLLAMA, Endpoint, ErrorEnvelope, Handler, HttpRequest, JsonResponse, Route
+from .endpoint import BY_CLIENT, Endpoint, ErrorEnvelope, Handler, HttpRequest, JsonResponse, Route
 from .http_metrics import HttpMetrics, MetricsExchange
 from .internal_client import InternalClient
 from .lifespan import build_lifespan, run_cleanup, serve_lifespan
@@ -48,8 +48,6 @@ from .usage import UsageLedger
 
 # Routing: finds the endpoint for a path, and answers paths that no route declares.
 
-PREFIXES: Mapping[str, ErrorEnvelope] = {"/api": OLLAMA, "/api/v1": BY_CLIENT}
-"""The envelopes of unknown paths below these prefixes. `/api/v1` is a wrong base URL of OpenAI's clients."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -93,7 +91,7 @@ class FallbackEndpoint(Endpoint):
     ) -> None:
         super().__init__(Route("*", access, BY_CLIENT, dict.fromkeys(METHODS, handler)), service, policy, http_metrics)
         self._envelopes: Mapping[str, ErrorEnvelope] = {
-            **PREFIXES,
+            **{route.root: route.envelope for route in routes if route.root is not None},
             **{route.path: route.envelope for route in routes},
         }
 

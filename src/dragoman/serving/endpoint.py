@@ -291,6 +291,7 @@ class Route:
     envelope: the format of all its errors, including those of authentication and of the method.
     handlers: by method; HEAD is handled as GET without the body.
     browser_handler: answers the GET of a browser that opens the address instead; needs no key, which it could not send.
+    root: a path that no route has; unknown paths below it get this route's envelope too.
     """
 
     path: str
@@ -298,6 +299,7 @@ class Route:
     envelope: ErrorEnvelope
     handlers: Mapping[str, Handler]
     browser_handler: Handler | None = None
+    root: str | None = None
 
 
 class Endpoint:

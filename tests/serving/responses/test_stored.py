@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.conformance.responses import check_object, check_stream
 from dragoman.core.events import FinishReason
+from dragoman.dialects.responses.stored import read_stored_response
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
@@ -34,6 +35,13 @@ def last_object(stream: bytes) -> bytes:
     """The object of the last event, byte for byte."""
     last = stream.split(b"\n\n")[-3]
     return last[last.index(b'"response":') + len(b'"response":') : -1]
+
+
+def test_sampled_ids_are_read_under_their_former_name_too() -> None:
+    stored = read_stored_response(b'{"object":{},"said":[1,2]}')
+    assert stored.sampled_ids == (1, 2)
+    assert stored.encode() == read_stored_response(b'{"object":{},"sampled_ids":[1,2]}').encode()
+    assert b"said" not in stored.encode()
 
 
 async def test_what_is_stored_is_the_very_object_of_the_last_event() -> None:

@@ -145,6 +145,14 @@ async def test_a_prewarm_says_nothing_and_is_remembered():
         assert after.response.usage.input_tokens > warm[-1].response.usage.input_tokens
 
 
+async def test_a_prewarm_of_a_continuation_says_nothing_either():
+    async with served(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+        *_, first = await respond(connection, store=False)
+        warm = await respond(connection, store=False, generate=False, previous_response_id=first.response.id)
+        assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        assert warm[-1].response.usage.input_tokens > first.response.usage.input_tokens
+
+
 @pytest.mark.parametrize(
     ("frame", "param"),
     [

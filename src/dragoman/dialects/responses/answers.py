@@ -85,7 +85,11 @@ class ReasoningItem(Struct, frozen=True, tag_field="type", tag="reasoning"):
 
 
 class FunctionCallItem(Struct, frozen=True, tag_field="type", tag="function_call"):
-    """A function call. arguments: a JSON text. namespace: of a tool that was declared in one."""
+    """A function call.
+
+    arguments: a JSON text.
+    namespace: of a tool that was declared in one.
+    """
 
     id: str
     status: ItemStatus
@@ -200,7 +204,7 @@ class EchoedReasoning(Struct, frozen=True):
 
 
 class EchoedText(Struct, frozen=True):
-    """How the text is formatted. format: as in the request, all of its fields present."""
+    """The format of the text. format: as in the request, all of its fields present."""
 
     format: dict[str, Any]
     verbosity: str | UnsetType = UNSET
@@ -341,7 +345,7 @@ class OutputItemDone(Struct, frozen=True, tag_field="type", tag="response.output
 
 
 class _PartEvent(Struct, frozen=True):
-    """Where a part of an item's content is."""
+    """The location of a part of an item's content."""
 
     sequence_number: int
     item_id: str
@@ -384,7 +388,7 @@ class ReasoningTextDone(_PartEvent, frozen=True, tag_field="type", tag="response
 
 
 class _SummaryEvent(Struct, frozen=True):
-    """Where a part of a reasoning's summary is."""
+    """The location of a part of a reasoning's summary."""
 
     sequence_number: int
     item_id: str
@@ -409,7 +413,7 @@ class SummaryTextDone(_SummaryEvent, frozen=True, tag_field="type", tag="respons
 
 
 class _ItemEvent(Struct, frozen=True):
-    """Which item."""
+    """The location of an item."""
 
     sequence_number: int
     item_id: str
@@ -434,7 +438,7 @@ class CustomInputDone(_ItemEvent, frozen=True, tag_field="type", tag="response.c
 
 
 class _CommandEvent(Struct, frozen=True):
-    """Which command of a shell call."""
+    """The location of a command of a shell call."""
 
     sequence_number: int
     output_index: int

@@ -94,7 +94,7 @@ def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
 
 
 class BuiltRequest(Struct, frozen=True):
-    """What a body and its input items ask for.
+    """The request that a body and its input items ask for, and the rendering of its response.
 
     echo: the fields that `Echo.rest` has.
     items: the items, parsed.

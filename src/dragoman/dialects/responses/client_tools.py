@@ -160,7 +160,7 @@ class _Skill(Struct, frozen=True):
 
 
 class _Environment(Struct, frozen=True):
-    """Where a shell runs: `local`, or a container of the server."""
+    """The environment of a shell: `local`, or a container of the server."""
 
     type: str = "local"
     skills: list[_Skill] | None = None
@@ -212,8 +212,8 @@ def _render_preview(arguments: bytes) -> CallFields:
 
 
 def _render_search(arguments: bytes) -> CallFields:
-    found = msgspec.json.decode(arguments, type=dict[str, object])
-    return CallFields(b'"execution":"client","arguments":' + _encode(found))
+    fields = msgspec.json.decode(arguments, type=dict[str, object])
+    return CallFields(b'"execution":"client","arguments":' + _encode(fields))
 
 
 # Calls: items to arguments. What the client replays is not validated further: it ran it already.
@@ -300,7 +300,7 @@ def render_client_tool(tool: ResponsesWireTool, path: str) -> bytes:
 
 
 def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
-    """What the commands of a shell call printed, as text."""
+    """The output of the commands of a shell call, as text."""
     texts: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -338,7 +338,7 @@ def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
-def _tagged(tag: str, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def _tag(tag: str, required: tuple[str, ...] = (), **properties: Schema) -> Schema:
     return _object(("type", *required), type={"type": "string", "enum": [tag]}, **properties)
 
 
@@ -354,23 +354,23 @@ _KEYS: Schema = {**_array(_STRING), "description": "Keys that are held."}
 _BUTTON: Schema = {"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]}
 _ACTION: Schema = {
     "anyOf": [
-        _tagged("click", ("button", "x", "y"), button=_BUTTON, **_XY, keys=_KEYS),
-        _tagged("double_click", ("x", "y"), **_XY, keys=_KEYS),
-        _tagged("drag", ("path",), path=_array(_object(("x", "y"), **_XY)), keys=_KEYS),
-        _tagged("keypress", ("keys",), keys=_array(_STRING)),
-        _tagged("move", ("x", "y"), **_XY, keys=_KEYS),
-        _tagged("screenshot"),
-        _tagged("scroll", ("x", "y", "scroll_x", "scroll_y"), **_XY, scroll_x=_INTEGER, scroll_y=_INTEGER, keys=_KEYS),
-        _tagged("type", ("text",), text=_STRING),
-        _tagged("wait"),
+        _tag("click", ("button", "x", "y"), button=_BUTTON, **_XY, keys=_KEYS),
+        _tag("double_click", ("x", "y"), **_XY, keys=_KEYS),
+        _tag("drag", ("path",), path=_array(_object(("x", "y"), **_XY)), keys=_KEYS),
+        _tag("keypress", ("keys",), keys=_array(_STRING)),
+        _tag("move", ("x", "y"), **_XY, keys=_KEYS),
+        _tag("screenshot"),
+        _tag("scroll", ("x", "y", "scroll_x", "scroll_y"), **_XY, scroll_x=_INTEGER, scroll_y=_INTEGER, keys=_KEYS),
+        _tag("type", ("text",), text=_STRING),
+        _tag("wait"),
     ]
 }
 _DIFF = "Lines to remove begin with -, lines to add with +, unchanged lines with a space, each hunk with @@."
 _OPERATION: Schema = {
     "anyOf": [
-        _tagged("create_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": "Lines begin with +."}),
-        _tagged("update_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": _DIFF}),
-        _tagged("delete_file", ("path",), path=_STRING),
+        _tag("create_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": "Lines begin with +."}),
+        _tag("update_file", ("path", "diff"), path=_STRING, diff={**_STRING, "description": _DIFF}),
+        _tag("delete_file", ("path",), path=_STRING),
     ]
 }
 _COMPUTER = "Use a computer with its screen, mouse and keyboard; the result is a screenshot."

@@ -1,5 +1,5 @@
 """Errors of Responses: OpenAI's envelope with this dialect's field names, error events, and the `error` of a failed
-response. Knows no HTTP.
+response.
 """
 
 from __future__ import annotations
@@ -50,13 +50,11 @@ def render_failure(error: DragomanError) -> bytes:
     message = msgspec.json.decode(
         render_responses_error(error).removeprefix(b'{"error":')[:-1], type=_FlatError
     ).message
-    return b'{"code":"%s","message":%s}' % (_find_failure_code(error), encode_string(message))
-
-
-def _find_failure_code(error: DragomanError) -> bytes:
-    """OpenAI's codes of a failed response. The code of a full context is not in OpenAI's list, but agents know it."""
     if isinstance(error, RateLimited):
-        return b"rate_limit_exceeded"
-    if isinstance(error, ContextTooLong):
-        return b"context_length_exceeded"
-    return b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
+        code = b"rate_limit_exceeded"
+    elif isinstance(error, ContextTooLong):
+        # Not in OpenAI's list, but agents know it.
+        code = b"context_length_exceeded"
+    else:
+        code = b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
+    return b'{"code":"%s","message":%s}' % (code, encode_string(message))

@@ -126,8 +126,13 @@ def read_stored_items(rows: Sequence[bytes]) -> list[WireItem]:
     """Decode items of the store. Raises RequestError, which names the item by its position."""
     items: list[WireItem] = []
     for i, row in enumerate(rows):
-        with prefix_param(f"input[{i}]"):
-            items.append(ParsedBody(row).decode(_WIRE_ITEM))
+        try:
+            items.append(_WIRE_ITEM.decoder.decode(row))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            # Rows were validated when they were stored; another version may have stored this one. Decoded again for an
+            # error that names the field.
+            with prefix_param(f"input[{i}]"):
+                items.append(ParsedBody(row).decode(_WIRE_ITEM))
     return items
 
 

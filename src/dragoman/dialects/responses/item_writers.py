@@ -1,4 +1,4 @@
-"""The writers of one output item: its opening, delta and closing events, and its final JSON.
+"""The writers of one output item (its opening, delta and closing events, and its final JSON) and their options.
 
 Each kind renders its own events. An event is its name and its fields after `sequence_number`; ResponsesWriter adds
 the number.
@@ -20,8 +20,6 @@ from ..logprobs import ContentTokens, TokenNaming, render_chat_logprobs
 from .client_tools import CLIENT_TOOLS, CallFields
 from .input_items import ID_PREFIXES
 from .tools import ToolName
-
-# The response options of a Responses request, and the functions that the writer needs from the server.
 
 
 class Echo(Struct, frozen=True, kw_only=True):
@@ -272,20 +270,19 @@ class ReasoningItemWriter(_BaseItemWriter):
     def render(self, status: bytes) -> bytes:
         if status == IN_PROGRESS:
             return render_reasoning(self.id, status, b"", b"")
-        text, part = self.join_text(), self._render_part(self.join_text())
-        sealed = self._render_sealed(text)
+        text, options = self.join_text(), self._options
+        sealed: str | None = None
+        # Reasoning with a seal has encrypted content unasked: without it the next turn would fail.
+        if self.seal and options.wrap_seal is not None:
+            sealed = options.wrap_seal(text, self.seal)
+        elif self.seal:
+            encrypted = SealKind.OPENAI.read(self.seal)
+            sealed = self.seal if encrypted is None else encrypted
+        elif options.seal_reasoning is not None:
+            sealed = options.seal_reasoning(text)
+        part = self._render_part(text)
         summary, content = (part, b"") if self._summary else (b"", part)
-        return render_reasoning(self.id, status, summary, content, sealed)
-
-    def _render_sealed(self, text: str) -> bytes:
-        """The encrypted content, as JSON. Reasoning with a seal has it unasked: without it the next turn would fail."""
-        options = self._options
-        if not self.seal:
-            return b"" if options.seal_reasoning is None else encode_string(options.seal_reasoning(text))
-        if options.wrap_seal is not None:
-            return encode_string(options.wrap_seal(text, self.seal))
-        encrypted = SealKind.OPENAI.read(self.seal)
-        return encode_string(self.seal if encrypted is None else encrypted)
+        return render_reasoning(self.id, status, summary, content, b"" if sealed is None else encode_string(sealed))
 
 
 class CallItemWriter(_BaseItemWriter):

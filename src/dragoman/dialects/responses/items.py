@@ -17,6 +17,7 @@ from ...core.message import (
     Audio,
     File,
     Image,
+    MediaSource,
     Message,
     Part,
     Reasoning,
@@ -240,7 +241,13 @@ class ItemReader:
             case "reasoning":
                 return self._read_reasoning(item, path)
             case "compaction":
-                return self._read_compaction(item, path)
+                sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
+                summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
+                # A summary replaces all that the assistant wrote before, so unlike reasoning it cannot be left out with
+                # a warning.
+                if summary is None:
+                    raise _foreign_content_error(path)
+                return ItemSummary(summary)
             case "item_reference" if not item.id:
                 raise missing_parameter(f"{path}.id")
             case _ if kind in CALL_TYPES:
@@ -268,15 +275,6 @@ class ItemReader:
             # The writer sends an OpenAI seal without its kind, as OpenAI does, so a seal without a kind is OpenAI's.
             seal = sealed if any(kind.read(sealed) is not None for kind in SealKind) else SealKind.OPENAI + sealed
         return Reasoning("\n\n".join(texts), seal=seal)
-
-    def _read_compaction(self, item: WireItem, path: str) -> ItemSummary:
-        sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
-        summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
-        # A summary replaces all that the assistant wrote before, so unlike reasoning it cannot be left out with a
-        # warning.
-        if summary is None:
-            raise _foreign_content_error(path)
-        return ItemSummary(summary)
 
     def _read_client_call(self, item: WireItem, kind: str, path: str) -> ItemCall | None:
         call_id = item.call_id or item.id
@@ -472,7 +470,13 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
         case "input_image":
             return _read_image(part, path)
         case "input_file":
-            return _read_file(part, path)
+            if part.file_id:
+                file: MediaSource = UploadedMedia(part.file_id)
+            elif part.file_url is not None:
+                file = read_url(part.file_url, f"{path}.file_url")
+            else:
+                file = read_base64(_require(part.file_data, f"{path}.file_data"), None, f"{path}.file_data")
+            return File(file, part.filename)
         case "input_audio":
             path = f"{path}.input_audio"
             audio = _require(part.input_audio, path)
@@ -528,12 +532,3 @@ def _read_image(part: ResponsesContentPart, path: str) -> Image:
     if url is not None:
         return Image(read_image_url(url, f"{path}.image_url"), detail)
     return Image(UploadedMedia(_require(part.file_id, f"{path}.image_url")), detail)
-
-
-def _read_file(part: ResponsesContentPart, path: str) -> File:
-    if part.file_id:
-        return File(UploadedMedia(part.file_id), part.filename)
-    if part.file_url is not None:
-        return File(read_url(part.file_url, f"{path}.file_url"), part.filename)
-    data = _require(part.file_data, f"{path}.file_data")
-    return File(read_base64(data, None, f"{path}.file_data"), part.filename)

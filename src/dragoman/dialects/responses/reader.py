@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
-from msgspec import Raw
 
 from ...core.errors import Unsupported
 from ...core.message import Message, Role, Text
@@ -65,12 +64,12 @@ from .wire import (
     ConversationId,
     ReasoningConfig,
     ResponsesBody,
-    TextFormat,
     TextOptions,
     WireItem,
 )
 from .wire import minify as compacted_json
 
+FORMATS = ("text", "json_object", "json_schema")
 LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGPROBS,
@@ -102,7 +101,15 @@ def read_responses(
     body = parsed.decode(_BODY)
     # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
     warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
-    items = _read_input(body, parsed.fields)
+    if isinstance(body.input, str):
+        items = [WireItem(type="message", role="user", content=body.input)]
+    # A turn may add nothing to a stored conversation, so an empty input is valid there.
+    elif body.input or body.previous_response_id or body.conversation:
+        items = body.input or []
+    elif "messages" in parsed.fields:
+        raise missing_parameter("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
+    else:
+        raise missing_parameter("input")
     _check_fields(body, warnings)
     # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
     if compact and body.model is None:
@@ -156,18 +163,6 @@ def read_responses(
         store=body.store,
         background=echo.background,
     )
-
-
-def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem]:
-    """The input items; a string is a user message."""
-    if isinstance(body.input, str):
-        return [WireItem(type="message", role="user", content=body.input)]
-    # A turn may add nothing to a stored conversation, so an empty input is valid there.
-    if body.input or body.previous_response_id or body.conversation:
-        return body.input or []
-    if "messages" in fields:
-        raise missing_parameter("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
-    raise missing_parameter("input")
 
 
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
@@ -227,7 +222,7 @@ def _build(
     compact: bool,
     sampled_turns: tuple[tuple[int, ...], ...] = (),
 ) -> BuiltRequest:
-    """What a body asks for after these items, which may load tools.
+    """Build what a body asks for after these items, which may load tools.
 
     items: those that are still WireItems are parsed here.
     tool_registry: the declared tools.
@@ -327,7 +322,20 @@ def _build_request(
     max_tokens = body.max_output_tokens
     if max_tokens == 0:
         raise invalid_value("max_output_tokens", "expected -1 or an integer >= 1")
-    constraint, constraint_param = require_at_most_one([*_read_format(body), *read_structured_outputs(body)])
+    constraints: list[tuple[str, Constraint]] = []
+    format = body.text.format if body.text is not None else None
+    match "text" if format is None else check_one_of(format.type, FORMATS, "text.format.type"):
+        case "json_object":
+            constraints.append(("text.format", JsonObject()))
+        case "json_schema" if format is not None:
+            schema = read_schema(format.schema, "text.format.schema")
+            if schema is None:
+                raise missing_parameter("text.format.schema")
+            json_schema = JsonSchema(schema, strict=bool(format.strict), name=format.name)
+            constraints.append(("text.format", json_schema))
+        case _:
+            """Free text."""
+    constraint, constraint_param = require_at_most_one([*constraints, *read_structured_outputs(body)])
     return GenerateRequest(
         model=resolve_model(body.model, options),
         prompt=conversation,
@@ -348,25 +356,18 @@ def _build_request(
     )
 
 
-def _read_format(body: ResponsesBody) -> list[tuple[str, Constraint]]:
-    format = body.text.format if body.text is not None else None
-    if format is None:
-        return []
-    match check_one_of(format.type, ("text", "json_object", "json_schema"), "text.format.type"):
-        case "json_object":
-            return [("text.format", JsonObject())]
-        case "json_schema":
-            schema = read_schema(format.schema, "text.format.schema")
-            if schema is None:
-                raise missing_parameter("text.format.schema")
-            return [("text.format", JsonSchema(schema, strict=bool(format.strict), name=format.name))]
-        case _:
-            return []
-
-
 def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
     """The request fields that the response object repeats, as JSON without braces."""
     text = body.text or TextOptions()
+    format = text.format
+    if format is None or format.type != "json_schema":
+        rendered_format = b'{"type":%s}' % encode_string("text" if format is None else format.type)
+    else:
+        # All keys are present, as Open Responses requires.
+        rendered_format = b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
+            encode_string(format.name or "response"), encode_string_or_null(format.description),
+            compacted_json(format.schema), encode_bool(bool(format.strict)),
+        )  # fmt: skip
     fields = {
         "instructions": encode_string_or_null(body.instructions),
         "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
@@ -386,8 +387,7 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
         "service_tier": b'"default"',
         # OpenAI's schema does not allow null here. 1.0 is its default, which the model's own may differ from.
         "temperature": msgspec.json.encode(1.0 if body.temperature is None else body.temperature),
-        "text": b'{"format":%s,"verbosity":%s}'
-        % (_render_format(text.format), encode_string(text.verbosity or "medium")),
+        "text": b'{"format":%s,"verbosity":%s}' % (rendered_format, encode_string(text.verbosity or "medium")),
         "tool_choice": tool_choice,
         "tools": tools,
         "top_logprobs": encode_int(body.top_logprobs or 0),
@@ -397,15 +397,3 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
     if body.user is not None:
         fields["user"] = encode_string(body.user)
     return b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items())
-
-
-def _render_format(format: TextFormat | None) -> bytes:
-    """All keys are present, as Open Responses requires."""
-    if format is None or format.type != "json_schema":
-        return b'{"type":%s}' % encode_string("text" if format is None else format.type)
-    return b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
-        encode_string(format.name or "response"),
-        encode_string_or_null(format.description),
-        compacted_json(format.schema),
-        encode_bool(bool(format.strict)),
-    )

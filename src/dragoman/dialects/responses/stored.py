@@ -1,4 +1,4 @@
-"""What is stored of responses and conversations: the formats, and how the server finalizes an interrupted response.
+"""The stored formats of responses and conversations, and how the server finalizes an interrupted response.
 
 The events of a background response are stored with it: all that `ResponsesWriter` has rendered, numbered from 0,
 without the final `[DONE]`.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from ...core.errors import DragomanError
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
@@ -101,7 +101,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     object: the response object of its last event.
     input: its own items, as `/input_items` lists them.
     before: items that precede those and are in no stored response.
-    conversation, upto: the same by reference: the conversation's items up to that position; None is no item.
+    conversation, upto: the same by reference: the conversation's items up to that position; None if it had none.
     sampled_ids: the token ids of its output, see `prompts.token_replay`.
     """
 
@@ -110,8 +110,9 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     before: tuple[Raw, ...] = ()
     conversation: str | None = None
     upto: int | None = None
-    # The encoded name is that of stores written by earlier versions.
-    sampled_ids: tuple[int, ...] = field(default=(), name="said")
+    sampled_ids: tuple[int, ...] = ()
+    # The name of `sampled_ids` before 0.2. 0.3 need not read it any more.
+    former_sampled_ids: tuple[int, ...] | UnsetType = field(default=UNSET, name="said")
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -128,7 +129,10 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 def read_stored_response(body: bytes) -> StoredResponse:
-    return msgspec.json.decode(body, type=StoredResponse)
+    stored = msgspec.json.decode(body, type=StoredResponse)
+    if stored.former_sampled_ids is UNSET:
+        return stored
+    return msgspec.structs.replace(stored, sampled_ids=stored.former_sampled_ids, former_sampled_ids=UNSET)
 
 
 def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
@@ -175,7 +179,7 @@ def finalize(stored: StoredResponse, events: Sequence[StoredEvent], error: Drago
     return FinalizedResponse(status, response, (*errors, end))
 
 
-# Request and response bodies of conversations. A conversation contains items as in Responses.
+# Conversations: their request and response bodies. Their items are those of an input.
 
 CONVERSATION_PREFIX = "conv_"
 MAX_ITEMS = 20

@@ -8,7 +8,7 @@ are left out of the prompt and of the echo.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 
 import msgspec
@@ -26,7 +26,7 @@ from .client_tools import (
     is_client_tool,
     render_client_tool,
 )
-from .wire import CustomToolFormat, ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice, minify
+from .wire import ResponsesNamedTool, ResponsesWireTool, ResponsesWireToolChoice, minify
 
 # OpenAI's limit in Responses; in Chat Completions it is 64.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -97,14 +97,34 @@ class ResponsesToolRegistry:
         return names
 
     def _add_all(self, tools: Sequence[ResponsesWireTool], path: str) -> dict[int, bytes]:
-        """Add tools and return their echoes by position; empty if one is left out."""
+        """Add tools and return their echoes by position; those that are left out have none."""
         groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
         run_by_client = [(i, tool) for i, tool in enumerate(tools) if is_client_tool(tool)]
         special = {i for i, _ in (*groups, *run_by_client)}
-        echoed = {i: self._add(tool, f"{path}[{i}]") for i, tool in enumerate(tools) if i not in special}
+        echoed: dict[int, bytes] = {}
+        for i, tool in enumerate(tools):
+            tool_path = f"{path}[{i}]"
+            if i in special or self._skip_uncallable(tool, tool_path):
+                continue
+            name = _check_name(tool.name, f"{tool_path}.name")
+            if name in self._tools:
+                raise _duplicate_error(name, tool_path)
+            self._tools[name] = _read_tool(tool, name, tool_path)
+            echoed[i] = _render_tool(tool, name)
         # Joined names and those of OpenAI's tools last: they must not collide with any declared name.
-        echoed |= {i: self._add_group(tool, f"{path}[{i}]") for i, tool in groups}
-        return echoed | {i: self._add_client_tool(tool, f"{path}[{i}]") for i, tool in run_by_client}
+        for i, group in groups:
+            echoed[i] = self._add_group(group, f"{path}[{i}]")
+        for i, tool in run_by_client:
+            tool_path = f"{path}[{i}]"
+            if self._skip_hosted_caller(tool, tool_path):
+                continue
+            if tool.type in self._client_names:
+                raise invalid_value(f"{tool_path}.type", f"there can be one tool of type {abbreviate(tool.type)}")
+            name = self._make_unique(CLIENT_TOOLS[tool.type].name)
+            self._client_names[tool.type] = name
+            self._tools[name] = build_client_function(tool, name, tool_path)
+            echoed[i] = render_client_tool(tool, tool_path)
+        return echoed
 
     def qualify(self, name: str, namespace: str | None) -> str:
         """The name of a tool in the prompt, also if it is not declared any more.
@@ -126,26 +146,6 @@ class ResponsesToolRegistry:
             (self._client_names[kind] for kind in kinds if kind in self._client_names), CLIENT_TOOLS[kinds[0]].name
         )
 
-    def _add_client_tool(self, tool: ResponsesWireTool, path: str) -> bytes:
-        if self._skip_hosted_caller(tool, path):
-            return b""
-        if tool.type in self._client_names:
-            raise invalid_value(f"{path}.type", f"there can be one tool of type {abbreviate(tool.type)}")
-        name = self._make_unique(CLIENT_TOOLS[tool.type].name)
-        self._client_names[tool.type] = name
-        self._tools[name] = build_client_function(tool, name, path)
-        return render_client_tool(tool, path)
-
-    def _add(self, tool: ResponsesWireTool, path: str) -> bytes:
-        """Add a tool and return its echo; empty if it is left out."""
-        if self._skip_uncallable(tool, path):
-            return b""
-        name = _check_name(tool.name, f"{path}.name")
-        if name in self._tools:
-            raise _duplicate_error(name, path)
-        self._tools[name] = _read_tool(tool, name, path)
-        return _render_tool(tool, name)
-
     def _add_group(self, group: ResponsesWireTool, path: str) -> bytes:
         namespace = _check_name(group.name, f"{path}.name")
         if not group.tools:
@@ -162,8 +162,11 @@ class ResponsesToolRegistry:
             parsed = _read_tool(tool, qualified, tool_path)
             self._qualified_names[namespace, name] = qualified
             self._names_in_groups.setdefault(name, []).append(qualified)
-            # The group's description stands in the prompt once, with its first tool.
-            self._tools[qualified] = parsed if echoed else _add_group_description(parsed, group)
+            # The group's description stands in the prompt once, with its first tool: there is no other place for it.
+            if group.description and not echoed:
+                description = f"[{group.name}: {group.description}]\n\n{parsed.description or ''}".strip()
+                parsed = msgspec.structs.replace(parsed, description=description)
+            self._tools[qualified] = parsed
             echoed.append(_render_tool(tool, name))
         if not echoed:
             return b""
@@ -205,7 +208,13 @@ class ResponsesToolRegistry:
                 name = self._resolve_reference(tool, "tool_choice")
                 return ToolChoice("required", (name,), is_named=True), _render_reference(tool)
             case "allowed_tools":
-                return self._read_allowed(choice)
+                mode = check_one_of(choice.mode or "auto", ("none", "auto", "required"), "tool_choice.mode")
+                names = self._read_allowed_names(choice.tools or ())
+                if not names:
+                    raise invalid_value("tool_choice.tools", "expected at least one tool that can be called")
+                echoed = b",".join(map(_render_reference, choice.tools or ()))
+                echo = b'{"type":"allowed_tools","mode":"%s","tools":[%s]}' % (mode.encode(), echoed)
+                return ToolChoice(mode, names), echo
             case kind if (name := self._client_names.get(CHOICE_TYPES.get(kind, kind))) is not None:
                 return ToolChoice("required", (name,), is_named=True), b'{"type":%s}' % encode_string(kind)
             case hosted:
@@ -213,29 +222,23 @@ class ResponsesToolRegistry:
                     f"'tool_choice': tools of type {abbreviate(hosted)} cannot be run here.", param="tool_choice"
                 )
 
-    def _read_allowed(self, choice: ResponsesWireToolChoice) -> tuple[ToolChoice, bytes]:
-        mode = check_one_of(choice.mode or "auto", ("none", "auto", "required"), "tool_choice.mode")
-        names = tuple(dict.fromkeys(self._read_allowed_names(choice.tools or ())))
-        if not names:
-            raise invalid_value("tool_choice.tools", "expected at least one tool that can be called")
-        echoed = b",".join(_render_reference(tool) for tool in choice.tools or ())
-        return ToolChoice(mode, names), b'{"type":"allowed_tools","mode":"%s","tools":[%s]}' % (mode.encode(), echoed)
-
-    def _read_allowed_names(self, tools: Sequence[ResponsesNamedTool]) -> Iterator[str]:
+    def _read_allowed_names(self, tools: Sequence[ResponsesNamedTool]) -> tuple[str, ...]:
+        names: list[str] = []
         groups: set[str | None] = set()
         for i, tool in enumerate(tools):
             path = f"tool_choice.tools[{i}]"
             if tool.type in CALLABLE_TYPES:
-                yield self._resolve_reference(tool, path)
+                names.append(self._resolve_reference(tool, path))
             elif tool.type == "namespace":
                 groups.add(tool.name)
             elif (name := self._client_names.get(CHOICE_TYPES.get(tool.type, tool.type))) is not None:
-                yield name
+                names.append(name)
             else:
                 self._warnings.append(
                     f"{path}: tools of type {abbreviate(tool.type)} cannot be run here; it was left out"
                 )
-        yield from (qualified for (namespace, _), qualified in self._qualified_names.items() if namespace in groups)
+        names += (qualified for (namespace, _), qualified in self._qualified_names.items() if namespace in groups)
+        return tuple(dict.fromkeys(names))
 
     def _resolve_reference(self, tool: ResponsesNamedTool, path: str) -> str:
         if not tool.name:
@@ -249,23 +252,19 @@ class ResponsesToolRegistry:
 
 def _read_tool(tool: ResponsesWireTool, name: str, path: str) -> Tool:
     if tool.type == "custom":
-        syntax, definition = _read_format(tool.format, f"{path}.format")
-        return CustomTool(name, tool.description, syntax, definition)
+        format = tool.format
+        if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text":
+            return CustomTool(name, tool.description, None, None)
+        for field, value in (("syntax", format.syntax), ("definition", format.definition)):
+            if value is None:
+                raise missing_parameter(f"{path}.format.{field}")
+        syntax = check_one_of(format.syntax or "", ("lark", "regex"), f"{path}.format.syntax")
+        return CustomTool(name, tool.description, syntax, format.definition)
     return FunctionTool(name, tool.description, read_json_object(tool.parameters, f"{path}.parameters"), tool.strict)
 
 
 def _duplicate_error(name: str, path: str) -> RequestError:
-    return invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(name)} is there twice")
-
-
-def _add_group_description(tool: Tool, group: ResponsesWireTool) -> Tool:
-    """Prepend the namespace's description to its first tool, because the prompt has no other place for it."""
-    if not group.description:
-        return tool
-    description = f"[{group.name}: {group.description}]\n\n{tool.description or ''}".strip()
-    if isinstance(tool, CustomTool):
-        return CustomTool(tool.name, description, tool.syntax, tool.definition)
-    return FunctionTool(tool.name, description, tool.parameters, tool.strict)
+    return invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(name)} occurs twice")
 
 
 def _check_name(name: str | None, param: str) -> str:
@@ -278,34 +277,21 @@ def _check_name(name: str | None, param: str) -> str:
     return name
 
 
-def _read_format(format: CustomToolFormat | None, path: str) -> tuple[str | None, str | None]:
-    if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.type") == "text":
-        return None, None
-    for field, value in (("syntax", format.syntax), ("definition", format.definition)):
-        if value is None:
-            raise missing_parameter(f"{path}.{field}")
-    return check_one_of(format.syntax or "", ("lark", "regex"), f"{path}.syntax"), format.definition
-
-
 def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
     """All keys are present, as Open Responses requires."""
     if tool.type == "custom":
+        format, rendered_format = tool.format, b'{"type":"text"}'
+        if format is not None and format.syntax is not None and format.definition is not None:
+            rendered_format = b'{"type":"grammar","syntax":%s,"definition":%s}' % (
+                encode_string(format.syntax), encode_string(format.definition),
+            )  # fmt: skip
         return b'{"type":"custom","name":%s,"description":%s,"format":%s}' % (
-            encode_string(name), encode_string_or_null(tool.description), _render_format(tool.format),
+            encode_string(name), encode_string_or_null(tool.description), rendered_format,
         )  # fmt: skip
     strict = b"null" if tool.strict is None else b"true" if tool.strict else b"false"
     return b'{"type":"function","name":%s,"description":%s,"parameters":%s,"strict":%s}' % (
         encode_string(name), encode_string_or_null(tool.description), minify(tool.parameters), strict,
     )  # fmt: skip
-
-
-def _render_format(format: CustomToolFormat | None) -> bytes:
-    if format is None or format.syntax is None or format.definition is None:
-        return b'{"type":"text"}'
-    return b'{"type":"grammar","syntax":%s,"definition":%s}' % (
-        encode_string(format.syntax),
-        encode_string(format.definition),
-    )
 
 
 def _render_reference(tool: ResponsesNamedTool) -> bytes:

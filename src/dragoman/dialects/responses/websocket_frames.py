@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import Unsupported
-from ...core.request import GenerateRequest
 from ..base import ReaderOptions
 from ..body import ParsedBody, check_one_of, invalid_value, read_json_value
 from ..envelope import DONE
@@ -49,20 +48,14 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
             raise Unsupported(f"'{name}' is not supported on a WebSocket: {reason}.", param=name)
     # Ignored in the protocol: everything on a WebSocket is streamed.
     fields.pop("stream", None)
-    call = read_responses(msgspec.json.encode(fields), options, now=now)
-    return ClientFrame(call) if generate is not False else ClientFrame(_without_generation(call), generate=False)
-
-
-def _without_generation(responses_call: ResponsesCall) -> ResponsesCall:
-    """The same call without output; nothing of it is stored."""
-
-    def without_answer(request: GenerateRequest) -> GenerateRequest:
-        return msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
-
-    call = msgspec.structs.replace(
-        responses_call.call, requests=tuple(map(without_answer, responses_call.call.requests))
-    )
-    return msgspec.structs.replace(responses_call, call=call, store=False)
+    responses_call = read_responses(msgspec.json.encode(fields), options, now=now)
+    if generate is not False:
+        return ClientFrame(responses_call)
+    # Without output; nothing of it is stored.
+    (request,) = responses_call.call.requests
+    request = msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
+    call = msgspec.structs.replace(responses_call.call, requests=(request,))
+    return ClientFrame(msgspec.structs.replace(responses_call, call=call, store=False), generate=False)
 
 
 def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]:

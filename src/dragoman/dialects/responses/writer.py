@@ -5,7 +5,7 @@
 
 One part of the answer is one item, and one item is open at a time; parts without text produce none. Events are
 numbered from 0 without gaps, including the repeated `in_progress` events that serve as keepalives. The last event
-contains the full object. Knows neither HTTP nor where events come from.
+contains the full object.
 """
 
 from __future__ import annotations
@@ -152,21 +152,11 @@ class ResponsesWriter:
             opening = _TEXT_DELTA_PREFIX % self._sequence
             self._sequence += 1
             return opening + text.delta_prefix + encode_string(event.text) + _TEXT_DELTA_SUFFIX
-        if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
-            return self._render_frame(event)
-        return self._render_part(event)
-
-    def render_full(self, reply: Reply) -> bytes:
-        """The full object. For a streamed answer, byte-identical to that in its last event."""
-        choice = reply.choices[0]
-        # The items that were streamed are not rendered again: encryption has a random nonce, so the bytes would differ.
-        items = self._items if self.has_started else self._render_output(choice)
-        return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
-
-    def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case Started():
                 return self._render_start()
+            case PromptTokens():
+                return b""
             case ChoiceFinished(reason=reason):
                 self._choice_finished = event
                 return self._close_item(_map_status(reason))
@@ -177,8 +167,15 @@ class ResponsesWriter:
                     choice_finished.reason, self._items, usage, choice_finished.kv_transfer_params
                 )
                 return self._render_lifecycle(_map_status(choice_finished.reason), response)
-            case PromptTokens():
-                return b""
+            case _:
+                return self._render_part(event)
+
+    def render_full(self, reply: Reply) -> bytes:
+        """The full object. For a streamed answer, byte-identical to that in its last event."""
+        choice = reply.choices[0]
+        # The items that were streamed are not rendered again: encryption has a random nonce, so the bytes would differ.
+        items = self._items if self.has_started else self._render_output(choice)
+        return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
     def _render_part(self, event: Delta) -> bytes:
         match event:
@@ -301,9 +298,9 @@ class ResponsesWriter:
         """transfer: the `kv_transfer_params`, as JSON."""
         if self._final_object is None:
             status = _map_status(reason)
-            incomplete_details = (
-                b'{"reason":"%s"}' % _map_incomplete_reason(reason) if status == INCOMPLETE else b"null"
-            )
+            # Responses has no reason for an aborted answer, which is reported as truncated: it is not complete.
+            cause = b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
+            incomplete_details = b'{"reason":"%s"}' % cause if status == INCOMPLETE else b"null"
             response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
             # At the end, so that the object without it has exactly OpenAI's keys in their order.
             self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
@@ -335,8 +332,3 @@ def _has_seal(part: ReplyPart) -> bool:
 
 def _map_status(reason: FinishReason) -> bytes:
     return COMPLETED if reason is FinishReason.STOP else INCOMPLETE
-
-
-def _map_incomplete_reason(reason: FinishReason) -> bytes:
-    """Responses has no reason for an aborted answer, which is reported as truncated: it is not complete."""
-    return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"

@@ -1,4 +1,4 @@
-"""Admin routes of controllable engines: pause, sleep, scripted replies, faults, adapters."""
+"""Routes for administrators: pause, sleep, adapters, scripted replies, faults, recent requests, simulated time."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..port_faults import PortCommand, PortController, PortState
 from ..request_log import RequestLogLine
 from ..streaming import Responder
+
+MAX_WARNINGS = 8
+MAX_WARNING_LENGTH = 200
+"""Characters; a warning may name a field that the client has made up."""
 
 
 def build_routes(port_controller: PortController | None) -> Sequence[Route]:
@@ -231,7 +235,7 @@ def _render_text(text: str) -> JsonResponse:
     return JsonResponse(text.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
 
 
-# The admin route for port faults of a simulated server. Independent of sockets.
+# Port faults of a simulated server.
 
 
 class PortStates(Struct, frozen=True):
@@ -259,11 +263,7 @@ def _require_controller(controller: PortController | None) -> PortController:
     return controller
 
 
-# The state of a running server, for administrators: its last requests without their content, and its simulation.
-
-MAX_WARNINGS = 8
-MAX_WARNING_LENGTH = 200
-"""Characters; a warning may name a field that the client has made up."""
+# The last requests, without their content, and the simulation.
 
 
 class RecentRequestItem(RequestLogLine, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,7 +14,7 @@ from ...dialects.base import Header, Writer
 from ...dialects.body import abbreviate
 from ...dialects.chat import read_chat_call
 from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_chat, read_update, render_deleted_chat
-from ...dialects.pagination import PageQuery, paginate, read_page_query, render_page, unknown_cursor_error
+from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
 from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
 from ..auth import Access
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
@@ -60,9 +60,27 @@ async def _store_chat(
 async def list_all(http: HttpRequest) -> JsonResponse | Responder:
     paging, store = read_page_query(http.query, descending=False), http.service.store
     metadata = {name[9:-1]: value for name, value in http.query.select(_is_metadata)}
-    chats = (
-        [] if store is None else await _find_chats(store, http.caller.owner, paging, http.query.get("model"), metadata)
-    )
+    if store is None:
+        return JsonResponse(render_page((), has_more=False))
+    owner, model = http.caller.owner, http.query.get("model")
+    position: int | None = None
+    if paging.after is not None:
+        cursor = await store.get(Key(owner, CHAT_KIND, paging.after))
+        if cursor is None:
+            raise unknown_cursor_error(paging.after)
+        position = cursor.position
+    chats: list[tuple[Record, StoredChat]] = []
+    # One more than is shown, which tells whether there is a next page.
+    while len(chats) <= paging.limit:
+        records = await store.page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        for record in records:
+            chat = read_stored_chat(record.body)
+            if model in (None, chat.model) and chat.matches(metadata):
+                chats.append((record, chat))
+        # The last page.
+        if len(records) < 100:
+            break
+        position = records[-1].position
     rows = [(record.key.id, chat.render_object()) for record, chat in chats[: paging.limit]]
     return JsonResponse(render_page(rows, has_more=len(chats) > paging.limit))
 
@@ -96,30 +114,6 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
     except CommitConflict:
         raise _build_not_found_error(id) from None
     return JsonResponse(render_deleted_chat(id))
-
-
-async def _find_chats(
-    store: Store, owner: str, paging: PageQuery, model: str | None, metadata: Mapping[str, str]
-) -> list[tuple[Record, StoredChat]]:
-    """Return one more than the limit if there are more."""
-    position: int | None = None
-    if paging.after is not None:
-        cursor = await store.get(Key(owner, CHAT_KIND, paging.after))
-        if cursor is None:
-            raise unknown_cursor_error(paging.after)
-        position = cursor.position
-    chats: list[tuple[Record, StoredChat]] = []
-    while len(chats) <= paging.limit:
-        records = await store.page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
-        for record in records:
-            chat = read_stored_chat(record.body)
-            if model in (None, chat.model) and chat.matches(metadata):
-                chats.append((record, chat))
-        # The last page.
-        if len(records) < 100:
-            break
-        position = records[-1].position
-    return chats
 
 
 def _is_metadata(name: str) -> bool:

@@ -81,7 +81,7 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
         # Deleted since it was loaded above.
         if error.found_state is None:
             raise build_no_such_conversation_error(key.id) from None
-        raise Conflict("An item of the same id is in this conversation already.", param="items") from None
+        raise Conflict("The conversation already has an item with this id.", param="items") from None
     return JsonResponse(render_page(rows, has_more=False), warnings=_collect_warnings(new_items))
 
 

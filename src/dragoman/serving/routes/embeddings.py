@@ -1,4 +1,4 @@
-"""Embeddings, and what the routes of embedding models share."""
+"""Routes of models that compute without generating: embeddings, reranking and scores."""
 
 from __future__ import annotations
 

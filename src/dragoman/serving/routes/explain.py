@@ -58,8 +58,20 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
         _, admitted, model, (job, *other_jobs) = await _prepare(http, read)
         if other_jobs:
             raise Unsupported("One prompt can be explained at a time.", param="prompt")
-        result = _build_explanation(http, recent_prompts, model, job, admitted)
-        return JsonResponse(render_explanation(result), warnings=admitted.warnings)
+        request, backend = job.requests[0], model.backend
+        cache = backend.cache if isinstance(backend, TokenBackend) else None
+        explanation = PromptExplanation(
+            model.name,
+            job.prompt_text,
+            job.prompt,
+            tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
+            request.max_tokens,
+            # The cache's keys also depend on the pictures, which a lookup by ids cannot name.
+            None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
+            None if recent_prompts is None else _find_difference(http, recent_prompts, model, job),
+            admitted.warnings,
+        )
+        return JsonResponse(render_explanation(explanation), warnings=admitted.warnings)
 
     return handle
 
@@ -119,24 +131,6 @@ async def _prepare(
     if len(jobs) != len(admitted.run.jobs):
         raise Unsupported("This model's engine builds its own prompts.", param="model")
     return call, admitted, http.service.models.find_loaded(header.model), jobs
-
-
-def _build_explanation(
-    http: HttpRequest, recent: RecentPrompts | None, model: ServedModel, job: TokenJob, admitted: AdmittedCall
-) -> PromptExplanation:
-    request, backend = job.requests[0], model.backend
-    cache = backend.cache if isinstance(backend, TokenBackend) else None
-    return PromptExplanation(
-        model.name,
-        job.prompt_text,
-        job.prompt,
-        tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
-        request.max_tokens,
-        # The cache's keys also depend on the pictures, which a lookup by ids cannot name.
-        None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
-        None if recent is None else _find_difference(http, recent, model, job),
-        admitted.warnings,
-    )
 
 
 def _find_difference(

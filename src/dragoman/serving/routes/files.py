@@ -8,18 +8,17 @@ from collections.abc import Sequence
 import msgspec
 from starlette.datastructures import FormData
 
-from ...dialects import batches
 from ...dialects.anthropic.batches import (
     FileMetadata,
     format_timestamp,
     is_anthropic_request,
-    read_expiry_seconds,
     read_file_page_query,
     render_deleted_file,
     render_file_list,
     select_ids,
 )
-from ...dialects.batches import FileObject, read_purpose, render_deleted
+from ...dialects.anthropic.batches import read_expiry_seconds as read_anthropic_expiry
+from ...dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
 from ...dialects.body import invalid_value
 from ...dialects.pagination import read_page_query
 from ...store import Record
@@ -32,7 +31,7 @@ from ..uploads import UploadDescription, delete_file, find_file_part, load_file_
 
 _BATCH_TTL = 30 * 86400
 _MAX_LISTED = 10_000
-OCTET_STREAM = (b"content-type", b"application/octet-stream")
+_OCTET_STREAM = "application/octet-stream"
 
 
 def build_routes() -> Sequence[Route]:
@@ -60,10 +59,10 @@ def _choose_by_client(openai: Handler, anthropic: Handler) -> Handler:
 
 
 async def upload(http: HttpRequest) -> JsonResponse | Responder:
-    return JsonResponse(msgspec.json.encode(await store_upload(http, _describe)))
+    return JsonResponse(msgspec.json.encode(await store_upload(http, _read_upload)))
 
 
-def _describe(form: FormData) -> UploadDescription:
+def _read_upload(form: FormData) -> UploadDescription:
     file, fields = find_file_part(form), read_fields(form)
     purpose = read_purpose(fields.get("purpose"))
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
@@ -73,7 +72,7 @@ def _describe(form: FormData) -> UploadDescription:
     elif anchor != "created_at":
         raise invalid_value("expires_after.anchor", "expected 'created_at'")
     else:
-        ttl_seconds = batches.read_expiry_seconds(seconds)
+        ttl_seconds = read_expiry_seconds(seconds)
     return UploadDescription("file-", (file.filename or "upload")[:512], purpose, ttl_seconds)
 
 
@@ -102,27 +101,27 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     file = msgspec.json.decode(record.body, type=FileObject)
     # Clients choose the content: `nosniff` keeps a browser from showing it as a page of this server.
     length = (b"content-length", str(file.bytes).encode())
+    content_type = (b"content-type", _OCTET_STREAM.encode())
+    headers = [*http.build_headers(content_type), length, (b"x-content-type-options", b"nosniff")]
     # Streamed from the store, a few chunks at a time, for files of any size.
     return ReplayResponder(
         read_chunks(require_store(http), record.key),
         RawFraming(),
-        http.build_response_start([*http.build_headers(OCTET_STREAM), length, (b"x-content-type-options", b"nosniff")]),
+        http.build_response_start(headers),
         http.service.stream_monitor,
     )
 
 
-# Anthropic's rendering and paging of the same files.
-
-_OCTET_STREAM = "application/octet-stream"
+# The same files in Anthropic's format.
 
 
 async def upload_anthropic(http: HttpRequest) -> JsonResponse | Responder:
-    return _render_file(await store_upload(http, _describe_anthropic))
+    return _render_file(await store_upload(http, _read_anthropic_upload))
 
 
-def _describe_anthropic(form: FormData) -> UploadDescription:
+def _read_anthropic_upload(form: FormData) -> UploadDescription:
     part = find_file_part(form)
-    seconds = read_expiry_seconds(read_fields(form).get("expires_in_seconds"))
+    seconds = read_anthropic_expiry(read_fields(form).get("expires_in_seconds"))
     # Browsers on Windows used to send whole paths.
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
     mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM

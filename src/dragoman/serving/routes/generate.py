@@ -1,4 +1,4 @@
-"""/generate, which SGLang, TGI and LightLLM share: the body determines the dialect."""
+"""/generate, which SGLang, TGI and LightLLM share, TGI's other routes, and the index page at TGI's path."""
 
 from __future__ import annotations
 
@@ -18,9 +18,22 @@ from ..generate import build_generation_handler, find_queried_model, parse_body,
 from ..streaming import Responder
 from .ui import redirect_to_page
 
+INDEX_TEXT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+Ollama's clients      OLLAMA_HOST = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""The index page, for browsers too where the page at /ui is disabled."""
+OLLAMA_GREETING = "Ollama is running"
+"""The answer on `/` to Ollama's clients, which all name themselves `ollama...` and look for it."""
+
 
 def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
-    """SGLang's errors have OpenAI's format; those of TGI's bodies have TGI's, see `_generate_as_tgi`.
+    """SGLang's errors have OpenAI's format; those of TGI's bodies have TGI's, see `generate`.
 
     redirects_browsers: from `/`, to the page at /ui.
     """
@@ -36,11 +49,18 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
 
 
 async def generate(http: HttpRequest) -> HandlerResult:
-    """Generate. TGI and LightLLM share this path; the body determines the dialect."""
+    """Generate. TGI and LightLLM share this path; the body determines the dialect and the format of errors."""
     body = await http.read_json()
-    if await run_in_thread_if_large(is_tgi_body, body):
-        return await _generate_as_tgi(http, body)
-    return await run_generation(http, await parse_body(http, body, read_sglang))
+    if not await run_in_thread_if_large(is_tgi_body, body):
+        return await run_generation(http, await parse_body(http, body, read_sglang))
+    # Errors of a stream and of its start are rendered by the request.
+    tgi_request = replace(http, envelope=TGI)
+
+    async def handle() -> Responder:
+        return await run_generation(tgi_request, await parse_body(tgi_request, body, read_tgi))
+
+    result = await call_handler(handle())
+    return EnvelopedError(result, TGI) if isinstance(result, DragomanError) else result
 
 
 async def read_generate_call(http: HttpRequest) -> GenerationCall:
@@ -53,34 +73,7 @@ async def read_generate_call(http: HttpRequest) -> GenerationCall:
     return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
 
 
-async def _generate_as_tgi(http: HttpRequest, body: bytes) -> HandlerResult:
-    """Generate with TGI's error format, which only the body can tell on a path that two dialects share."""
-    # Errors of a stream and of its start are rendered by the request.
-    tgi_request = replace(http, envelope=TGI)
-
-    async def handle() -> Responder:
-        return await run_generation(tgi_request, await parse_body(tgi_request, body, read_tgi))
-
-    result = await call_handler(handle())
-    return EnvelopedError(result, TGI) if isinstance(result, DragomanError) else result
-
-
-# TGI's and LightLLM's routes, except for /generate, and the index page at TGI's path.
-
-INDEX_TEXT = f"""\
-Dragoman {__version__}, an inference API server.
-
-OpenAI's clients      base_url = this address, followed by /v1
-Anthropic's clients   base_url = this address
-Ollama's clients      OLLAMA_HOST = this address
-its models            GET /v1/models
-its state             GET /health
-"""
-"""The index page, for browsers too where the page at /ui is disabled."""
-
-
-OLLAMA_GREETING = "Ollama is running"
-"""What Ollama answers on `/`. Its clients, which all name themselves `ollama...`, look for it."""
+# TGI's other routes, and the index page at TGI's path.
 
 
 async def show_index(http: HttpRequest) -> JsonResponse | Responder:

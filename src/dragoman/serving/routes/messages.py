@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from ...core.reply import Reply
 from ...core.request import GenerateRequest
@@ -21,7 +21,7 @@ from ...dialects.anthropic.threads import (
     read_thread,
     read_turn,
 )
-from ...dialects.base import GenerationCall, Writer
+from ...dialects.base import GenerationCall
 from ...pipeline.admission import check_countable, drop_foreign_reasoning
 from ...pipeline.models import TokenBackend
 from ...pipeline.prompt_encoding import build_edited_prompt
@@ -61,10 +61,15 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     admitted = await admit_call(http, call, build_header(http, call))
     batches = admitted.run.batches
     if thread_request is not None:
+        store, owner, previous_id = _require_store(http), http.caller.owner, thread_request.previous_id
         # A separate writer: the streaming writer's state must not affect the stored turn.
-        batches = persist_before_finish(
-            admitted.run, _build_persist(http, thread_request, call.writer(admitted.header), admitted.header.created)
-        )
+        stored_writer = call.writer(admitted.header)
+
+        async def persist(reply: Reply) -> None:
+            id, turn = encode_turn_with_answer(thread_request, stored_writer.render_full(reply))
+            await store.commit(Put(Key(owner, THREAD_KIND, id), admitted.header.created, turn, parent=previous_id))
+
+        batches = persist_before_finish(admitted.run, persist)
     return build_responder(http, call.writer(admitted.header), admitted, batches, stream=call.stream)
 
 
@@ -94,18 +99,6 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
     # A thread must not get around the limit of a body.
     check_size(body, http.service.options.max_body_bytes)
     return body, thread_request
-
-
-def _build_persist(
-    http: HttpRequest, thread_request: ThreadRequest, writer: Writer, created: int
-) -> Callable[[Reply], Awaitable[None]]:
-    store, owner = _require_store(http), http.caller.owner
-
-    async def persist(reply: Reply) -> None:
-        id, turn = encode_turn_with_answer(thread_request, writer.render_full(reply))
-        await store.commit(Put(Key(owner, THREAD_KIND, id), created, turn, parent=thread_request.previous_id))
-
-    return persist
 
 
 def _require_store(http: HttpRequest) -> Store:

@@ -37,6 +37,8 @@ CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""
 
 LABELS = ("model_name", "engine")
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""By level."""
 
 T = TypeVar("T")
 
@@ -205,11 +207,22 @@ class EngineCollector(Collector):
             # Without any model the families are listed all the same, so that a dashboard can be built before.
             if observed or not cores:
                 yield _build_histogram(f"vllm:{name}", text, observed)
-        yield _build_successes(cores)
-        yield from _build_sleep_states(cores)
-        yield from _build_faults(cores)
-        yield from _build_caches(cores)
-        yield from _build_loras(cores, self._now())
+        successes = CounterMetricFamily(
+            "vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason")
+        )
+        yield from _build_parts(successes, cores, lambda stats: stats.success, is_always_listed=True)
+        sleep = GaugeMetricFamily(
+            "vllm:engine_sleep_state", "1 for the current state.", labels=(*LABELS, "sleep_state")
+        )
+        yield from _build_parts(
+            sleep,
+            cores,
+            lambda stats: {state: int(stats.sleep_level == level) for level, state in enumerate(_SLEEP_STATES)},
+            is_always_listed=True,
+        )
+        faults = CounterMetricFamily("dragoman:faults", "Injected faults.", labels=(*LABELS, "kind"))
+        yield from _build_parts(faults, cores, lambda stats: stats.faults)
+        yield from _build_infos(cores, self._now())
 
 
 def _build_samples(
@@ -228,12 +241,17 @@ def _build_parts(
     family: GaugeMetricFamily | CounterMetricFamily,
     cores: CoreStats,
     read: Callable[[EngineStats], Mapping[str, int] | None],
+    *,
+    is_always_listed: bool = False,
 ) -> Iterator[Metric]:
-    """As `_build_samples`, with the parts of the value by the last label."""
+    """As `_build_samples`, with the parts of the value by the last label.
+
+    is_always_listed: yield the family without samples too.
+    """
     for labels, stats in cores:
         for part, value in (read(stats) or {}).items():
             family.add_metric((*labels, part), value)
-    if family.samples:
+    if family.samples or is_always_listed:
         yield family
 
 
@@ -256,53 +274,19 @@ def _build_histogram(
     return family
 
 
-def _build_successes(cores: CoreStats) -> Metric:
-    family = CounterMetricFamily("vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason"))
-    for labels, stats in cores:
-        for reason, count in stats.success.items():
-            family.add_metric((*labels, reason), count)
-    return family
-
-
-def _build_sleep_states(cores: CoreStats) -> Iterator[Metric]:
-    family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the current state.", labels=(*LABELS, "sleep_state"))
-    for labels, stats in cores:
-        for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
-            family.add_metric((*labels, state), float(stats.sleep_level == level))
-    yield family
-
-
-def _build_faults(cores: CoreStats) -> Iterator[Metric]:
-    family = CounterMetricFamily("dragoman:faults", "Injected faults.", labels=(*LABELS, "kind"))
-    for labels, stats in cores:
-        for kind, count in stats.faults.items():
-            family.add_metric((*labels, kind), count)
-    if family.samples:
-        yield family
-
-
-def _build_caches(cores: CoreStats) -> Iterator[Metric]:
-    # vLLM's labels, without `model_name`.
-    names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
-    family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=names)
+def _build_infos(cores: CoreStats, now: float) -> Iterator[Metric]:
+    """The families whose labels say something, and not their values. Their labels are vLLM's, without `model_name`."""
+    cache_labels = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
+    caches = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=cache_labels)
+    lora_labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+    loras = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=lora_labels)
     for (_, engine), stats in cores:
-        cache = stats.cache
-        if cache is not None:
+        if (cache := stats.cache) is not None:
             values = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
-            family.add_metric(values, 1.0)
-    if family.samples:
-        yield family
-
-
-def _build_loras(cores: CoreStats, now: float) -> Iterator[Metric]:
-    names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
-    family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=names)
-    for _, stats in cores:
-        lora = stats.lora
-        if lora is not None:
-            family.add_metric((str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now)
-    if family.samples:
-        yield family
+            caches.add_metric(values, 1.0)
+        if (lora := stats.lora) is not None:
+            loras.add_metric((str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now)
+    yield from (family for family in (caches, loras) if family.samples)
 
 
 class HttpCollector(Collector):

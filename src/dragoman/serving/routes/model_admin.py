@@ -1,4 +1,7 @@
-"""Routes that list, load, unload and download models, with llama.cpp's paths and bodies (its router mode)."""
+"""Routes that list, load, unload and download models, with llama.cpp's paths and bodies (its router mode).
+
+Downloads that a client starts with POST /models run in the background and belong to no request.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,268 @@ from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import build_stream_headers
 from ..streaming import ReplayResponder, Responder
 
-# Downloads that a client starts and then watches: they run in the background and belong to no request.
-
 log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL = 0.5
+"""Seconds between two progress events of a load."""
+_SUCCESS = JsonResponse(b'{"success":true}')
+
+
+def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -> Sequence[Route]:
+    """Build the routes.
+
+    puller: downloads models; None where that is not possible.
+    downloads: those in the background; None as `puller`.
+    """
+    admin = Access.ADMIN
+    on_models = {
+        "GET": partial(list_states, downloads),
+        "POST": partial(start_download, downloads),
+        "DELETE": refuse_deletion,
+    }
+    return (
+        Route("/models", Access.USER, OPENAI, on_models),
+        Route("/models/sse", Access.USER, OPENAI, {"GET": partial(watch_states, downloads)}),
+        Route("/models/load", admin, OPENAI, {"POST": load}),
+        Route("/models/unload", admin, OPENAI, {"POST": partial(unload, downloads)}),
+        Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
+    )
+
+
+class ModelStatus(Struct, frozen=True, omit_defaults=True):
+    """The state of a model.
+
+    value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
+    failed: the last load failed.
+    progress: of a download: each file's, by its digest; of a served model that of all files, by its name.
+    """
+
+    value: str
+    failed: bool = False
+    progress: dict[str, FileProgress] | None = None
+
+
+class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+    n_params: int | None = None
+    size: int | None = None
+
+
+class ModelStateObject(Struct, frozen=True, omit_defaults=True):
+    """A model in llama.cpp's list, without paths of this machine, since users see it."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    status: ModelStatus
+    meta: ModelStateMeta | None = None
+
+
+class ModelStateList(Struct, frozen=True):
+    object: str
+    data: list[ModelStateObject]
+
+
+async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """List the served models, and for administrators what is being downloaded with POST /models."""
+    states: list[ModelStateObject] = []
+    for slot in http.service.models.slots:
+        meta = None
+        if (summary := slot.summary) is not None:
+            details = summary.details
+            meta = ModelStateMeta(summary.max_model_len, details.trained_length, details.parameters, details.size)
+        status = _describe_status(slot)
+        states.append(ModelStateObject(slot.name, "model", slot.created, "dragoman", status, meta))
+    if downloads is not None and _is_administrator(http):
+        now = int(http.service.clock.now())
+        states += [
+            ModelStateObject(name, "model", now, "dragoman", ModelStatus("downloading", progress=dict(files)))
+            for name, files in downloads.running.items()
+        ]
+    return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
+
+
+async def watch_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down.
+
+    Administrators also see the downloads of POST /models.
+    """
+    return _stream(http, _report_states(http.service.models, downloads if _is_administrator(http) else None, http))
+
+
+async def _report_states(models: Models, downloads: ModelDownloads | None, http: HttpRequest) -> AsyncGenerator[bytes]:
+    last: dict[str, bytes] = {}
+    with nullcontext(list[DownloadReport]()) if downloads is None else downloads.subscribe() as reports:
+        async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
+            async for _ in changes:
+                for slot in models.slots:
+                    status = _render_status(slot)
+                    # The watch also yields on every interval, for the progress of downloads.
+                    if last.get(slot.name) != status:
+                        last[slot.name] = status
+                        yield status
+                while reports:
+                    yield _render_report(reports.pop(0), http)
+
+
+def _describe_status(slot: ModelSlot) -> ModelStatus:
+    progress = None if slot.download_progress is None else {slot.name: FileProgress(*slot.download_progress)}
+    if slot.status == ModelState.FAILED:
+        return ModelStatus(ModelState.UNLOADED.value, failed=True)
+    return ModelStatus(slot.status, progress=progress)
+
+
+class ModelRequest(Struct, frozen=True):
+    """The body of the routes that change a model.
+
+    stream: send the progress as server-sent events, and end when it is done.
+    """
+
+    model: str
+    stream: bool = False
+
+
+async def load(http: HttpRequest) -> JsonResponse | Responder:
+    """Load a model in the background. The response does not wait for it, except as a stream."""
+    request = await decode_body(http, ModelRequest)
+    slot = http.service.models.find_slot(request.model)
+    task = None
+    if slot.state is ModelState.UNLOADED:
+        task = http.service.models.begin_load(slot)
+    return _stream(http, _report_load(slot, task)) if request.stream else _SUCCESS
+
+
+async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> AsyncGenerator[bytes]:
+    while task is not None and not task.done():
+        yield _render_status(slot)
+        await asyncio.wait([task], timeout=PROGRESS_INTERVAL)
+    if task is not None:
+        # Its error is the last event of the stream.
+        await asyncio.shield(task)
+    yield _render_status(slot)
+
+
+async def unload(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Unload a model when its running requests have finished, or cancel its download."""
+    request = await decode_body(http, ModelRequest)
+    if downloads is not None and await downloads.cancel(request.model):
+        return _SUCCESS
+    slot = http.service.models.find_slot(request.model)
+    if slot.is_pinned:
+        raise Unsupported(f"The model `{slot.name}` is pinned: it stays loaded.", param="model")
+    if slot.state is not ModelState.LOADED:
+        raise RequestError(f"The model `{slot.name}` is not loaded.", param="model")
+    await http.service.models.unload(slot)
+    return _SUCCESS
+
+
+def _is_administrator(http: HttpRequest) -> bool:
+    return http.caller.is_admin or http.service.tenancy.keyring.is_open
+
+
+async def start_download(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Download a model in the background, as llama.cpp's router does.
+
+    /models/sse reports the progress, and /models/unload cancels the download.
+
+    Raises:
+        PermissionDenied, NotFound: the caller may not, or this server does not download models.
+        RequestError: there is no such model.
+    """
+    request = await decode_body(http, ModelRequest)
+    if not _is_administrator(http):
+        raise PermissionDenied("Downloading a model needs an administrator's key.")
+    if downloads is None:
+        raise NotFound("This server does not download models.", code="unsupported_endpoint")
+    if request.stream:
+        raise Unsupported("POST /models sends no stream; POST /models/pull does, or watch /models/sse.", param="stream")
+    await downloads.start(request.model)
+    return _SUCCESS
+
+
+async def refuse_deletion(_: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(
+        "DELETE /models is not supported: models are files of the operator, who deletes one with `dragoman rm MODEL`."
+    )
+
+
+async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Download a model of the hub into the cache."""
+    request = await decode_body(http, ModelRequest)
+    if puller is None:
+        raise NotFound("This server does not download models.", code="unsupported_endpoint")
+    if request.stream:
+        events = (
+            _render_event(request.model, "download_progress", progress) async for progress in puller.pull(request.model)
+        )
+        return _stream(http, events)
+    async for _ in puller.pull(request.model):
+        pass
+    return _SUCCESS
+
+
+class ModelEvent(Struct, frozen=True):
+    """An event in the form of llama.cpp's `/models/sse`."""
+
+    model: str
+    event: str
+    data: object
+
+
+class ModelLoadState(Struct, frozen=True, omit_defaults=True):
+    """The data of a status change."""
+
+    status: str
+    failed: bool = False
+    progress: dict[str, FileProgress] | None = None
+
+
+def _render_event(model: str, event: str, data: object) -> bytes:
+    return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(model, event, data))
+
+
+def _render_status(slot: ModelSlot) -> bytes:
+    status = _describe_status(slot)
+    data = ModelLoadState(status.value, status.failed, status.progress)
+    return _render_event(slot.name, "status_change", data)
+
+
+class DownloadedBytes(Struct, frozen=True):
+    """The data of a download's progress. progress: the bytes of each file, by its digest."""
+
+    progress: dict[str, FileProgress]
+
+
+def _render_report(report: DownloadReport, http: HttpRequest) -> bytes:
+    data: object = {}
+    if report.event == "download_progress":
+        data = DownloadedBytes(dict(report.files))
+    elif report.error is not None:
+        data = msgspec.Raw(render_openai_error(report.error, http.service.options.profile))
+    return _render_event(report.model, report.event, data)
+
+
+class _EventFraming:
+    """Server-sent events without a final marker."""
+
+    end = b""
+    keepalive = b": keep-alive\n\n"
+
+    def __init__(self, http: HttpRequest) -> None:
+        self._profile = http.service.options.profile
+
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_openai_error(error, self._profile)
+
+
+def _stream(http: HttpRequest, events: AsyncGenerator[bytes]) -> Responder:
+    start = http.build_response_start(build_stream_headers(http))
+    return ReplayResponder(events, _EventFraming(http), start, http.service.stream_monitor)
+
+
+# Downloads in the background.
 
 
 class FileProgress(Struct, frozen=True):
@@ -146,264 +408,3 @@ class ModelDownloads:
         # A task that is cancelled before its first step closes nothing.
         await reports.aclose()
         return True
-
-
-PROGRESS_INTERVAL = 0.5
-"""Seconds between two progress events of a load."""
-_SUCCESS = JsonResponse(b'{"success":true}')
-
-
-def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -> Sequence[Route]:
-    """puller: downloads models; None where that is not possible. downloads: in the background; None as puller."""
-    admin = Access.ADMIN
-    on_models = {
-        "GET": partial(list_states, downloads),
-        "POST": partial(start_download, downloads),
-        "DELETE": refuse_deletion,
-    }
-    return (
-        Route("/models", Access.USER, OPENAI, on_models),
-        Route("/models/sse", Access.USER, OPENAI, {"GET": partial(watch_states, downloads)}),
-        Route("/models/load", admin, OPENAI, {"POST": load}),
-        Route("/models/unload", admin, OPENAI, {"POST": partial(unload, downloads)}),
-        Route("/models/pull", admin, OPENAI, {"POST": partial(pull, puller)}),
-    )
-
-
-class ModelStatus(Struct, frozen=True, omit_defaults=True):
-    """The state of a model.
-
-    value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
-    failed: the last load failed.
-    progress: of a download: each file's, by its digest; of a served model that of all files, by its name.
-    """
-
-    value: str
-    failed: bool = False
-    progress: dict[str, FileProgress] | None = None
-
-
-class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
-    n_ctx: int | None = None
-    n_ctx_train: int | None = None
-    n_params: int | None = None
-    size: int | None = None
-
-
-class ModelStateObject(Struct, frozen=True, omit_defaults=True):
-    """A model in llama.cpp's list, without paths of this machine, since users see it."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-    status: ModelStatus
-    meta: ModelStateMeta | None = None
-
-
-class ModelStateList(Struct, frozen=True):
-    object: str
-    data: list[ModelStateObject]
-
-
-async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """List the served models, and for administrators what is being downloaded with POST /models."""
-    states = [_describe_slot(slot) for slot in http.service.models.slots]
-    if downloads is not None and _is_administrator(http):
-        now = int(http.service.clock.now())
-        states += [
-            ModelStateObject(name, "model", now, "dragoman", ModelStatus("downloading", progress=dict(files)))
-            for name, files in downloads.running.items()
-        ]
-    return JsonResponse(msgspec.json.encode(ModelStateList("list", states)))
-
-
-async def watch_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down.
-
-    Administrators also see the downloads of POST /models.
-    """
-    return _stream(http, _report_states(http.service.models, downloads if _is_administrator(http) else None, http))
-
-
-async def _report_states(models: Models, downloads: ModelDownloads | None, http: HttpRequest) -> AsyncGenerator[bytes]:
-    last: dict[str, bytes] = {}
-    with nullcontext(list[DownloadReport]()) if downloads is None else downloads.subscribe() as reports:
-        async with aclosing(models.watch(PROGRESS_INTERVAL)) as changes:
-            async for _ in changes:
-                for slot in models.slots:
-                    status = _render_status(slot)
-                    # The watch also yields on every interval, for the progress of downloads.
-                    if last.get(slot.name) != status:
-                        last[slot.name] = status
-                        yield status
-                while reports:
-                    yield _render_report(reports.pop(0), http)
-
-
-def _describe_slot(slot: ModelSlot) -> ModelStateObject:
-    summary = slot.summary
-    details = None if summary is None else summary.details
-    return ModelStateObject(
-        slot.name,
-        "model",
-        slot.created,
-        "dragoman",
-        _describe_status(slot),
-        None
-        if summary is None or details is None
-        else ModelStateMeta(summary.max_model_len, details.trained_length, details.parameters, details.size),
-    )
-
-
-def _describe_status(slot: ModelSlot) -> ModelStatus:
-    progress = None if slot.download_progress is None else {slot.name: FileProgress(*slot.download_progress)}
-    if slot.status == ModelState.FAILED:
-        return ModelStatus(ModelState.UNLOADED.value, failed=True)
-    return ModelStatus(slot.status, progress=progress)
-
-
-class ModelRequest(Struct, frozen=True):
-    """The body of the routes that change a model.
-
-    stream: send the progress as server-sent events, and end when it is done.
-    """
-
-    model: str
-    stream: bool = False
-
-
-async def load(http: HttpRequest) -> JsonResponse | Responder:
-    """Load a model in the background. The response does not wait for it, except as a stream."""
-    request = await decode_body(http, ModelRequest)
-    slot = http.service.models.find_slot(request.model)
-    task = None
-    if slot.state is ModelState.UNLOADED:
-        task = http.service.models.begin_load(slot)
-    return _stream(http, _report_load(slot, task)) if request.stream else _SUCCESS
-
-
-async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> AsyncGenerator[bytes]:
-    while task is not None and not task.done():
-        yield _render_status(slot)
-        await asyncio.wait([task], timeout=PROGRESS_INTERVAL)
-    if task is not None:
-        # Its error is the last event of the stream.
-        await asyncio.shield(task)
-    yield _render_status(slot)
-
-
-async def unload(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Unload a model when its running requests have finished, or cancel its download."""
-    request = await decode_body(http, ModelRequest)
-    if downloads is not None and await downloads.cancel(request.model):
-        return _SUCCESS
-    slot = http.service.models.find_slot(request.model)
-    if slot.is_pinned:
-        raise Unsupported(f"The model `{slot.name}` is pinned: it stays loaded.", param="model")
-    if slot.state is not ModelState.LOADED:
-        raise RequestError(f"The model `{slot.name}` is not loaded.", param="model")
-    await http.service.models.unload(slot)
-    return _SUCCESS
-
-
-def _is_administrator(http: HttpRequest) -> bool:
-    return http.caller.is_admin or http.service.tenancy.keyring.is_open
-
-
-async def start_download(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Download a model in the background, as llama.cpp's router does.
-
-    /models/sse reports the progress, and /models/unload cancels the download.
-
-    Raises:
-        PermissionDenied, NotFound: the caller may not, or this server does not download models.
-        RequestError: there is no such model.
-    """
-    request = await decode_body(http, ModelRequest)
-    if not _is_administrator(http):
-        raise PermissionDenied("Downloading a model needs an administrator's key.")
-    if downloads is None:
-        raise NotFound("This server does not download models.", code="unsupported_endpoint")
-    if request.stream:
-        raise Unsupported("POST /models sends no stream; POST /models/pull does, or watch /models/sse.", param="stream")
-    await downloads.start(request.model)
-    return _SUCCESS
-
-
-async def refuse_deletion(_: HttpRequest) -> JsonResponse | Responder:
-    raise Unsupported(
-        "DELETE /models is not supported: models are files of the operator, who deletes one with `dragoman rm MODEL`."
-    )
-
-
-async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Download a model of the hub into the cache."""
-    request = await decode_body(http, ModelRequest)
-    if puller is None:
-        raise NotFound("This server does not download models.", code="unsupported_endpoint")
-    if request.stream:
-        return _stream(http, _report_pull(puller, request.model))
-    async for _ in puller.pull(request.model):
-        pass
-    return _SUCCESS
-
-
-async def _report_pull(puller: ModelPuller, model: str) -> AsyncGenerator[bytes]:
-    async for progress in puller.pull(model):
-        yield b"data: %s\n\n" % msgspec.json.encode(ModelEvent(model, "download_progress", progress))
-
-
-class ModelEvent(Struct, frozen=True):
-    """An event in the form of llama.cpp's `/models/sse`."""
-
-    model: str
-    event: str
-    data: object
-
-
-class ModelLoadState(Struct, frozen=True, omit_defaults=True):
-    """The data of a status change."""
-
-    status: str
-    failed: bool = False
-    progress: dict[str, FileProgress] | None = None
-
-
-def _render_status(slot: ModelSlot) -> bytes:
-    status = _describe_status(slot)
-    data = ModelLoadState(status.value, status.failed, status.progress)
-    return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(slot.name, "status_change", data))
-
-
-class DownloadedBytes(Struct, frozen=True):
-    """The data of a download's progress. progress: the bytes of each file, by its digest."""
-
-    progress: dict[str, FileProgress]
-
-
-def _render_report(report: DownloadReport, http: HttpRequest) -> bytes:
-    data: object = {}
-    if report.event == "download_progress":
-        data = DownloadedBytes(dict(report.files))
-    elif report.error is not None:
-        data = msgspec.Raw(render_openai_error(report.error, http.service.options.profile))
-    return b"data: %s\n\n" % msgspec.json.encode(ModelEvent(report.model, report.event, data))
-
-
-class _EventFraming:
-    """Server-sent events without a final marker."""
-
-    end = b""
-    keepalive = b": keep-alive\n\n"
-
-    def __init__(self, http: HttpRequest) -> None:
-        self._profile = http.service.options.profile
-
-    def render_error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % render_openai_error(error, self._profile)
-
-
-def _stream(http: HttpRequest, events: AsyncGenerator[bytes]) -> Responder:
-    start = http.build_response_start(build_stream_headers(http))
-    return ReplayResponder(events, _EventFraming(http), start, http.service.stream_monitor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...dialects.models import ModelCard, render_model, render_model_list
-from ...pipeline.models import ModelDetails, ModelSlot, ServedModel, is_name_pattern
+from ...pipeline.models import ModelDetails, ModelSlot, is_name_pattern
 from ..auth import Access
 from ..endpoint import BY_CLIENT, HttpRequest, JsonResponse, Route
 from ..streaming import Responder
@@ -13,7 +13,8 @@ from ..streaming import Responder
 
 def build_routes() -> Sequence[Route]:
     return (
-        Route("/v1/models", Access.USER, BY_CLIENT, {"GET": list_models}),
+        # `/api/v1` is a wrong base URL of OpenAI's clients, below that of Ollama's.
+        Route("/v1/models", Access.USER, BY_CLIENT, {"GET": list_models}, root="/api/v1"),
         Route("/v1/models/{model:path}", Access.USER, BY_CLIENT, {"GET": show_model}),
     )
 
@@ -39,12 +40,16 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Capabilities are known only once the model has been loaded."""
     model, summary = slot.model, slot.summary
+    root = slot.name
+    if model is not None:
+        adapter_path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
+        root = adapter_path or model.root or model.name
     details = ModelDetails() if summary is None else summary.details
     return ModelCard(
         id=name,
         created=slot.created,
         owned_by="dragoman" if model is None else model.owned_by,
-        root=slot.name if model is None else _find_root(model, name),
+        root=root,
         parent=None if name == slot.name else slot.name,
         max_model_len=None if summary is None else summary.max_model_len,
         state=slot.status,
@@ -59,9 +64,3 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
         vocab_size=None if summary is None else summary.vocab_size,
         progress=slot.download_progress,
     )
-
-
-def _find_root(model: ServedModel, name: str) -> str:
-    """The path of an adapter, or else the root model."""
-    path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
-    return path or model.root or model.name

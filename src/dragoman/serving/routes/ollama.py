@@ -1,4 +1,4 @@
-"""Ollama's /api/chat, /api/generate, /api/embed and /api/embeddings."""
+"""Ollama's routes: generation, embeddings and models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...core.embeddings import Embeddings
 from ...core.engine import Feature
 from ...core.errors import ModelNotFound, NotFound, PermissionDenied, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from ...core.request import Conversation, GenerateRequest, Sampling
+from ...core.request import Conversation, Sampling
 from ...dialects.base import GenerationCall, ReaderOptions
 from ...dialects.body import abbreviate
 from ...dialects.ollama import (
@@ -62,6 +62,30 @@ from ..generate import admit_call, build_header, build_responder, build_stream_h
 from ..streaming import EventBatches, ReplayResponder, Responder
 
 CallReader = Callable[..., OllamaCall]
+T = TypeVar("T")
+
+OLLAMA_VERSION = "0.12.11"
+"""The Ollama whose API this is: the first with all fields that are honoured. Some clients require a minimum."""
+NDJSON = (b"content-type", b"application/x-ndjson")
+NEVER = 292 * 365.25 * 86_400
+"""Seconds after which a model that is never unloaded expires, according to Ollama: its largest duration."""
+
+_CAPABILITIES = (
+    ("generation", "completion"),
+    (Feature.TOOLS.value, "tools"),
+    ("infill", "insert"),
+    (Feature.IMAGES.value, "vision"),
+    ("embeddings", "embedding"),
+    ("reasoning", "thinking"),
+)
+"""Ollama's names of our capabilities."""
+_REFUSED = {
+    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
+    "/api/copy": ("POST", "an alias is set with --served-model-name"),
+    "/api/create": ("POST", "a model is configured in the settings file"),
+    "/api/push": ("POST", "models are not uploaded anywhere"),
+    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
+}
 
 
 def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
@@ -78,10 +102,10 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
         Route("/api/tags", user, OLLAMA, {"GET": list_tags}),
         Route("/api/show", user, OLLAMA, {"POST": show}),
         Route("/api/ps", user, OLLAMA, {"GET": list_running}),
-        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}),
+        Route("/api/version", Access.PUBLIC, OLLAMA, {"GET": show_version}, root="/api"),
         Route("/api/pull", user, OLLAMA, {"POST": partial(pull, puller=puller)}),
         *(
-            Route(path, user, OLLAMA, {method: _build_refusal(method, path, reason)})
+            Route(path, user, OLLAMA, {method: partial(refuse, f"{method} {path.partition('/{')[0]}", reason)})
             for path, (method, reason) in _REFUSED.items()
         ),
     )
@@ -169,13 +193,8 @@ def _adapt_call(
     if ollama_call.num_ctx is not None and ollama_call.num_ctx > model.max_model_len:
         warnings.append(f"options.num_ctx: the context of this model is {model.max_model_len} tokens")
     warnings += explain_keep_alive(http, slot, ollama_call.keep_alive)
-    request = _adapt_request(call.requests[0], model, name, ollama_call.suffix)
-    return replace(call, requests=(request,), warnings=tuple(warnings))
-
-
-def _adapt_request(request: GenerateRequest, model: ServedModel, name: str, suffix: str | None) -> GenerateRequest:
-    prompt, backend = request.prompt, model.backend
-    renders_tokens = isinstance(backend, TokenBackend)
+    request, backend, suffix = call.requests[0], model.backend, ollama_call.suffix
+    prompt, renders_tokens = request.prompt, isinstance(backend, TokenBackend)
     if isinstance(prompt, Conversation):
         can_think = model.reasoning is not None or model.capabilities.native_reasoning
         if prompt.reasoning.enabled and not can_think:
@@ -189,7 +208,8 @@ def _adapt_request(request: GenerateRequest, model: ServedModel, name: str, suff
         infill = build_infill_prompt(backend.tokenizer, tokens, prompt, suffix)
         limits = replace(request.limits, stop_token_ids=infill.stop_ids)
         request = replace(request, prompt=infill.ids, limits=limits)
-    return replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
+    request = replace(request, model=name, return_prompt=request.return_prompt and renders_tokens)
+    return replace(call, requests=(request,), warnings=tuple(warnings))
 
 
 async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
@@ -227,41 +247,11 @@ async def _embed(
         return call, warnings, await cancel_on_disconnect(http.on_disconnect, work)
 
 
-# Ollama's model routes, and the rules for names and `keep_alive` that all of its routes share.
-
-T = TypeVar("T")
-
-OLLAMA_VERSION = "0.12.11"
-"""The Ollama whose API this is: the first with all fields that are honoured. Some clients require a minimum."""
-NDJSON = (b"content-type", b"application/x-ndjson")
-NEVER = 292 * 365.25 * 86_400
-"""Seconds after which a model that is never unloaded expires, according to Ollama: its largest duration."""
-
-_CAPABILITIES = (
-    ("generation", "completion"),
-    (Feature.TOOLS.value, "tools"),
-    ("infill", "insert"),
-    (Feature.IMAGES.value, "vision"),
-    ("embeddings", "embedding"),
-    ("reasoning", "thinking"),
-)
-"""Ollama's names of our capabilities."""
-_REFUSED = {
-    "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
-    "/api/copy": ("POST", "an alias is set with --served-model-name"),
-    "/api/create": ("POST", "a model is configured in the settings file"),
-    "/api/push": ("POST", "models are not uploaded anywhere"),
-    "/api/blobs/{digest}": ("POST", "models are not uploaded"),
-}
+# The models, and the rules for names and `keep_alive` that all routes share.
 
 
-def _build_refusal(method: str, path: str, reason: str) -> Handler:
-    message = f"{method} {path.partition('/{')[0]} is not supported: {reason}."
-
-    async def refuse(_: HttpRequest) -> JsonResponse | Responder:
-        raise Unsupported(message)
-
-    return refuse
+async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(f"{operation} is not supported: {reason}.")
 
 
 def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
@@ -365,13 +355,9 @@ async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse
 def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
     """Raises NotFound where the model is not served and cannot be downloaded, PermissionDenied."""
     try:
-        slot, found_name = find_model_slot(http.service.models, name)
+        return _report_served(_build_card(*find_model_slot(http.service.models, name)))
     except ModelNotFound:
-        return _pull_by_name(http, puller, name)
-    return _report_served(_build_card(slot, found_name))
-
-
-def _pull_by_name(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
+        pass
     if puller is None:
         raise NotFound(
             f"pull model manifest: model {abbreviate(name)} is not served here, and this server does not download "
@@ -394,6 +380,13 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         has_native_reasoning = model is not None and model.capabilities.native_reasoning
         supported = {*summary.capabilities, *(("reasoning",) if has_native_reasoning else ())}
         capabilities = tuple(ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported)
+    embedding_length, template = None, ""
+    if model is not None:
+        backend = model.backend
+        if isinstance(backend, EmbedderBackend) or (isinstance(backend, TokenBackend) and backend.embedder is not None):
+            embedding_length = find_embedder(model)[0].embedding_info.dimensions
+        if isinstance(backend, TokenBackend) and backend.renderer is not None:
+            template = backend.renderer.template.source
     details = ModelDetails() if summary is None else summary.details
     return OllamaModelCard(
         name,
@@ -402,25 +395,12 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         size=details.size or (0 if slot.spec is None else slot.spec.memory),
         max_model_len=None if summary is None else summary.max_model_len,
         capabilities=capabilities,
-        embedding_length=None if model is None else _find_embedding_length(model),
+        embedding_length=embedding_length,
         architecture=details.family or "",
         parameters=details.parameters,
         # Of weights that are not quantized, Ollama names the type.
         quantization=details.quantization or (details.dtype or "").upper(),
         format=details.format or "",
-        template="" if model is None else _find_template(model),
+        template=template,
         sampling=Sampling() if model is None else model.sampling,
     )
-
-
-def _find_embedding_length(model: ServedModel) -> int | None:
-    backend = model.backend
-    if isinstance(backend, EmbedderBackend) or (isinstance(backend, TokenBackend) and backend.embedder is not None):
-        return find_embedder(model)[0].embedding_info.dimensions
-    return None
-
-
-def _find_template(model: ServedModel) -> str:
-    backend = model.backend
-    renderer = backend.renderer if isinstance(backend, TokenBackend) else None
-    return "" if renderer is None else renderer.template.source

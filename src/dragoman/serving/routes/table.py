@@ -53,7 +53,8 @@ class Features:
     new_batches, new_message_batches: set when one has been stored.
     recent_prompts: None unless prompts can be explained.
     port_controller: None unless the server is simulated.
-    puller: None where models cannot be downloaded. downloads: in the background, with it.
+    puller: None where models cannot be downloaded.
+    downloads: those in the background; None as `puller`.
     ui: whether the page is served.
     metrics_exchange: None unless the server has several workers.
     """

@@ -97,7 +97,7 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _find_remote_tokenizer(model: ServedModel) -> RemoteTokenizer | None:
-    """Where the engine has no tokenizer, and can ask for one's work."""
+    """The tokenizer of an upstream, where the engine has none of its own."""
     backend = model.backend
     has_remote = isinstance(backend, EventBackend) and backend.tokenizer is None
     return backend.engine if has_remote and isinstance(backend.engine, RemoteTokenizer) else None

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ...core.errors import NotFound
 from ...dialects.usage import UsageRow, read_usage_query, render_usage
 from ..auth import Access
-from ..endpoint import OPENAI, Handler, HttpRequest, JsonResponse, Route
+from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..tenancy import COMPLETIONS, EMBEDDINGS
 
 
 def build_routes() -> Sequence[Route]:
     return tuple(
-        Route(f"/v1/organization/usage/{kind}", Access.ADMIN, OPENAI, {"GET": _build_handler(kind)})
+        Route(f"/v1/organization/usage/{kind}", Access.ADMIN, OPENAI, {"GET": partial(show_usage, kind)})
         for kind in (COMPLETIONS, EMBEDDINGS)
     )
 
 
-def _build_handler(kind: str) -> Handler:
-    async def show_usage(http: HttpRequest) -> JsonResponse:
-        """A page of time buckets. Without keys nothing is counted, so there is nothing to show."""
-        if http.service.tenancy.keyring.is_open:
-            raise NotFound("Usage is counted by API key, and this server has none.", code="unsupported_endpoint")
-        query = read_usage_query(http.query.multi_items(), http.service.clock.now())
-        rows = [
-            UsageRow(
-                hour,
-                key.owner,
-                key.name,
-                key.model,
-                key.is_batch,
-                counts.requests,
-                counts.input,
-                counts.cached,
-                counts.output,
-            )
-            for hour, usage in await http.service.tenancy.ledger.read(query.start, query.page_end)
-            for key, counts in sorted(usage.items(), key=lambda item: item[0])
-            if key.kind == kind
-        ]
-        return JsonResponse(render_usage(query, rows, kind))
-
-    return show_usage
+async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:
+    """A page of time buckets. Without keys nothing is counted, so there is nothing to show."""
+    if http.service.tenancy.keyring.is_open:
+        raise NotFound("Usage is counted by API key, and this server has none.", code="unsupported_endpoint")
+    query = read_usage_query(http.query.multi_items(), http.service.clock.now())
+    rows = [
+        UsageRow(
+            hour,
+            key.owner,
+            key.name,
+            key.model,
+            key.is_batch,
+            counts.requests,
+            counts.input,
+            counts.cached,
+            counts.output,
+        )
+        for hour, usage in await http.service.tenancy.ledger.read(query.start, query.page_end)
+        for key, counts in sorted(usage.items(), key=lambda item: item[0])
+        if key.kind == kind
+    ]
+    return JsonResponse(render_usage(query, rows, kind))

@@ -99,12 +99,8 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
         raise RequestError("`config_format` is `text` or `json`.", param="config_format")
     config = VllmConfig(_build_model_info(await find_queried_model(http)), VllmParallel())
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
-    return JsonResponse(msgspec.json.encode(ServerInfo(vllm_config, _build_server_settings(http))))
-
-
-def _build_server_settings(http: HttpRequest) -> ServerSettings:
     options = http.service.options
-    return ServerSettings(
+    settings = ServerSettings(
         __version__,
         options.profile.value,
         options.strict,
@@ -112,6 +108,7 @@ def _build_server_settings(http: HttpRequest) -> ServerSettings:
         options.max_body_bytes,
         tuple(map(_build_model_info, http.service.models)),
     )
+    return JsonResponse(msgspec.json.encode(ServerInfo(vllm_config, settings)))
 
 
 def _build_model_info(model: ServedModel) -> VllmModelInfo:

@@ -1,4 +1,4 @@
-"""The description of the routes about the server itself: health, metrics, administration."""
+"""The descriptions of all routes that do not run a model: health, metrics, administration, stored objects, models."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ ADMINISTRATION: Catalogue = {
 }
 
 
-# The description of the routes with objects that the server stores, and of the model lists.
+# Objects that the server stores, and the model lists.
 
 _PAGE = (answer(ObjectPage),)
 _CHAT = "Chat Completions"

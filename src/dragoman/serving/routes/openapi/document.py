@@ -1,10 +1,14 @@
-"""Builds the OpenAPI document of the routes: what they declare, and what the catalogue says of their methods."""
+"""The OpenAPI document of the routes, and `/openapi.json` and `/docs`, which serve it.
+
+The document has what routes declare, and what the catalogue says of their methods.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -33,7 +37,7 @@ from ....dialects.responses.answers import RESPONSE_EVENTS
 from ....dialects.tgi.wire import TgiError
 from ... import endpoint
 from ...auth import Access
-from ...endpoint import OPENAI, CompleteResponse, ErrorEnvelope, Handler, HttpRequest, Route
+from ...endpoint import OPENAI, CompleteResponse, ErrorEnvelope, HttpRequest, Route
 from .administration import ADMINISTRATION, STORED
 from .generation import GENERATION, OLLAMA
 from .schemas import (
@@ -47,9 +51,8 @@ from .schemas import (
     Form,
     Json,
     Operation,
-    Query,
     Schemas,
-    any_of,
+    build_any_of,
 )
 
 CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
@@ -145,7 +148,11 @@ _PARAMETERS: Mapping[str, tuple[object, str]] = {
 
 
 def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool) -> bytes:
-    """Build the document. requires_key: keys are configured. is_admin: include the routes for administrators."""
+    """Build the document.
+
+    requires_key: keys are configured.
+    is_admin: include the routes for administrators.
+    """
     described = [
         (route, method, CATALOGUE[method, to_path_template(route.path)])
         for route in routes
@@ -159,7 +166,14 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
     for route, method, operation in described:
         paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(route, method, operation)
     if "/v1/responses" in paths:
-        paths["/v1/responses"]["x-websocket"] = _describe_websocket(schemas)
+        create = {"type": "object", "properties": {"type": {"const": "response.create"}}, "required": ["type"]}
+        # OpenAPI has no WebSockets: an extension with the schemas of both directions.
+        paths["/v1/responses"]["x-websocket"] = {
+            "description": "The same path as a WebSocket: one request a frame, and one event a frame "
+            "(docs/websocket.md).",
+            "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
+            "receive": {"anyOf": [schemas.refer(event) for event in RESPONSE_EVENTS]},
+        }
     document: Json = {
         "openapi": "3.1.0",
         "info": {
@@ -174,7 +188,10 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
         "components": {
             "schemas": schemas.components,
             "responses": builder.describe_errors(),
-            "headers": _describe_headers(schemas, _ALL_HEADERS),
+            "headers": {
+                name: {"description": text, "schema": schemas.refer(type)}
+                for name, (type, text) in sorted(_ALL_HEADERS.items())
+            },
             "parameters": {
                 name: {"name": name, "in": "header", "description": text, "schema": schemas.refer(type)}
                 for name, (type, text) in _PARAMETERS.items()
@@ -192,12 +209,6 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
 def to_path_template(path: str) -> str:
     """A route's path as OpenAPI writes it, without the converters of its placeholders."""
     return _PLACEHOLDER.sub(r"{\1}", path)
-
-
-def _name_operation(method: str, path: str) -> str:
-    """A slash at the end distinguishes a path from the one without it."""
-    tail = "_slash" if path.endswith("/") and path != "/" else ""
-    return re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(path)}").strip("_") + tail
 
 
 def _build_schemas(operations: Iterable[Operation]) -> Schemas:
@@ -226,15 +237,21 @@ class _DocumentBuilder:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _PLACEHOLDER.findall(route.path)
         ]
-        parameters += [self._describe_query(query) for query in operation.query]
+        for query in operation.query:
+            schema = self._schemas.refer(query.type)
+            schema = {"type": "array", "items": schema} if query.is_list else schema
+            described_query = {"name": query.name, "in": "query", "description": query.description, "schema": schema}
+            parameters.append(described_query)
         names = ["x-request-id", "x-dragoman-warnings", *(_GENERATION_PARAMETERS if operation.generates else ())]
         if route.envelope.anthropic is not None:
             names.append("anthropic-version")
         if operation.is_cached:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
+        # A slash at the end distinguishes a path from the one without it.
+        suffix = "_slash" if route.path.endswith("/") and route.path != "/" else ""
         described: Json = {
-            "operationId": _name_operation(method, route.path),
+            "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_") + suffix,
             "tags": [operation.tag],
             "summary": operation.summary,
             "parameters": parameters,
@@ -249,12 +266,6 @@ class _DocumentBuilder:
             is_public = route.access is Access.PUBLIC
             described["security"] = [] if is_public else [{"bearer": []}, {"x-api-key": []}]
         return described
-
-    def _describe_query(self, query: Query) -> Json:
-        schema = self._schemas.refer(query.type)
-        if query.is_list:
-            schema = {"type": "array", "items": schema}
-        return {"name": query.name, "in": "query", "description": query.description, "schema": schema}
 
     def _describe_body(self, operation: Operation) -> Json:
         forms = [body for body in operation.bodies if isinstance(body, Form)]
@@ -274,15 +285,15 @@ class _DocumentBuilder:
             {"$ref": f"#/components/schemas/{body.name}"} if isinstance(body, Body) else self._schemas.refer(body)
             for body in operation.bodies
         ]
-        content: Json = {JSON: {"schema": any_of(alternatives)}}
+        content: Json = {JSON: {"schema": build_any_of(alternatives)}}
         if operation.accepts_binary:
             content[BINARY] = {"schema": _BINARY_STRING}
         return {"required": not operation.is_body_optional, "content": content}
 
     def _describe_responses(self, route: Route, operation: Operation) -> Json:
         responses: Json = {}
-        given = operation.envelopes or (route.envelope,)
-        dialects = _add_client_envelopes(given)
+        envelopes = operation.envelopes or (route.envelope,)
+        dialects = _add_client_envelopes(envelopes)
         names = (*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ()), *_name_limit_headers(dialects))
         headers = _refer_to_headers(names)
         for answer in operation.answers:
@@ -296,8 +307,8 @@ class _DocumentBuilder:
                 response.setdefault("content", {})[answer.media] = self._describe_content(answer)
         if operation.is_cached:
             responses["304"] = {"description": "The client has it already.", "headers": headers}
-        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in given)) + "Error"
-        self._errors[name] = given
+        name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
+        self._errors[name] = envelopes
         reference = {"$ref": f"#/components/responses/{name}"}
         expected: list[DragomanError] = (
             [] if route.access is Access.PUBLIC else [AuthenticationError("m"), PermissionDenied("m")]
@@ -318,37 +329,36 @@ class _DocumentBuilder:
             return {"schema": _BINARY_STRING}
         if not answer.types:
             return {"schema": {"type": "string"}}
-        schema = any_of([self._schemas.refer(type) for type in answer.types])
-        return {"schema": _build_event(schema) if answer.media == EVENTS else schema}
+        schema = build_any_of([self._schemas.refer(type) for type in answer.types])
+        if answer.media != EVENTS:
+            return {"schema": schema}
+        # As OpenAPI 3.2 describes server-sent events: the data of one is a text with JSON.
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+        properties = {"event": {"type": "string"}, "data": data}
+        return {"schema": {"type": "object", "properties": properties, "required": ["data"]}}
 
     def describe_errors(self) -> Json:
         """The responses with errors, of the methods that have been described."""
         described: Json = {}
-        for name, given in sorted(self._errors.items()):
-            types = dict.fromkeys(type for envelope in given for type in _ERRORS[envelope.name])
-            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(given)))
+        for name, envelopes in sorted(self._errors.items()):
+            types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
+            names = (*_HEADERS, *_ERROR_HEADERS, *_name_limit_headers(_add_client_envelopes(envelopes)))
             described[name] = {
-                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in given)}.",
+                "description": f"An error, in the format of {' or '.join(envelope.name for envelope in envelopes)}.",
                 "headers": _refer_to_headers(names),
-                "content": {JSON: {"schema": any_of([self._schemas.refer(type) for type in types])}},
+                "content": {JSON: {"schema": build_any_of([self._schemas.refer(type) for type in types])}},
             }
         return described
 
 
-def _build_event(data: Json) -> Json:
-    """The schema of a server-sent event, as OpenAPI 3.2 describes them: its data is a text with JSON."""
-    text = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
-    return {"type": "object", "properties": {"event": {"type": "string"}, "data": text}, "required": ["data"]}
-
-
-def _add_client_envelopes(given: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
+def _add_client_envelopes(envelopes: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
     """These envelopes, and those that depend on the client's headers."""
-    return [each for one in given for each in (one, one.anthropic) if each is not None]
+    return [each for one in envelopes for each in (one, one.anthropic) if each is not None]
 
 
-def _name_limit_headers(given: Iterable[ErrorEnvelope]) -> list[str]:
+def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
     """The headers with the limits of a key, as these dialects name them."""
-    renderers = {each.render_rate_limits for each in given}
+    renderers = {each.render_rate_limits for each in envelopes}
     return [
         *(_OPENAI_LIMIT_HEADERS if render_openai_rate_limits in renderers else ()),
         *(_ANTHROPIC_LIMIT_HEADERS if render_anthropic_rate_limits in renderers else ()),
@@ -359,24 +369,7 @@ def _refer_to_headers(names: Iterable[str]) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _describe_headers(schemas: Schemas, headers: Mapping[str, tuple[object, str]]) -> Json:
-    return {
-        name: {"description": text, "schema": schemas.refer(type)} for name, (type, text) in sorted(headers.items())
-    }
-
-
-def _describe_websocket(schemas: Schemas) -> Json:
-    """OpenAPI has no WebSockets: an extension with the schemas of both directions."""
-    events = [schemas.refer(event) for event in RESPONSE_EVENTS]
-    create = {"type": "object", "properties": {"type": {"const": "response.create"}}, "required": ["type"]}
-    return {
-        "description": "The same path as a WebSocket: one request a frame, and one event a frame (docs/websocket.md).",
-        "send": {"allOf": [{"$ref": "#/components/schemas/ResponseRequest"}, create]},
-        "receive": {"anyOf": events},
-    }
-
-
-# `/openapi.json` and `/docs`: the description of the API, and a page that shows it.
+# The routes: the document, and a page that shows it.
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """The page's Content-Security-Policy: no inline script or style, and nothing of another host."""
@@ -393,7 +386,10 @@ _FILES = (
 
 def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
     """routes: all others, which the description includes."""
-    own = [Route(path, Access.PUBLIC, OPENAI, {"GET": _build_file_handler(file, type)}) for path, file, type in _FILES]
+    own = [
+        Route(path, Access.PUBLIC, OPENAI, {"GET": partial(show_file, file.read_bytes(), content_type)})
+        for path, file, content_type in _FILES
+    ]
     description = ApiDescription()
     own.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
     description.routes = (*routes, *own)
@@ -427,7 +423,7 @@ def build_cached_response(
 ) -> CompleteResponse:
     """Return the body with its ETag, or 304 without it for a client that has it (RFC 9110, 13.1.2)."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    known = [each.strip().removeprefix("W/") for each in http.headers.get("if-none-match", "").split(",")]
+    known_tags = [value.strip().removeprefix("W/") for value in http.headers.get("if-none-match", "").split(",")]
     all_headers = [
         *http.build_headers((b"content-type", content_type)),
         (b"etag", tag.encode()),
@@ -436,16 +432,12 @@ def build_cached_response(
         (b"x-content-type-options", b"nosniff"),
         *headers,
     ]
-    if tag in known or "*" in known:
+    if tag in known_tags or "*" in known_tags:
         return CompleteResponse(304, all_headers, b"", len(body))
     return CompleteResponse(200, all_headers, body, len(body))
 
 
-def _build_file_handler(file: Path, content_type: bytes) -> Handler:
-    body = file.read_bytes()
+async def show_file(body: bytes, content_type: bytes, http: HttpRequest) -> CompleteResponse:
+    """Return a file of the page that shows the API."""
     headers = ((b"content-security-policy", PAGE_POLICY.encode()), (b"referrer-policy", b"no-referrer"))
-
-    async def show(http: HttpRequest) -> CompleteResponse:
-        return build_cached_response(http, body, content_type, headers)
-
-    return show
+    return build_cached_response(http, body, content_type, headers)

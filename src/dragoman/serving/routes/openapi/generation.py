@@ -1,4 +1,4 @@
-"""The description of the routes that run a model: generation, embeddings, scores, tokens."""
+"""The descriptions of the routes that run a model: generation, embeddings, scores, tokens, and all of Ollama's."""
 
 from __future__ import annotations
 
@@ -267,42 +267,42 @@ GENERATION: Catalogue = {
 }
 
 
-# The description of Ollama's routes.
+# Ollama's routes.
 
 _TAG = "Ollama"
 _OPTIONS = {"options": Body("OllamaRequestOptions", (OllamaOptions,), OLLAMA_OPTIONS)}
-_OLLAMA_CHAT_REQUEST = Body(
+OLLAMA_CHAT_REQUEST = Body(
     "OllamaChatRequest",
     (OllamaChatBody,),
     OLLAMA_CHAT,
     _OPTIONS,
     {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]},
 )
-_OLLAMA_GENERATE_REQUEST = Body(
+OLLAMA_GENERATE_REQUEST = Body(
     "OllamaGenerateRequest",
     (OllamaGenerateBody,),
     OLLAMA_GENERATE,
     _OPTIONS,
     {"model": "tiny", "prompt": "Once upon a time", "options": {"num_predict": 8}},
 )
-EMBED_REQUEST = Body(
+OLLAMA_EMBED_REQUEST = Body(
     "OllamaEmbedRequest", (OllamaEmbedBody,), OLLAMA_EMBED, _OPTIONS, {"model": "tiny", "input": "Hello"}
 )
-EMBEDDINGS_REQUEST = Body(
+OLLAMA_EMBEDDINGS_REQUEST = Body(
     "OllamaEmbeddingsRequest",
     (OllamaEmbeddingsBody,),
     OLLAMA_EMBEDDINGS,
     _OPTIONS,
     {"model": "tiny", "prompt": "Hello"},
 )
-MODEL_REQUEST = Body("OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"})
+OLLAMA_MODEL_REQUEST = Body("OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"})
 
 OLLAMA: Catalogue = {
     ("POST", "/api/chat"): Operation(
         _TAG,
         "Answer a conversation",
         (answer(OllamaChatAnswer), answer(OllamaChatAnswer, OllamaError, media=LINES)),
-        (_OLLAMA_CHAT_REQUEST,),
+        (OLLAMA_CHAT_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without messages it loads or unloads the model.",
     ),
@@ -310,23 +310,23 @@ OLLAMA: Catalogue = {
         _TAG,
         "Continue a text",
         (answer(OllamaGenerateAnswer), answer(OllamaGenerateAnswer, OllamaError, media=LINES)),
-        (_OLLAMA_GENERATE_REQUEST,),
+        (OLLAMA_GENERATE_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
     ),
-    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (answer(OllamaEmbedAnswer),), (EMBED_REQUEST,)),
+    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (answer(OllamaEmbedAnswer),), (OLLAMA_EMBED_REQUEST,)),
     ("POST", "/api/embeddings"): Operation(
-        _TAG, "Embed a text (deprecated)", (answer(OllamaEmbedding),), (EMBEDDINGS_REQUEST,)
+        _TAG, "Embed a text (deprecated)", (answer(OllamaEmbedding),), (OLLAMA_EMBEDDINGS_REQUEST,)
     ),
     ("GET", "/api/tags"): Operation(_TAG, "List the models", (answer(OllamaTags),)),
-    ("POST", "/api/show"): Operation(_TAG, "Show a model", (answer(OllamaShow),), (MODEL_REQUEST,)),
+    ("POST", "/api/show"): Operation(_TAG, "Show a model", (answer(OllamaShow),), (OLLAMA_MODEL_REQUEST,)),
     ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (answer(OllamaProcesses),)),
     ("GET", "/api/version"): Operation(_TAG, "Show the version of Ollama's API", (answer(VersionObject),)),
     ("POST", "/api/pull"): Operation(
         _TAG,
         "Download a model",
         (answer(PullProgress), answer(PullProgress, OllamaError, media=LINES)),
-        (MODEL_REQUEST,),
+        (OLLAMA_MODEL_REQUEST,),
     ),
     **{
         (method, path): Operation(_TAG, f"Refused: {reason}", ())

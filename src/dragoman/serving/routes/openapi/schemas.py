@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, inspect
 
-from ....dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
+from ....dialects.parameter_table import ParameterTable, SupportStatus
 from ...endpoint import ErrorEnvelope
 
-# What the API's description says of a method of a route besides what the route itself declares.
+# Descriptions of a method of a route, besides what the route itself declares.
 
 JSON, EVENTS, LINES, STORED_LINES, TEXT, BINARY, FORM = (
     "application/json",
@@ -179,7 +179,16 @@ class Schemas:
         }
         for name, body in all_bodies.items():
             self.components[name] = self._merge(body)
-        self._drop_unused([*(REF + name for name in all_bodies), *map(str, map(self.refer, [*requests, *answers]))])
+        # Without the components that nothing refers to: parts of bodies.
+        roots = [*(REF + name for name in all_bodies), *map(str, map(self.refer, [*requests, *answers]))]
+        used: set[str] = set()
+        pending = [name for root in roots for name in _find_references(root)]
+        while pending:
+            name = pending.pop()
+            if name not in used:
+                used.add(name)
+                pending += _find_references(repr(self.components[name]))
+        self.components = {name: self.components[name] for name in sorted(used)}
 
     def refer(self, type: object) -> Json:
         """The schema of a type, which refers to a component if it is a struct."""
@@ -190,10 +199,19 @@ class Schemas:
         parts = [self.components[struct.__name__] for struct in body.structs]
         properties = {name: dict(schema) for part in parts for name, schema in part["properties"].items()}
         for row in () if body.table is None else body.table.rows:
-            properties[row.name] = _add_support(properties.get(row.name), row)
+            schema = properties.get(row.name, {})
+            if row.status is SupportStatus.HONOURED:
+                described = {"description": f"{row.note}."} if row.note and "description" not in schema else {}
+                properties[row.name] = {**schema, **described}
+                continue
+            # Of a parameter without an effect the table says everything.
+            described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
+            if row.status is SupportStatus.REFUSED:
+                described = {**build_any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
+            properties[row.name] = described
         for name, inner in (body.inner or {}).items():
-            described = {"description": text} if (text := properties[name].get("description")) else {}
-            properties[name] = {"anyOf": [{"$ref": REF + inner.name}, {"type": "null"}], **described}
+            field_text = {"description": text} if (text := properties[name].get("description")) else {}
+            properties[name] = {"anyOf": [{"$ref": REF + inner.name}, {"type": "null"}], **field_text}
         required = [name for part in parts for name in part.get("required", ())]
         merged: Json = {"title": body.name, "type": "object"}
         if len(parts) == 1 and "description" in parts[0]:
@@ -204,17 +222,6 @@ class Schemas:
         if body.example is not None:
             merged["examples"] = [body.example]
         return merged
-
-    def _drop_unused(self, roots: Iterable[str]) -> None:
-        """Drop the components that nothing refers to: parts of bodies."""
-        used: set[str] = set()
-        pending = [name for root in roots for name in _find_references(root)]
-        while pending:
-            name = pending.pop()
-            if name not in used:
-                used.add(name)
-                pending += _find_references(repr(self.components[name]))
-        self.components = {name: self.components[name] for name in sorted(used)}
 
 
 def _with_inner(bodies: Iterable[Body]) -> Iterator[Body]:
@@ -294,20 +301,15 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             }
         case inspect.DictType(value_type=value):
             return {"type": "object", "additionalProperties": _build(value)}
-        case inspect.UnionType():
-            return _build_union(info)
+        case inspect.UnionType(types=several):
+            union: Json = {"anyOf": [_build(alternative) for alternative in several]}
+            structs = [alternative for alternative in several if isinstance(alternative, inspect.StructType)]
+            if len(structs) == len(several):
+                mapping = {str(struct.tag): REF + struct.cls.__name__ for struct in structs}
+                union["discriminator"] = {"propertyName": structs[0].tag_field, "mapping": mapping}
+            return union
         case _:
             return {}
-
-
-def _build_union(info: inspect.UnionType) -> Json:
-    alternatives = [_build(alternative) for alternative in info.types]
-    union: Json = {"anyOf": alternatives}
-    structs = [alternative for alternative in info.types if isinstance(alternative, inspect.StructType)]
-    if len(structs) == len(info.types):
-        mapping = {str(struct.tag): REF + struct.cls.__name__ for struct in structs}
-        union["discriminator"] = {"propertyName": structs[0].tag_field, "mapping": mapping}
-    return union
 
 
 def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
@@ -357,19 +359,6 @@ def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
     return {"description": "\n".join(text).strip()} if any(text) else {}
 
 
-def _add_support(schema: Json | None, row: ParameterSupport) -> Json:
-    """The schema of a parameter with what its row of the table says. schema: None if no struct has it."""
-    if row.status is SupportStatus.HONOURED:
-        described: Json = dict(schema or {})
-        if row.note and "description" not in described:
-            described["description"] = f"{row.note}."
-        return described
-    described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
-    if row.status is SupportStatus.REFUSED:
-        described = {**any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
-    return described
-
-
 def _build_constant(value: object) -> Json:
     """The schema of one value. Generators of clients expect a scalar in `const`."""
     match value:
@@ -384,5 +373,5 @@ def _build_constant(value: object) -> Json:
             return {"const": value}
 
 
-def any_of(alternatives: list[Json]) -> Json:
+def build_any_of(alternatives: list[Json]) -> Json:
     return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}

@@ -90,9 +90,9 @@ class BackgroundRuns:
             raise
         task = asyncio.create_task(run)
         self._runs[put.key] = task
-        task.add_done_callback(lambda done: self._ended(put.key, done))
+        task.add_done_callback(lambda done: self._on_run_done(put.key, done))
 
-    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+    def _on_run_done(self, key: Key, task: asyncio.Task[None]) -> None:
         """Schedule a failed run's finalization for the next tick. A cancelled run was finalized by its canceller."""
         self._runs.pop(key, None)
         if task.cancelled():
@@ -245,9 +245,9 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     """
     response_store, writer = turn.response_store, turn.writer
     assert response_store is not None, "the reader refuses a background response that is not to be stored"
-    key = response_store.key(turn)
+    key = response_store.build_key(turn)
     stored = turn.build_stored(writer.render_queued())
-    parent, run = response_store.parent(turn), response_store.store.run
+    parent, run = response_store.find_parent(turn), response_store.store.run
     put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
     writer.start_recording()
     writer.render_queued_events()
@@ -298,7 +298,13 @@ class _BackgroundRun:
                     await self._finish(writer.render_full(reply), last)
                     return
                 self._append_events([last])
-                self._schedule_store()
+                if self._store_task is not None and self._store_task.done():
+                    # Raises what the last write raised: a run whose events cannot be stored must not go on generating.
+                    self._store_task.result()
+                    self._store_task = None
+                # One write at a time: events that arrive meanwhile wait for the next.
+                if self._store_task is None:
+                    self._store_task = asyncio.create_task(self._store())
 
     def _append_events(self, events: list[Event]) -> None:
         self._is_start_pending |= any(isinstance(event, Started) for event in events)
@@ -315,16 +321,6 @@ class _BackgroundRun:
         except StoreUnavailable as store_error:
             log.warning("the end of background response %s could not be stored: %s", self._key.id, store_error)
             self._background.mark_unfinalized(self._key)
-
-    def _schedule_store(self) -> None:
-        store_task = self._store_task
-        if store_task is not None and store_task.done():
-            # Raises what the last write raised: a run whose events cannot be stored must not go on generating.
-            store_task.result()
-            store_task = None
-        # One write at a time: events that arrive meanwhile wait for the next.
-        if store_task is None:
-            self._store_task = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
         while events := self._turn.writer.take_events():

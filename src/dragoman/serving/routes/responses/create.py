@@ -1,4 +1,7 @@
-"""POST /v1/responses: streamed, not streamed, or in the background."""
+"""The routes that read a Responses body: creation, compaction, and counting of input tokens.
+
+A response is streamed, not streamed, or generated in the background.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +56,9 @@ async def create(
         return read_responses(body, options, now=lambda: int(now()))
 
     responses_call = await read_call(http, read)
-    if responses_call.background:
-        return await _start_background(background, conversation_locks, http, responses_call)
-    turn = await open_turn(http, responses_call, conversation_locks)
-    return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
-
-
-async def _start_background(
-    background: BackgroundRuns | None,
-    conversation_locks: ConversationLocks,
-    http: HttpRequest,
-    responses_call: ResponsesCall,
-) -> JsonResponse | Responder:
+    if not responses_call.background:
+        turn = await open_turn(http, responses_call, conversation_locks)
+        return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
     if background is None:
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).", param="background"

@@ -12,7 +12,7 @@ from ....dialects.body import abbreviate
 from ....dialects.responses import InputItem, ResponsesCall
 from ....dialects.responses.input_items import find_response_id, read_item_id, read_referenced_item
 from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
-from ....store import Key, Record, SeriesEntry, Store
+from ....store import Key, SeriesEntry, Store
 
 RESPONSE_KIND, CONVERSATION_KIND = "response", "conversation"
 """Kinds of records."""
@@ -117,23 +117,19 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
             f"Previous response with id {abbreviate(previous)} continues {abbreviate(missing_id)}, which is not found."
         )
     # Only the last: an earlier one was continued before, when its own state allowed it.
-    _check_continuable(chain.records[-1])
+    if (state := chain.records[-1].state) not in CONTINUABLE_STATUSES:
+        raise RequestError(
+            f"Previous response with id {abbreviate(previous)} is {state}; only completed and incomplete responses can "
+            "be continued.",
+            param="previous_response_id",
+            code="previous_response_not_completed",
+        )
     turns = [read_stored_response(record.body) for record in chain.records]
     preceding = await _load_preceding_items(store, owner, turns[0], previous)
     sampled_turns = tuple(turn.sampled_ids for turn in turns if turn.sampled_ids)
     return ResponseHistory(
         (*preceding, *(item for turn in turns for item in turn.list_items())), previous, sampled_turns=sampled_turns
     )
-
-
-def _check_continuable(record: Record) -> None:
-    if record.state not in CONTINUABLE_STATUSES:
-        raise RequestError(
-            f"Previous response with id {abbreviate(record.key.id)} is {record.state}; only completed and "
-            "incomplete responses can be continued.",
-            param="previous_response_id",
-            code="previous_response_not_completed",
-        )
 
 
 def _build_no_previous_error(message: str) -> RequestError:
@@ -148,8 +144,7 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     if await store.get(key) is None:
         raise _build_no_previous_error(
             f"Previous response with id {abbreviate(previous)} belongs to conversation "
-            f"{abbreviate(first.conversation)}, "
-            "which is not found."
+            f"{abbreviate(first.conversation)}, which is not found."
         )
     # The conversation was empty when this chain began.
     if first.upto is None:
@@ -167,7 +162,6 @@ async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -
                 return read_referenced_item(item)
     raise NotFound(
         f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again "
-        "with "
-        "`store` set to true, or remove this item from your input.",
+        "with `store` set to true, or remove this item from your input.",
         param=param,
     )

@@ -34,7 +34,11 @@ def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
 async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     warnings = _check_include(http)
-    starting_after = _parse_starting_after(http)
+    starting_after: int | None = None
+    if (text := http.query.get("starting_after")) is not None:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+            raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
+        starting_after = int(text)
     if _read_flag(http, "include_obfuscation"):
         raise Unsupported(
             "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
@@ -97,15 +101,6 @@ async def _load_record(http: HttpRequest) -> Record:
 
 def _read_flag(http: HttpRequest, name: str) -> bool:
     return check_one_of(http.query.get(name) or "false", ("true", "false"), name) == "true"
-
-
-def _parse_starting_after(http: HttpRequest) -> int | None:
-    text = http.query.get("starting_after")
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
-    return int(text)
 
 
 def _check_include(http: HttpRequest) -> tuple[str, ...]:

@@ -191,10 +191,10 @@ class ResponseStore:
     def __init__(self, store: Store, owner: str) -> None:
         self.store, self._owner = store, owner
 
-    def key(self, turn: ResponseTurn) -> Key:
+    def build_key(self, turn: ResponseTurn) -> Key:
         return Key(self._owner, RESPONSE_KIND, turn.header.id)
 
-    def parent(self, turn: ResponseTurn) -> str | None:
+    def find_parent(self, turn: ResponseTurn) -> str | None:
         return turn.history.id if turn.history.is_stored else None
 
     async def save(self, turn: ResponseTurn, stored: StoredResponse) -> None:
@@ -205,7 +205,9 @@ class ResponseStore:
             NotFound, Conflict: the conversation was deleted or changed meanwhile.
         """
         state = stored.summarize().status
-        put = Put(self.key(turn), turn.header.created, stored.encode(), state=state, parent=self.parent(turn))
+        put = Put(
+            self.build_key(turn), turn.header.created, stored.encode(), state=state, parent=self.find_parent(turn)
+        )
         await self.commit(put, *self.build_conversation_changes(stored, state))
 
     def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
@@ -249,8 +251,16 @@ async def open_turn(
     response_store = (
         None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
     )
-    # Before the header is built: a stored response takes no id from the client.
-    responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
+    warnings = responses_call.call.warnings
+    if response_store is None:
+        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
+        warnings += ("store: the response is not stored",) if responses_call.store else ()
+    elif responses_call.id.requested is not None:
+        # Before the header is built: clients do not choose the id of a stored response, so that it cannot be guessed.
+        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
+        warnings += ("request_id is ignored: the server assigns the id of a stored response",)
+    call = msgspec.structs.replace(responses_call.call, warnings=warnings)
+    responses_call = msgspec.structs.replace(responses_call, call=call)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
     # Before the history is read: what is read must still be the end when the answer is appended.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
@@ -296,17 +306,3 @@ async def prepend_history(
 def render_own_items(responses_call: ResponsesCall, response_id: str) -> tuple[bytes, ...]:
     """The call's own items as they are stored. Ids that the client did not send derive from the response's id."""
     return tuple(row for _, row in assign_ids(responses_call.input, response_id))
-
-
-def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
-    """Set the echoed `store` field. The server chooses ids of stored responses, so that they cannot be guessed."""
-    if not is_stored:
-        warnings = ("store: the response is not stored",) if responses_call.store else ()
-        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
-    elif responses_call.id.requested is None:
-        return responses_call
-    else:
-        warnings = ("request_id is ignored: the server assigns the id of a stored response",)
-        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
-    call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
-    return msgspec.structs.replace(responses_call, call=call)

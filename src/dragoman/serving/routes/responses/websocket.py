@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 
-import anyio.to_thread
 from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,7 +20,7 @@ from ....dialects.responses.websocket_frames import ClientFrame, read_frame, ren
 from ...auth import Access, AccessPolicy
 from ...disconnect import never
 from ...endpoint import RESPONSES, HttpRequest, build_http_request, restrict_service, show_address
-from ...generate import LARGE_BODY, AdmittedCall, build_reader_options, find_header_timeout
+from ...generate import AdmittedCall, build_reader_options, find_header_timeout, run_in_thread_if_large
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
 from .history import ResponseHistory
@@ -56,7 +55,13 @@ class ResponsesWebSocket:
         # The first message of an ASGI WebSocket is `websocket.connect`, which must be received before the answer.
         await receive()
         try:
-            http = self._authenticate(http)
+            self._policy.check_headers(http.headers)
+            self._policy.check_origin(http.headers, self.access)
+            caller = self._policy.keyring.authenticate(http.headers, self.access)
+            if self._open_count >= self._service.options.max_sockets:
+                raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
+            http.record.owner = caller.owner
+            http = replace(http, caller=caller)
         except DragomanError as error:
             await reject_handshake(scope, send, *http.render_error(error))
             return
@@ -71,15 +76,6 @@ class ResponsesWebSocket:
             await connection()
         finally:
             self._open_count -= 1
-
-    def _authenticate(self, http: HttpRequest) -> HttpRequest:
-        self._policy.check_headers(http.headers)
-        self._policy.check_origin(http.headers, self.access)
-        caller = self._policy.keyring.authenticate(http.headers, self.access)
-        if self._open_count >= self._service.options.max_sockets:
-            raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
-        http.record.owner = caller.owner
-        return replace(http, caller=caller)
 
 
 async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
@@ -189,9 +185,15 @@ class WebSocketSession:
         turn: ResponseTurn | None = None
         status = 200
         # What the key permits may have changed since the last frame.
-        self._http = replace(self._http, service=restrict_service(self._service, self._http.caller))
+        service = restrict_service(self._service, self._http.caller)
+        self._http = replace(self._http, service=service)
         try:
-            client_frame = await self._parse_frame(data)
+            if len(data) > service.options.max_body_bytes:
+                raise RequestError(f"The frame is larger than the limit of {service.options.max_body_bytes} bytes.")
+            options = build_reader_options(self._http)
+            client_frame = await run_in_thread_if_large(
+                lambda frame: read_frame(frame, options, now=lambda: int(service.clock.now())), data
+            )
             if client_frame is None:
                 return
             previous = client_frame.call.previous_response_id
@@ -216,22 +218,16 @@ class WebSocketSession:
             status = await self._send_error(error)
         except Exception as error:
             status = await self._send_error(wrap_unexpected_error(error))
-        self._update_history(turn, previous)
+        next_history = None if turn is None else turn.next_history
+        if next_history is not None:
+            self._history = next_history
+        # OpenAI's server forgets the response that failed to be continued, and clients then send everything again.
+        elif self._history is not None and self._history.id == previous:
+            self._history = None
         if self._http.service.options.access_log:
             elapsed = (self._http.service.clock.monotonic() - started_at) * 1000
             client = show_address(self._http.client)
             log.info("%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed)
-
-    async def _parse_frame(self, data: bytes) -> ClientFrame | None:
-        service = self._http.service
-        if len(data) > service.options.max_body_bytes:
-            raise RequestError(f"The frame is larger than the limit of {service.options.max_body_bytes} bytes.")
-        options = build_reader_options(self._http)
-
-        def read() -> ClientFrame | None:
-            return read_frame(data, options, now=lambda: int(service.clock.now()))
-
-        return await anyio.to_thread.run_sync(read) if len(data) > LARGE_BODY else read()
 
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
         previous = client_frame.call.previous_response_id
@@ -255,14 +251,6 @@ class WebSocketSession:
             run = replace(turn.admitted.run, batches=_report_stop(turn.admitted.run.batches))
             turn.admitted = replace(turn.admitted, run=run)
         return turn
-
-    def _update_history(self, turn: ResponseTurn | None, previous: str | None) -> None:
-        next_history = None if turn is None else turn.next_history
-        if next_history is not None:
-            self._history = next_history
-        # OpenAI's server forgets the response that failed to be continued, and clients then send everything again.
-        elif self._history is not None and self._history.id == previous:
-            self._history = None
 
     def _on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
         """As `http.disconnect.OnDisconnect`."""
