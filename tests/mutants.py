@@ -714,8 +714,8 @@ MUTANTS = (
     Mutant(
         "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",
         "launch/port_faults.py",
-        "            listener.close()\n            return\n",
-        "            self._listener = listener\n            return\n",
+        "                    listener.close()\n                else:\n",
+        "                    self._listener = listener\n                else:\n",
         ("tests/launch/test_doors.py",),
     ),
     Mutant(

@@ -145,7 +145,7 @@ async def test_without_its_lifespan_it_says_so():
             assert "lifespan=app.lifespan" in reply.json()["error"]["message"]
         async with app.lifespan():
             assert (await client.get("/llm/health")).status_code == 200
-            with pytest.raises(RuntimeError, match="runs already"):
+            with pytest.raises(RuntimeError, match="is already running"):
                 async with app.lifespan():
                     pass
         assert (await client.get("/llm/health")).status_code == 503

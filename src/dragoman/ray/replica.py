@@ -89,8 +89,6 @@ def build_policy_arguments(options: RaySettings) -> dict[str, float]:
     }
 
 
-serve: Any = import_module("ray.serve")
-
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
@@ -114,7 +112,8 @@ class Replica:
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """Load the models, and return what serves them."""
         configure_logging(self._settings)
-        ids = TaggedIdGenerator(serve.get_replica_context().replica_id.unique_id)
+        context = import_module("ray.serve").get_replica_context()
+        ids = TaggedIdGenerator(context.replica_id.unique_id)
         self._server = await asyncio.to_thread(
             assemble_server, self._settings, self._secret, build=build_models, ids=ids
         )
@@ -153,7 +152,22 @@ class ReplicaApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._serve_lifespan(scope, receive, send)
+
+            async def receive_when_idle() -> Message:
+                message = await receive()
+                if message["type"] == "lifespan.shutdown":
+                    await self._drain()
+                return message
+
+            async def send_when_loaded(message: Message) -> None:
+                if message["type"] == "lifespan.startup.complete":
+                    # Ray sends requests to a replica as soon as its startup is complete.
+                    await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
+                    if self._start_failure is not None:
+                        message = {"type": "lifespan.startup.failed", "message": self._start_failure}
+                await send(message)
+
+            await self._server.application(scope, receive_when_idle, send_when_loaded)
         elif scope.get("method") == "POST":
             # Only requests that generate: probes and scrapes of metrics are no load.
             self.started += 1
@@ -163,23 +177,6 @@ class ReplicaApplication:
                 self.ended += 1
         else:
             await self._server.application(scope, receive, send)
-
-    async def _serve_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def receive_when_idle() -> Message:
-            message = await receive()
-            if message["type"] == "lifespan.shutdown":
-                await self._drain()
-            return message
-
-        async def send_when_loaded(message: Message) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                # Ray sends requests to a replica as soon as its startup is complete.
-                await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
-                if self._start_failure is not None:
-                    message = {"type": "lifespan.startup.failed", "message": self._start_failure}
-            await send(message)
-
-        await self._server.application(scope, receive_when_idle, send_when_loaded)
 
     def _note_start_failure(self, name: str, error: BaseException) -> None:
         self._start_failure = f"cannot serve {name}: {format_error(error)}"
@@ -195,10 +192,6 @@ class ReplicaApplication:
         models.close()
         try:
             async with asyncio.timeout(self._drain_timeout):
-                await self._wait_until(lambda: not _has_work(models))
+                await self._wait_until(lambda: measure_load(models)[REQUESTS] == 0)
         except TimeoutError:
             log.warning("background work has not ended in %g s, and is stopped", self._drain_timeout)
-
-
-def _has_work(models: Models) -> bool:
-    return measure_load(models)[REQUESTS] > 0

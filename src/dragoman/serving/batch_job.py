@@ -164,11 +164,23 @@ class _BatchJob:
                     "failed", errors=BatchErrors((_build_file_error("invalid_file", "The input file was deleted."),))
                 )
                 return
-            await self._fail_unexecuted()
+            reason = "This request could not be executed before the completion window expired."
+            async with aclosing(self.pending_tasks()) as remaining:
+                async for task in remaining:
+                    line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
+                    counts = self.batch.request_counts
+                    updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
+                    await self._save(updated, self._build_append(self.batch.error_file_id, Item(line, task.id)))
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
             # The cancellation was written without the latest counts, see `routes.batches.cancel`.
-            await self._recount()
+            completed, failed, usage = 0, 0, BatchUsage()
+            async for entry in self._load_results(self.batch.output_file_id):
+                completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
+            async for _ in self._load_results(self.batch.error_file_id):
+                failed += 1
+            counts = replace(counts, completed=completed, failed=failed)
+            self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
             await self._finalize("cancelled", cancelled_at=self._now())
         else:
             await self._save_unless_cancelled(replace(self.batch, status="finalizing", finalizing_at=self._now()))
@@ -202,25 +214,6 @@ class _BatchJob:
         file = replace(msgspec.json.decode(record.body, type=FileObject), bytes=size)
         await self._store.commit(Replace(record.key, file_store.PROCESSED, msgspec.json.encode(file)))
         return id
-
-    async def _fail_unexecuted(self) -> None:
-        reason = "This request could not be executed before the completion window expired."
-        async with aclosing(self.pending_tasks()) as remaining:
-            async for task in remaining:
-                line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
-                counts = self.batch.request_counts
-                updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
-                append = self._build_append(self.batch.error_file_id, Item(line, task.id))
-                await self._save(updated, append)
-
-    async def _recount(self) -> None:
-        completed, failed, usage = 0, 0, BatchUsage()
-        async for entry in self._load_results(self.batch.output_file_id):
-            completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
-        async for _ in self._load_results(self.batch.error_file_id):
-            failed += 1
-        counts = replace(self.batch.request_counts, completed=completed, failed=failed)
-        self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
         cursor: int | None = None

@@ -179,7 +179,14 @@ class Responder(ABC):
         finally:
             self._task = None
             on_disconnect(None)
-            await self._cleanup()
+            # Nothing may outlive the request: timers, tasks and the generation end here.
+            self._monitor.remove(self)
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._keepalive_task is not None:
+                self._keepalive_task.cancel()
+                await asyncio.gather(self._keepalive_task, return_exceptions=True)
+            await self._source.aclose()
         return ResponseOutcome(self._status, self._length, self._error, self._is_cancelled)
 
     def _abort(self) -> None:
@@ -187,16 +194,6 @@ class Responder(ABC):
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._task.cancel()
-
-    async def _cleanup(self) -> None:
-        """Stop timers and tasks, so that nothing outlives the request."""
-        self._monitor.remove(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._keepalive_task is not None:
-            self._keepalive_task.cancel()
-            await asyncio.gather(self._keepalive_task, return_exceptions=True)
-        await self._source.aclose()
 
     async def _fail(self, error: DragomanError) -> None:
         self._error = error

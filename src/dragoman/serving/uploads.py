@@ -44,7 +44,17 @@ class UploadDescription(NamedTuple):
 async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
     """Store an upload in chunks. The file becomes visible when it is complete."""
     store = require_store(http)
-    form = await _parse_form(http)
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
+    # Decompression would need a limit of its own, and SDKs send files as they are.
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
+    try:
+        # A few small fields besides one file: more parts would only cost memory.
+        form = await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
+    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
+        raise RequestError("The body is not a valid form of one file and its fields.") from error
     try:
         description = describe(form)
         created = int(http.service.clock.now())
@@ -75,20 +85,6 @@ def build_put(owner: str, file: FileObject, state: str, run: str | None = None) 
     return Put(
         Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
     )
-
-
-async def _parse_form(http: HttpRequest) -> FormData:
-    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "multipart/form-data":
-        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
-    # Decompression would need a limit of its own, and SDKs send files as they are.
-    if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
-    try:
-        # A few small fields besides one file: more parts would only cost memory.
-        return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
-    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
-        raise RequestError("The body is not a valid form of one file and its fields.") from error
 
 
 class _FormParser(MultiPartParser):

@@ -105,7 +105,14 @@ class UsageLedger:
         self._stop = asyncio.Event()
 
     async def open(self) -> None:
-        await self._load_month()
+        month = start_of_month(self._now())
+        async for record in self._iterate_records():
+            hour = int(record.key.id)
+            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
+            if hour < month - 86400:
+                break
+            if hour >= month:
+                self._note_stored(hour, _decode(record), own={})
         self._stop.clear()
         self._task = asyncio.create_task(self._flush_forever())
 
@@ -189,16 +196,6 @@ class UsageLedger:
                 continue
             return merged
         raise AssertionError
-
-    async def _load_month(self) -> None:
-        month = start_of_month(self._now())
-        async for record in self._iterate_records():
-            hour = int(record.key.id)
-            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
-            if hour < month - 86400:
-                return
-            if hour >= month:
-                self._note_stored(hour, _decode(record), own={})
 
     def _note_stored(self, hour: int, stored: HourUsage, *, own: HourUsage) -> None:
         """Take over what others have counted in an hour. own: what this process had counted and has now stored."""
