@@ -138,7 +138,11 @@ def build_front_end_model(
         parts = load_gguf_parts(settings, rest)
         model = build_gguf_model(settings, clock, parts, client, max_model_len=client.max_model_len, cache=cache)
     else:
-        directory = _find_directory(kind, rest)
+        directory = Path(rest)
+        if kind == "tiny" and not rest:
+            from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - numpy takes long to import
+
+            directory = find_bundled_model()
         model = build_token_model(
             settings,
             clock,
@@ -155,11 +159,3 @@ def build_front_end_model(
     # Each front end passes on its share of what the engine runs at once; beyond that, keys take turns.
     slots = -(-(settings.max_num_seqs or DEFAULT_SLOTS) // count)
     return add_queues(replace(model, details=hosted.details), msgspec.structs.replace(settings, max_num_seqs=slots))
-
-
-def _find_directory(kind: str, path: str) -> Path:
-    if kind == "tiny" and not path:
-        from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - numpy takes long to import
-
-        return find_bundled_model()
-    return Path(path)

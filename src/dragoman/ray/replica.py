@@ -20,7 +20,7 @@ from ..settings import RaySettings, Settings, SettingsError
 from .affinity import ENDED, LOAD, TaggedIdGenerator
 from .options import StateHome
 
-# The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays. Knows no Ray.
+# The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays.
 
 REQUESTS, WAITING_TOKENS, KV_USAGE = "requests", "waiting_tokens", "kv_usage"
 """What a replica reports."""
@@ -135,7 +135,7 @@ class Replica:
         server, application = self._server, self._application
         if server is None or application is None:
             return {}
-        # Background responses are no requests of clients, and what a client waits for need not have reached an engine.
+        # Background responses are not requests of clients, and a client's request may not have reached an engine yet.
         load = max(measure_load(server.models)[REQUESTS], application.started - application.ended)
         return {LOAD: load, ENDED: application.ended}
 
@@ -169,7 +169,7 @@ class ReplicaApplication:
 
             await self._server.application(scope, receive_when_idle, send_when_loaded)
         elif scope.get("method") == "POST":
-            # Only requests that generate: probes and scrapes of metrics are no load.
+            # Only requests that generate: probes and scrapes of metrics do not count.
             self.started += 1
             try:
                 await self._server.application(scope, receive, send)

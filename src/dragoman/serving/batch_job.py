@@ -1,4 +1,4 @@
-"""Processes a batch, from its input file to its result files. Knows no HTTP; `routes.batches` has the routes."""
+"""Processes a batch, from its input file to its result files; `routes.batches` has the routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..dialects.batches import (
@@ -97,24 +96,47 @@ class _BatchJob:
         """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid. A concurrent
         cancellation takes precedence.
         """
-        validation = await _validate_lines(
-            self._read_lines(), self.batch.endpoint, self._service.options.max_body_bytes
-        )
-        if validation.errors:
-            await self.fail(*validation.errors)
+        max_line_bytes = self._service.options.max_body_bytes
+        errors: list[BatchError] = []
+        model: str | None = None
+        custom_ids: set[str] = set()
+        async for number, data in self._read_lines():
+            try:
+                if len(data) > max_line_bytes:
+                    message = f"This line has {len(data)} bytes; {max_line_bytes} are allowed."
+                    raise InvalidBatchLine("line_too_long", message)
+                line = read_line(data, self.batch.endpoint)
+                if line.custom_id in custom_ids:
+                    message = f"`custom_id` {abbreviate(line.custom_id)} was used before."
+                    raise InvalidBatchLine("duplicate_custom_id", message, "custom_id")
+            except InvalidBatchLine as error:
+                errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
+            else:
+                # A batch names one model, but its lines may name several.
+                model = model or line.model
+                custom_ids.add(line.custom_id)
+            if len(custom_ids) > MAX_LINES:
+                errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
+            # Reading on would only cost time: the batch fails in any case.
+            if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
+                break
+        if not custom_ids and not errors:
+            errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
+        if errors:
+            await self.fail(*errors)
             return
-        output, errors = self._build_file("output"), self._build_file("errors")
+        output_file, error_file = self._build_file("output"), self._build_file("errors")
         started = replace(
             self.batch,
             status="in_progress",
             in_progress_at=self._now(),
-            request_counts=BatchCounts(total=validation.total),
-            model=validation.model,
-            output_file_id=output.id,
-            error_file_id=errors.id,
+            request_counts=BatchCounts(total=len(custom_ids)),
+            model=model,
+            output_file_id=output_file.id,
+            error_file_id=error_file.id,
         )
         # The result files exist from the start, so that each result and the counts are stored in one commit.
-        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
+        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output_file, error_file))
         await self._save_unless_cancelled(started, *file_puts)
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
@@ -193,7 +215,7 @@ class _BatchJob:
     async def _finalize(self, status: BatchStatus, **times: object) -> None:
         if status == "failed":
             times["failed_at"] = self._now()
-        # Published before the final state: whoever sees `completed` finds the files.
+        # Published before the final state: a client that sees `completed` finds the files.
         output = await self._publish_file(self.batch.output_file_id)
         errors = await self._publish_file(self.batch.error_file_id)
         final_batch = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
@@ -264,46 +286,6 @@ class _BatchJob:
 
     def _now(self) -> int:
         return int(self._service.clock.now())
-
-
-class _Validation(Struct, frozen=True):
-    """The result of a validation."""
-
-    total: int
-    model: str | None
-    errors: tuple[BatchError, ...]
-
-
-async def _validate_lines(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, max_line_bytes: int) -> _Validation:
-    """max_line_bytes: maximum length of a line."""
-    errors: list[BatchError] = []
-    model: str | None = None
-    custom_ids: set[str] = set()
-    async for number, data in lines:
-        try:
-            if len(data) > max_line_bytes:
-                raise InvalidBatchLine(
-                    "line_too_long", f"This line has {len(data)} bytes; {max_line_bytes} are allowed."
-                )
-            line = read_line(data, endpoint)
-            if line.custom_id in custom_ids:
-                raise InvalidBatchLine(
-                    "duplicate_custom_id", f"`custom_id` {abbreviate(line.custom_id)} was used before.", "custom_id"
-                )
-        except InvalidBatchLine as error:
-            errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
-        else:
-            # A batch names one model, but its lines may name several.
-            model = model or line.model
-            custom_ids.add(line.custom_id)
-        if len(custom_ids) > MAX_LINES:
-            errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
-        # Reading on would only cost time: the batch fails in any case.
-        if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
-            break
-    if not custom_ids and not errors:
-        errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
-    return _Validation(len(custom_ids), model, tuple(errors))
 
 
 def _build_file_error(code: str | None, message: str) -> BatchError:

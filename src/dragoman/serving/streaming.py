@@ -58,7 +58,7 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:
     """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
-    # In an empty object the field would follow a comma, which is no JSON.
+    # In an empty object the field would follow a comma, which is not JSON.
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
@@ -296,7 +296,7 @@ class GenerationResponder(Responder):
     def is_ready(self) -> bool:
         """As `BatchReceiver.is_ready`: the response has begun, and the client reads fast enough.
 
-        Headers that were sent because the engine is slow are no beginning: its warnings come with its start.
+        Headers that were sent because the engine is slow do not begin it: its warnings come with its start.
         """
         return self._direct is not None and self._add_warnings is None and self._direct.can_write
 

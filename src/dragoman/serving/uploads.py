@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 import msgspec
@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
 from ..dialects.batches import FileObject
 from ..dialects.body import abbreviate, missing_parameter
-from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
+from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace
 from .body import ClientGone
 from .endpoint import HttpRequest
 from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete
@@ -70,7 +70,15 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
         # The run marks whose upload it is: after a crash another process deletes it, see `delete_abandoned_uploads`.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
-        size = await _store_content(store, put.key, find_file_part(form).file)
+        content, size = find_file_part(form).file, 0
+        try:
+            while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
+                await store.commit(Append(put.key, CONTENT_SERIES, (Item(chunk),)))
+                size += len(chunk)
+        except DragomanError:
+            # Half a file is of no use, and its chunks would stay.
+            await store.commit(Delete(put.key))
+            raise
     finally:
         # Large parts of a form are temporary files.
         await form.close()
@@ -147,19 +155,6 @@ def find_file_part(form: FormData) -> UploadFile:
 def read_fields(form: FormData) -> Mapping[str, str]:
     """The form's text fields."""
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
-
-
-async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
-    size = 0
-    try:
-        while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
-            await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
-            size += len(chunk)
-    except DragomanError:
-        # Half a file is of no use, and its chunks would stay.
-        await store.commit(Delete(key))
-        raise
-    return size
 
 
 def build_no_such_file_error(id: str) -> NotFound:

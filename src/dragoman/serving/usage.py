@@ -177,7 +177,7 @@ class UsageLedger:
                 await self.flush()
 
     async def _add_to_record(self, hour: int, usage: HourUsage) -> HourUsage:
-        """Add usage to the record of an hour, whoever else does so at the same time; return the result."""
+        """Add usage to the record of an hour, which other processes may change at the same time; return the result."""
         key = Key(OWNER, KIND, str(hour))
         for attempt in range(MAX_CONFLICTS):
             record = await self._store.get(key)

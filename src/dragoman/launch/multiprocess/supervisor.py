@@ -510,51 +510,46 @@ class Supervisor:
             self._reload_next()
 
     def _reap(self) -> None:
-        """Handle the workers that have died."""
+        """Handle the workers that have died, and schedule those that replace them."""
         for worker in list(self._workers.values()):
             # Every process is polled: signals are not queued, and one SIGCHLD may stand for several exits.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if pid:
-                # Its last messages, such as the reason of a failed start, may still be in the socket.
-                self._receive(worker)
-                with suppress(KeyError):
-                    self._selector.unregister(worker.channel.socket)
-                worker.channel.close()
-                del self._workers[worker.number]
-                self._handle_death(worker, os.waitstatus_to_exitcode(status))
-
-    def _handle_death(self, worker: WorkerProcess, code: int) -> None:
-        number = worker.number
-        self._metrics.end_worker(number)
-        if self._reloading == number:
-            self._reloading = None
-        self._reload_queue = [item for item in self._reload_queue if item != number]
-        if not self._stop_requests:
-            reason = worker.failure or (
-                f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-            )
-            delay = self._delays.note_death(number, has_served=worker.is_ready)
-            if not self._has_started and (
-                worker.failure is not None or self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
-            ):
-                self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
-                # As after a second signal: workers that start together with the failing one are not waited for.
-                self._stop_requests = 2
-                return
-            if self._metrics.engine_restarts is not None and worker.is_engine:
-                self._metrics.engine_restarts += 1
-            else:
-                self._metrics.restarts += 1
-            self._starts[number] = time.monotonic() + delay
-            log.error(
-                "%s (process %d) has died and is replaced%s: %s",
-                worker.name,
-                worker.pid,
-                f" in {delay:g} s" if delay else "",
-                reason,
-            )
-        # The others may have waited for this worker's reload.
-        self._reload_next()
+            if not pid:
+                continue
+            # Its last messages, such as the reason of a failed start, may still be in the socket.
+            self._receive(worker)
+            with suppress(KeyError):
+                self._selector.unregister(worker.channel.socket)
+            worker.channel.close()
+            number, code = worker.number, os.waitstatus_to_exitcode(status)
+            del self._workers[number]
+            self._metrics.end_worker(number)
+            self._reloading = None if self._reloading == number else self._reloading
+            self._reload_queue = [item for item in self._reload_queue if item != number]
+            if not self._stop_requests:
+                exit_reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+                reason = worker.failure or exit_reason
+                delay = self._delays.note_death(number, has_served=worker.is_ready)
+                has_given_up = self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
+                if not self._has_started and (worker.failure is not None or has_given_up):
+                    self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
+                    # As after a second signal: workers that start together with the failing one are not waited for.
+                    self._stop_requests = 2
+                    continue
+                if self._metrics.engine_restarts is not None and worker.is_engine:
+                    self._metrics.engine_restarts += 1
+                else:
+                    self._metrics.restarts += 1
+                self._starts[number] = time.monotonic() + delay
+                log.error(
+                    "%s (process %d) has died and is replaced%s: %s",
+                    worker.name,
+                    worker.pid,
+                    f" in {delay:g} s" if delay else "",
+                    reason,
+                )
+            # The others may have waited for this worker's reload.
+            self._reload_next()
 
     def _stop_workers(self) -> None:
         """Pass a stop request on to the workers."""
