@@ -23,7 +23,7 @@ from ..pipeline.served_model import Adapter, Adapters
 from ..serving.clock import Clock
 from ..settings import Settings
 from .hub_models import build_prepared, download_prepared, find_reference, prepare_model
-from .model_metadata import HasKvCapacity, build_token_model
+from .model_builder import HasKvCapacity, build_token_model
 from .models import DEFAULT_SLOTS, add_queues, build, parse_model
 
 HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
@@ -31,7 +31,7 @@ HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
 
 
 class HostedModel(Struct, frozen=True):
-    """What the engine process tells of its model.
+    """The engine process's description of its model.
 
     model, served_model_name: of the settings; the path and the name that a model of a hub was resolved to.
     """

@@ -29,7 +29,7 @@ from ..prompts.template import load_template, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
+from .model_builder import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (

@@ -29,7 +29,7 @@ LOAD_FACTOR, LOAD_SLACK = 1.25, 8.0
 """A replica is passed over if it has more than this many times the mean load of all, and this many requests more."""
 
 LOAD, ENDED = "load", "ended"
-"""What a replica reports to the routers: requests that run or wait, and all that have ended since its start."""
+"""Names of a replica's reports to the routers: requests that run or wait, and all that have ended since its start."""
 RECENT = 3.0
 """Seconds after which a request is not counted any more unless a replica reports it."""
 
@@ -69,7 +69,7 @@ _ITEMS_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """What requests that should go to the same replica have in common.
+    """The property that requests to the same replica share.
 
     tag: of the replica that made the id which the request continues.
     text: of the session, or of the beginning of the prompt.
@@ -310,7 +310,11 @@ class LoadEstimates:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What a replica reported. rate: requests that ended, a second, before it. time: when it came."""
+    """A replica's report.
+
+    time: when it came.
+    rate: requests that ended, a second, before it.
+    """
 
     load: float
     ended: float

@@ -23,11 +23,11 @@ from .options import StateHome
 # The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays.
 
 REQUESTS, WAITING_TOKENS, KV_USAGE = "requests", "waiting_tokens", "kv_usage"
-"""What a replica reports."""
+"""Names of the metrics that a replica reports."""
 
 
 class AutoscalingContext(Protocol):
-    """What the policy reads of Ray's context. aggregated_metrics: of each name, the value of each replica."""
+    """The part of Ray's context that the policy reads. aggregated_metrics: of each name, the value of each replica."""
 
     current_num_replicas: int
     total_num_requests: float

@@ -163,7 +163,9 @@ def create_app(
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
-    store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
+    store: None stores nothing.
+    media: None fetches nothing from URLs.
+    request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
     puller: downloads models, for /models, /models/pull and /api/pull; None refuses to.
     tenants: named keys, besides those of `options`; None if there is no file of keys.
@@ -248,7 +250,8 @@ def _build_application(
 class Application:
     """An ASGI application.
 
-    websocket: its path is the only one with WebSockets. lifespan_factory: makes what begins and ends with it.
+    websocket: its path is the only one with WebSockets.
+    lifespan_factory: builds the context that is open while the application runs.
     not_started: answers all requests while the lifespan does not run; None where others may start the engines.
     keyring: may be changed while the application runs.
     """

@@ -50,7 +50,7 @@ ANONYMOUS = Caller()
 
 
 class _NamedKey(Struct, frozen=True):
-    """What a digest of the file stands for. expires: Unix seconds; None is never."""
+    """A key of the file. expires: Unix seconds; None is never."""
 
     caller: Caller
     expires: float | None

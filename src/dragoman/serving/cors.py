@@ -1,8 +1,8 @@
-"""CORS: which web pages' scripts can call this server.
+"""Protection against web pages: CORS, and the checks of Origin and Host.
 
-By default none can: a page that a user opens must not reach the model on their machine. An allowed script sends its API
-key itself. The server uses no credentials that browsers attach automatically, so `*` grants no access to another user's
-data.
+By default no page's script can call this server: a page that a user opens must not reach the model on their machine.
+An allowed script sends its API key itself. The server uses no credentials that browsers attach automatically, so `*`
+grants no access to another user's data.
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 

@@ -105,7 +105,7 @@ WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _QUERY_HINTS = frozenset({"beta", "api-version"})
-"""What the SDKs of Anthropic and Azure add to every URL."""
+"""Query parameters that the SDKs of Anthropic and Azure add to every URL."""
 _MAX_UNREAD = 16
 
 

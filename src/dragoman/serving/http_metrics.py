@@ -194,5 +194,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def keep_cumulative(families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """What still counts of a worker that has ended."""
+    """The metrics of an ended worker that remain valid."""
     return [family for family in families if family.type in CUMULATIVE]

@@ -67,7 +67,7 @@ class KeyMetrics:
 
 
 class Tenancy:
-    """What a server knows of its keys."""
+    """The keys of a server, with their limits and usage."""
 
     def __init__(
         self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
@@ -176,7 +176,7 @@ class Tenancy:
         )
 
     def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> list[Demand]:
-        """What a request takes, or needs. Of tokens, one must be left as long as those of its prompt are unknown."""
+        """The demands of a request on its key's counters. While its prompt's tokens are unknown, one must be left."""
         demands: list[Demand] = []
         if tenant.requests_per_minute is not None:
             demands.append(Demand(REQUESTS, tenant.requests_per_minute))
@@ -212,8 +212,8 @@ class Tenancy:
 
 
 class CallAccount:
-    """What one call takes from its key: a context that is left when the call has ended in any way, after `settle` if
-    the engine has worked on it.
+    """The account of one call with its key: a context that is left when the call has ended in any way, after `settle`
+    if the engine has worked on it.
     """
 
     def __init__(self, tenancy: Tenancy, tenant: Tenant | None, key: UsageKey) -> None:

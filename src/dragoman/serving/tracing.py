@@ -25,7 +25,7 @@ _MAX_TEXT = 256
 
 
 class ServerSpan(Struct, frozen=True):
-    """What is known of a request before it is routed."""
+    """Attributes of a request before it is routed."""
 
     method: str
     route: str

@@ -32,7 +32,7 @@ PAGE = 100
 
 
 class UsageKey(Struct, frozen=True, order=True):
-    """What usage is counted by.
+    """The dimensions by which usage is counted.
 
     kind: `completions` or `embeddings`, as in OpenAI's usage routes.
     name: of the key, for people.
@@ -90,7 +90,8 @@ def end_of_month(now: float) -> int:
 class UsageLedger:
     """Usage since the start of the month, and its records. A `lifespan.LifespanResource`, within the store's.
 
-    store: shared with everything else. now: Unix seconds.
+    store: shared with everything else.
+    now: Unix seconds.
     """
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:

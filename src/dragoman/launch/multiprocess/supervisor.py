@@ -197,7 +197,8 @@ def check_engines(settings: Settings, place: str) -> None:
 class WorkerProcess:
     """A worker process, or the engine process.
 
-    generation: of the settings that it has. last_sign: when its event loop was last known to run.
+    generation: of the settings that it has.
+    last_sign: when its event loop was last known to run.
     """
 
     number: int
@@ -220,7 +221,7 @@ class WorkerProcess:
 
 @dataclass(slots=True)
 class RestartDelays:
-    """How long to wait before a worker is replaced: not at all if it has served, else longer each time."""
+    """Delays before a worker is replaced: none if it has served, else longer each time."""
 
     failures: dict[int, int] = field(default_factory=dict[int, int])
     """Consecutive deaths before a worker of this number has served."""
@@ -240,7 +241,8 @@ class RestartDelays:
 class Supervisor:
     """Runs the workers of a server.
 
-    configured: the settings as they were read. settings: with the address that is listened on.
+    configured: the settings as they were read.
+    settings: with the address that is listened on.
     print_line: prints the greeting, when all workers serve.
     read_settings: reads the settings again, for a reload.
     engine_socket: that of the engine process; None where each worker has an engine.
