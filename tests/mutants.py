@@ -707,15 +707,15 @@ MUTANTS = (
     Mutant(
         "a server that is told to stop closes its door at once (uvicorn)",
         "launch/server.py",
-        "        await self._drain(stop_task)\n",
-        "",
+        "        while not self.force_exit:\n",
+        "        while False:\n",
         ("tests/hardening/test_stopping.py",),
     ),
     Mutant(
         "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",
         "launch/port_faults.py",
-        "            listener.close()\n            return\n",
-        "            self._listener = listener\n            return\n",
+        "                    listener.close()\n                else:\n",
+        "                    self._listener = listener\n                else:\n",
         ("tests/launch/test_doors.py",),
     ),
     Mutant(

@@ -17,7 +17,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import dragoman
-from dragoman.engines import tiny
 from dragoman.settings import Settings
 from tests.project import public_api_example
 
@@ -86,7 +85,7 @@ def test_the_package_says_that_it_is_typed():
 @pytest_asyncio.fixture
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     """The example, mounted in an application of somebody else."""
-    app = public_api_example.build_app(tiny.find_bundled_model())
+    app = public_api_example.build_app(dragoman.find_bundled_model())
     outer = Starlette(routes=[Mount("/llm", app)], lifespan=app.lifespan)
     async with (
         outer.router.lifespan_context(outer),
@@ -145,7 +144,7 @@ async def test_without_its_lifespan_it_says_so():
             assert "lifespan=app.lifespan" in reply.json()["error"]["message"]
         async with app.lifespan():
             assert (await client.get("/llm/health")).status_code == 200
-            with pytest.raises(RuntimeError, match="runs already"):
+            with pytest.raises(RuntimeError, match="is already running"):
                 async with app.lifespan():
                     pass
         assert (await client.get("/llm/health")).status_code == 503

@@ -114,7 +114,7 @@ def test_on_one_node_replicas_share_a_file_and_stay_there() -> None:
 def test_the_memory_of_one_replica_is_no_store_of_two() -> None:
     settings = load_keywords({"model": "tiny", "store": "memory"})
     assert find_state_home(settings, ["a"]) == StateHome()
-    with pytest.raises(SettingsError, match="`memory` is of one replica only"):
+    with pytest.raises(SettingsError, match="`memory` works with one replica only"):
         find_state_home(override_ray(settings, {"replicas": 2}), ["a"])
 
 

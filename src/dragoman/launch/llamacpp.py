@@ -18,7 +18,7 @@ from ..prompts.template import ChatTemplate, TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer, TokenizerError
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import (
+from .model_builder import (
     build_engine_limits,
     build_token_backend,
     detect_formats,
@@ -59,7 +59,7 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class GgufParts:
-    """What a model's file has beside its weights. template: None without one."""
+    """The parts of a model's file beside its weights. template: None without one."""
 
     metadata: GgufMetadata
     tokenizer: HfTokenizer

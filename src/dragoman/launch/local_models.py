@@ -26,7 +26,7 @@ _LIBRARIES = {"transformers": "transformers", "mlx": "mlx-lm", "vllm": "vllm"}
 
 
 class _ArchitectureConfig(msgspec.Struct):
-    """What the libraries choose their code by. auto_map, model_file: code of the repository's own."""
+    """The fields by which libraries choose their code. auto_map, model_file: code of the repository's own."""
 
     model_type: str = ""
     architectures: tuple[str, ...] | None = None
@@ -111,7 +111,7 @@ def _find_root(package: str) -> Path | None:
 
 
 OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
-"""How to install the engines for models that the numpy engine cannot run."""
+"""Commands that install the engines for models that the numpy engine cannot run."""
 MAX_NUMPY_BYTES = 4 << 30
 """Weights that the numpy engine is chosen for: it computes in float32, about a token per second for each gigabyte."""
 _MODULES = {

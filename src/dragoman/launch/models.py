@@ -35,7 +35,7 @@ from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
 from .hub_models import PreparedModel, build_prepared, download_prepared, find_reference, prepare_model, resolve_paths
 from .local_models import check_directory, check_local_model, choose_directory_engine, detect_engine, find_model_name
-from .model_metadata import (
+from .model_builder import (
     build_batching_model,
     build_block_files,
     build_engine_limits,

@@ -23,7 +23,7 @@ from ..pipeline.models import EventBackend, ServedModel
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import build_token_model, resolve_served_names
+from .model_builder import build_token_model, resolve_served_names
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from ..pipeline.served_model import Adapter, Adapters
 from ..serving.clock import Clock
 from ..settings import Settings
 from .hub_models import build_prepared, download_prepared, find_reference, prepare_model
-from .model_metadata import HasKvCapacity, build_token_model
+from .model_builder import HasKvCapacity, build_token_model
 from .models import DEFAULT_SLOTS, add_queues, build, parse_model
 
 HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
@@ -31,7 +31,7 @@ HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
 
 
 class HostedModel(Struct, frozen=True):
-    """What the engine process tells of its model.
+    """The engine process's description of its model.
 
     model, served_model_name: of the settings; the path and the name that a model of a hub was resolved to.
     """
@@ -138,7 +138,11 @@ def build_front_end_model(
         parts = load_gguf_parts(settings, rest)
         model = build_gguf_model(settings, clock, parts, client, max_model_len=client.max_model_len, cache=cache)
     else:
-        directory = _find_directory(kind, rest)
+        directory = Path(rest)
+        if kind == "tiny" and not rest:
+            from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - numpy takes long to import
+
+            directory = find_bundled_model()
         model = build_token_model(
             settings,
             clock,
@@ -155,11 +159,3 @@ def build_front_end_model(
     # Each front end passes on its share of what the engine runs at once; beyond that, keys take turns.
     slots = -(-(settings.max_num_seqs or DEFAULT_SLOTS) // count)
     return add_queues(replace(model, details=hosted.details), msgspec.structs.replace(settings, max_num_seqs=slots))
-
-
-def _find_directory(kind: str, path: str) -> Path:
-    if kind == "tiny" and not path:
-        from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - numpy takes long to import
-
-        return find_bundled_model()
-    return Path(path)

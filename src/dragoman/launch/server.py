@@ -27,7 +27,7 @@ from ..dialects.base import Profile
 from ..engines.simulator.config import VLLM_VERSION
 from ..http.connection import Http11ProtocolFactory
 from ..http.context import HttpLimits
-from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend, TextEncoderBackend
+from ..pipeline.models import EmbedderBackend, Models, ScorerBackend, TextEncoderBackend
 from ..serving.app import Application, create_app
 from ..serving.clock import Clock, IdGenerator, SystemClock
 from ..serving.cors import CorsPolicy
@@ -56,7 +56,7 @@ from .storage import (
     load_secret_key,
 )
 
-# The lines that a server prints when it has started: what is served, and an example request.
+_RERANK_EXAMPLE = {"query": "What is the capital of Japan?", "documents": ["Tokyo", "Seven"]}
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
@@ -65,7 +65,16 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.ssl_certfile is None else "https"
     address = f"{scheme}://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
-    route, fields = _build_example_request(first_slot)
+    question = "What is the capital of Japan?"
+    match None if first_slot.model is None else first_slot.model.backend:
+        case TextEncoderBackend(engine) if EncodingTask.EMBEDDINGS not in engine.encoding_tasks:
+            route, fields = "/rerank", _RERANK_EXAMPLE
+        case ScorerBackend():
+            route, fields = "/rerank", _RERANK_EXAMPLE
+        case EmbedderBackend() | TextEncoderBackend():
+            route, fields = "/v1/embeddings", {"input": question}
+        case _:
+            route, fields = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key or settings.keys_file is not None:
@@ -74,39 +83,20 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     if first_slot.spec is not None and first_slot.is_starting:
         context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
+    # Where responses, files and batches are stored, without credentials.
+    match settings.store.partition(":"):
+        case "memory", _, _:
+            store = "in memory, lost on exit"
+        case "sqlite", _, path:
+            store = path or str(find_store_file(path, os.environ))
+        case kind, _, _:
+            store = kind
     simulated = f", simulating vLLM {VLLM_VERSION}" if is_simulated(settings) else ""
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
-        f"Stored responses, files and batches: {_describe_store(settings)}. Documentation: README.md and docs/.",
+        f"Stored responses, files and batches: {store}. Documentation: README.md and docs/.",
     ]
-
-
-def _describe_store(settings: Settings) -> str:
-    """Where responses, files and batches are stored, without credentials."""
-    match settings.store.partition(":"):
-        case "none", _, _:
-            return "none"
-        case "memory", _, _:
-            return "in memory, lost on exit"
-        case "sqlite", _, path:
-            return path or str(find_store_file(path, os.environ))
-        case kind, _, _:
-            return kind
-
-
-def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:
-    """Return a route that the model supports and a minimal body for it."""
-    question = "What is the capital of Japan?"
-    match None if slot.model is None else slot.model.backend:
-        case EmbedderBackend():
-            return "/v1/embeddings", {"input": question}
-        case TextEncoderBackend(engine) if EncodingTask.EMBEDDINGS in engine.encoding_tasks:
-            return "/v1/embeddings", {"input": question}
-        case ScorerBackend() | TextEncoderBackend():
-            return "/rerank", {"query": question, "documents": ["Tokyo", "Seven"]}
-        case _:
-            return "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
 
 
 def is_simulated(settings: Settings) -> bool:
@@ -218,8 +208,8 @@ def run(
 
 def enable_collector() -> None:
     """Collect garbage as a server should, from now on; its caller may have disabled the collector during startup."""
-    # Startup objects live until exit, and collections skip frozen ones. Processes that are forked share them as long as
-    # nobody writes to them, as a collection does.
+    # Startup objects live until exit, and collections skip frozen ones. Forked processes share them until they are
+    # written to, as a collection does.
     gc.freeze()
     # A request makes some hundreds of objects that live until its end. Collections of the youngest after every 700 of
     # them (the default) would find nearly all alive, and age what is about to be freed.
@@ -349,7 +339,7 @@ def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
 
 
 class SignalTarget(Protocol):
-    """What signals stop."""
+    """A server that signals stop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None: ...
 
@@ -454,14 +444,7 @@ class Server(uvicorn.Server):
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
-        await self._drain(stop_task)
-        # A port keeps a duplicate of its socket: while that is open, clients would connect and wait in vain.
-        self._server_ports.close()
-        await super().shutdown(sockets)
-        stop_task.cancel()
-
-    async def _drain(self, stop_task: asyncio.Task[None]) -> None:
-        """Wait until the server can stop listening."""
+        # Until the server can stop listening.
         read_clock = asyncio.get_running_loop().time
         # Only requests that came before: later ones get an error at once and are not worth waiting for.
         started_at, running = read_clock(), tuple(self.server_state.tasks)
@@ -476,11 +459,14 @@ class Server(uvicorn.Server):
                 self._shutdown_config.timeout,
             )
         while not self.force_exit:
-            if read_clock() - started_at >= self._shutdown_config.grace and (
-                stop_task.done() or not self._has_work(running)
-            ):
-                return
+            has_waited = read_clock() - started_at >= self._shutdown_config.grace
+            if has_waited and (stop_task.done() or not self._has_work(running)):
+                break
             await asyncio.sleep(POLL_INTERVAL)
+        # A port keeps a duplicate of its socket: while that is open, clients would connect and wait in vain.
+        self._server_ports.close()
+        await super().shutdown(sockets)
+        stop_task.cancel()
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
         """Whether client requests or background work are still running."""

@@ -19,7 +19,6 @@ from ..engines.simulator.faults import parse_faults
 from ..engines.simulator.kv_events import parse_kv_events_config
 from ..engines.simulator.kv_events import parse_kv_transfer_config as read_kv_transfer
 from ..engines.simulator.latency import parse_acceptance_rates, parse_speculative_config
-from ..engines.simulator.offloading import OffloadingSettings
 from ..engines.simulator.profile import SimulatorProfile, load
 from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
 from ..engines.simulator.reply_tokens import Lexicon
@@ -29,7 +28,7 @@ from ..prompts.template import load_template, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
+from .model_builder import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
 _EOS_NAMES = (
@@ -115,7 +114,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
 
 def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
     scheduler = build_scheduler_config(settings, profile)
-    kv_transfer, faults = None, ()
+    kv_transfer, offloading, faults = None, None, ()
     if settings.kv_transfer_config is not None:
         transfer_config = read_kv_transfer(settings.kv_transfer_config)
         extra = transfer_config.kv_connector_extra_config
@@ -129,6 +128,19 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
             TransferCost(size, extra.bandwidth, extra.base_seconds),
             profile.hardware.tensor_parallel,
         )
+    if settings.kv_offloading_backend != "native":
+        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
+    if settings.kv_offloading_size is not None:
+        if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
+            raise ValueError(
+                "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
+            )
+        if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
+            raise ValueError(
+                "--kv-offloading-size is simulated with prefix caching and without --speculative-config only"
+            )
+        offloading = profile.build_offloading(settings.kv_offloading_size)
+        offloading.build_config(scheduler.block_size)
     if settings.sim_faults is not None:
         try:
             faults = parse_faults(yaml.safe_load(Path(settings.sim_faults).read_text(encoding="utf-8")))
@@ -151,7 +163,7 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
         kv_events_version=settings.kv_events_version,
         kv_transfer=kv_transfer,
-        offloading=_build_offloading(settings, profile, scheduler),
+        offloading=offloading,
         faults=faults,
     )
 
@@ -196,21 +208,3 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
         scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl and settings.scheduler_reserve_full_isl,
         watermark=profile_config.watermark if settings.watermark is None else settings.watermark,
     )
-
-
-def _build_offloading(
-    settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
-) -> OffloadingSettings | None:
-    if settings.kv_offloading_backend != "native":
-        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
-    if settings.kv_offloading_size is None:
-        return None
-    if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
-        raise ValueError(
-            "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
-        )
-    if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
-        raise ValueError("--kv-offloading-size is simulated with prefix caching and without --speculative-config only")
-    offloading = profile.build_offloading(settings.kv_offloading_size)
-    offloading.build_config(scheduler.block_size)
-    return offloading

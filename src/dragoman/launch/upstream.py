@@ -29,7 +29,7 @@ from ..pipeline.models import EventBackend, ServedModel, TextEncoderBackend
 from ..pipeline.served_model import Adapter, Adapters
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import resolve_served_names
+from .model_builder import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
 """Context length in tokens if neither the upstream nor the settings state one; the upstream rejects longer requests."""

@@ -16,7 +16,7 @@ from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .model_metadata import build_token_model, load_chat_template, resolve_formats, resolve_served_names
+from .model_builder import build_token_model, load_chat_template, resolve_formats, resolve_served_names
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:

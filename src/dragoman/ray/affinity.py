@@ -1,14 +1,13 @@
-"""Which replica a request should go to, from its body: the one that has its conversation in the KV cache.
+"""Routing of requests to the replica that has their conversation in the KV cache, by the beginning of their bodies.
 
 All dialects have one set of fields here, as the router sees neither the path nor the headers of a request. It may see
-only the beginning of the body too, so that a body is read as far as it goes. Knows no Ray.
+only the beginning of the body too, so that a body is read as far as it goes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import time
@@ -16,12 +15,10 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, cast
 
 import msgspec
 import zstandard
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..serving.clock import RandomIdGenerator
 
@@ -31,6 +28,8 @@ MAX_ROUTED_BYTES = 256 * 1024
 LOAD_FACTOR, LOAD_SLACK = 1.25, 8.0
 """A replica is passed over if it has more than this many times the mean load of all, and this many requests more."""
 
+LOAD, ENDED = "load", "ended"
+"""Names of a replica's reports to the routers: requests that run or wait, and all that have ended since its start."""
 RECENT = 3.0
 """Seconds after which a request is not counted any more unless a replica reports it."""
 
@@ -70,7 +69,7 @@ _ITEMS_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """What requests that should go to the same replica have in common.
+    """The property that requests to the same replica share.
 
     tag: of the replica that made the id which the request continues.
     text: of the session, or of the beginning of the prompt.
@@ -105,54 +104,57 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
     """
     if session:
         return RoutingKey(text=f"session {session}")
-    fields = _read_envelope(_decompress(body))
-    if previous := _find_previous_id(fields):
-        # An id of another server, or from before the tags, still sends all its continuations to one replica.
-        match = _ID_TAG.match(previous)
-        return RoutingKey(match[1] if match else None, f"id {previous}")
+    fields = _read_envelope(body)
+    # The response, conversation or message that the request continues.
+    conversation, thread = fields.get("conversation"), _get_object(fields, "thread")
+    if isinstance(conversation, dict):
+        conversation = cast("dict[str, object]", conversation).get("id")
+    for previous in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
+        if isinstance(previous, str) and previous:
+            # An id of another server, or from before the tags, still sends all its continuations to one replica.
+            match = _ID_TAG.match(previous)
+            return RoutingKey(match[1] if match else None, f"id {previous}")
     if by_model:
         return RoutingKey(text=f"model {fields.get('model')}")
-    if named := _find_session(fields):
-        return RoutingKey(text=f"session {named}")
+    # The client's name of its session: OpenAI's `prompt_cache_key`, and the user id of agents, which contains one.
+    user = _get_object(fields, "metadata").get("user_id")
+    for name in (fields.get("prompt_cache_key"), user if "session" in str(user) else None):
+        if isinstance(name, str) and name:
+            return RoutingKey(text=f"session {name}")
     beginning = _find_beginning(fields)
     return None if beginning is None else RoutingKey(text=f"{fields.get('model')} {beginning}")
 
 
-def _decompress(body: bytes) -> bytes:
-    """Undo the compressions that can be recognised; another body is no JSON and has no key."""
-    try:
-        if body.startswith(_GZIP):
-            return zlib.decompressobj(wbits=31).decompress(body, MAX_ROUTED_BYTES)
-        if body.startswith(_ZSTD):
-            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-                return reader.read(MAX_ROUTED_BYTES)
-    except (zlib.error, zstandard.ZstdError):
-        return b""
-    return body[:MAX_ROUTED_BYTES]
-
-
 def _read_envelope(body: bytes) -> Mapping[str, object]:
     """Read the fields that a key is made of. Of a whole body nothing else is decoded, which is long as prompts are."""
+    # The compressions that can be recognised; another body is not JSON and has no key.
+    try:
+        if body.startswith(_GZIP):
+            body = zlib.decompressobj(wbits=31).decompress(body, MAX_ROUTED_BYTES)
+        elif body.startswith(_ZSTD):
+            with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+                body = reader.read(MAX_ROUTED_BYTES)
+    except (zlib.error, zstandard.ZstdError):
+        return {}
+    body = body[:MAX_ROUTED_BYTES]
     try:
         envelope = _ENVELOPE_DECODER.decode(body)
         fields: dict[str, object] = {name: getattr(envelope, name) for name in _Envelope.__struct_fields__}
         for name in _ITEM_FIELDS:
-            fields[name] = _read_first_items(cast("msgspec.Raw", fields[name]))
+            raw = cast("msgspec.Raw", fields[name])
+            if bytes(memoryview(raw)[:1]) != b"[":
+                fields[name] = msgspec.json.decode(raw)
+                continue
+            # Only up to the first message of the user.
+            items: list[object] = []
+            for part in _ITEMS_DECODER.decode(raw):
+                items.append(item := msgspec.json.decode(part))
+                if isinstance(item, dict) and cast("dict[str, object]", item).get("role") == "user":
+                    break
+            fields[name] = items
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return dict(_read_fields(body.decode("utf-8", "replace")))
     return fields
-
-
-def _read_first_items(raw: msgspec.Raw) -> object:
-    """Decode a list up to the first message of the user; anything else whole."""
-    if bytes(memoryview(raw)[:1]) != b"[":
-        return msgspec.json.decode(raw)
-    items: list[object] = []
-    for part in _ITEMS_DECODER.decode(raw):
-        items.append(item := msgspec.json.decode(part))
-        if isinstance(item, dict) and cast("dict[str, object]", item).get("role") == "user":
-            break
-    return items
 
 
 def _read_fields(text: str) -> Iterator[tuple[str, object]]:
@@ -199,26 +201,6 @@ def _read_items(text: str, position: int) -> tuple[list[object], int]:
 def _skip_blanks(text: str, position: int) -> int:
     match = _BLANKS.match(text, position)
     return position if match is None else match.end()
-
-
-def _find_previous_id(fields: Mapping[str, object]) -> str | None:
-    """The id of the response, conversation or message that a request continues."""
-    thread, conversation = _get_object(fields, "thread"), fields.get("conversation")
-    if isinstance(conversation, dict):
-        conversation = cast("dict[str, object]", conversation).get("id")
-    for value in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
-        if isinstance(value, str) and value:
-            return value
-    return None
-
-
-def _find_session(fields: Mapping[str, object]) -> str | None:
-    """What a client calls its session: OpenAI's `prompt_cache_key`, and the user id of agents, which contains one."""
-    user = _get_object(fields, "metadata").get("user_id")
-    for value in (fields.get("prompt_cache_key"), user if "session" in str(user) else None):
-        if isinstance(value, str) and value:
-            return value
-    return None
 
 
 def _get_object(fields: Mapping[str, object], name: str) -> dict[str, object]:
@@ -319,15 +301,20 @@ class LoadEstimates:
             del self._reports[replica]
         loads = {replica: self._reports.get(replica, _NO_REPORT) for replica in replicas}
         sent = Counter(replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time)
-        return {
-            replica: report.load + max(0.0, sent[replica] - _count_ended(report, now))
-            for replica, report in loads.items()
+        # Without a report the time since the last one is infinite, and the rate 0: their product would be NaN.
+        ended = {
+            replica: report.rate * (now - report.time) if report.rate else 0.0 for replica, report in loads.items()
         }
+        return {name: report.load + max(0.0, sent[name] - ended[name]) for name, report in loads.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What a replica reported. rate: requests that ended, a second, before it. time: when it came."""
+    """A replica's report.
+
+    time: when it came.
+    rate: requests that ended, a second, before it.
+    """
 
     load: float
     ended: float
@@ -335,109 +322,4 @@ class _Report:
     rate: float
 
 
-def _count_ended(report: _Report, now: float) -> float:
-    return report.rate * (now - report.time) if report.rate else 0.0
-
-
 _NO_REPORT = _Report(0.0, 0.0, float("-inf"), 0.0)
-
-
-# Routing of requests to replicas: Ray's request router with our ranking, and the deployment that HAProxy asks.
-
-ray_router: Any = import_module("ray.serve.request_router")
-
-LOAD, ENDED = "load", "ended"
-"""What a replica reports to the routers: requests that run or wait, and all that have ended since its start."""
-
-
-class AffinityRouter(ray_router.RequestRouter):
-    """A request router of Ray's that ranks replicas by `rank_replicas`."""
-
-    def initialize_state(self, **_: Any) -> None:  # noqa: ANN401 - Ray's signature
-        self._loads = LoadEstimates()
-
-    async def choose_replicas(
-        self,
-        candidate_replicas: Sequence[Any],
-        pending_request: Any = None,  # noqa: ANN401 - Ray's PendingRequest
-    ) -> list[list[Any]]:
-        """Return the replicas in ranks of one, best first; without a key the two least loaded are one rank."""
-        if pending_request is not None:
-            # Otherwise Ray calls this again at once while all replicas are full.
-            pending_request.routing_context.should_backoff = True
-        key = _get_key(pending_request)
-        replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        for name, replica in replicas.items():
-            self._loads.report(name, replica.routing_stats.get(LOAD, 0), replica.routing_stats.get(ENDED, 0))
-        ranked = rank_replicas(key, self._loads.estimate(list(replicas)))
-        if ranked and pending_request is not None:
-            self._loads.note_sent(ranked[0])
-        width = 2 if key is None else 1
-        return [[replicas[name] for name in ranked[index : index + width]] for index in range(0, len(ranked), width)]
-
-
-def _get_key(pending_request: Any) -> RoutingKey | None:  # noqa: ANN401 - Ray's PendingRequest, or None
-    """The key that IngressRouter found, or the session header that Ray's proxy saw."""
-    if pending_request is None:
-        return None
-    argument = pending_request.args[0] if pending_request.args else None
-    if isinstance(argument, RoutingKey):
-        return argument
-    session: str = pending_request.metadata.session_id
-    return find_key(b"", session)
-
-
-class IngressRouter:
-    """The deployment's class."""
-
-    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
-        self._application = RoutingApplication(replicas, routing)
-
-    async def __serve_build_asgi_app__(self) -> ASGIApp:
-        return self._application
-
-
-class RoutingApplication:
-    """Answers HAProxy's question for the replica of a request. No framework: each request waits for the answer.
-
-    replicas: Ray's handle of their deployment. routing: as in RaySettings.
-    """
-
-    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
-        self._replicas, self._routing = replicas, routing
-        self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            for event in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{event}.complete"})
-            return
-        status, answer = 404, b"{}"
-        if scope["type"] == "http" and scope["path"] == "/internal/route":
-            session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
-            body = b"" if self._routing == "session" else await _read_body(receive)
-            key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
-            status, answer = 200, await self._choose(key)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
-
-    async def _choose(self, key: RoutingKey | None) -> bytes:
-        arguments = () if key is None else (key,)
-        # The request itself goes through HAProxy: no slot is reserved for it.
-        async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
-            replica = selection._replica
-            host, port = replica.backend_http_endpoint
-            return msgspec.json.encode({"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()})
-
-
-async def _read_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    is_complete = False
-    while not is_complete:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        # A disconnection has no more either.
-        is_complete = not message.get("more_body", False)
-    return b"".join(parts)

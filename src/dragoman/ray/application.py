@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..launch.storage import load_secret_key
 from ..settings import (
@@ -19,13 +21,14 @@ from ..settings import (
     load_settings,
     suggest_name,
 )
-from .affinity import AffinityRouter, IngressRouter
+from .affinity import ENDED, LOAD, LoadEstimates, RoutingKey, find_key, rank_replicas
 from .options import BODY_VARIABLE, HAPROXY_VARIABLE, check_settings, find_state_home, override_ray
 from .replica import Replica, build_policy_arguments
 
 ray: Any = import_module("ray")
 serve: Any = import_module("ray.serve")
 serve_config: Any = import_module("ray.serve.config")
+ray_router: Any = import_module("ray.serve.request_router")
 
 STATS_INTERVAL = 1.0
 """Seconds between two reports of a replica's load to the routers."""
@@ -66,6 +69,14 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     home = find_state_home(settings, nodes)
     secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
     uses_haproxy = os.environ.get(HAPROXY_VARIABLE) == "1"
+    router_config = serve_config.RequestRouterConfig()
+    if options.routing != "load":
+        router_config = serve_config.RequestRouterConfig(
+            request_router_class=AffinityRouter, request_routing_stats_period_s=STATS_INTERVAL
+        )
+    scaling: dict[str, Any] = {"num_replicas": options.replicas}
+    if options.max_replicas is not None:
+        scaling = {"autoscaling_config": _build_autoscaling(options, options.max_replicas)}
     replica = serve.deployment(
         serve.ingress()(Replica),
         name="Dragoman",
@@ -76,8 +87,8 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         graceful_shutdown_wait_loop_s=0.5,
         health_check_period_s=HEALTH_INTERVAL,
         logging_config=LOGGING,
-        request_router_config=_build_router_config(options),
-        **_build_scaling(options),
+        request_router_config=router_config,
+        **scaling,
     )
     # Without what is for Ray alone.
     served = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
@@ -105,34 +116,103 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
 
 
 def is_exposed() -> bool:
-    """Whether a proxy that runs already is reachable from other machines; a new one gets the host of the settings."""
+    """Whether a running proxy is reachable from other machines; a new one gets the host of the settings."""
     client = import_module("ray.serve.context")._get_global_client(raise_if_no_controller_running=False)
     return client is not None and not is_loopback(client.http_config.host or "")
 
 
-def _build_router_config(options: RaySettings) -> Any:  # noqa: ANN401 - Ray has no types
-    if options.routing == "load":
-        return serve_config.RequestRouterConfig()
-    return serve_config.RequestRouterConfig(
-        request_router_class=AffinityRouter, request_routing_stats_period_s=STATS_INTERVAL
+def _build_autoscaling(options: RaySettings, max_replicas: int) -> Any:  # noqa: ANN401 - Ray has no types
+    return serve_config.AutoscalingConfig(
+        initial_replicas=max(options.replicas, options.min_replicas),
+        min_replicas=options.min_replicas,
+        max_replicas=max_replicas,
+        target_ongoing_requests=options.target_requests,
+        upscale_delay_s=options.upscale_delay,
+        downscale_delay_s=options.downscale_delay,
+        look_back_period_s=LOOK_BACK,
+        policy=serve_config.AutoscalingPolicy(
+            policy_function="dragoman.ray.replica:LoadPolicy",
+            policy_kwargs=build_policy_arguments(options),
+        ),
     )
 
 
-def _build_scaling(options: RaySettings) -> dict[str, Any]:
-    if options.max_replicas is None:
-        return {"num_replicas": options.replicas}
-    return {
-        "autoscaling_config": serve_config.AutoscalingConfig(
-            initial_replicas=max(options.replicas, options.min_replicas),
-            min_replicas=options.min_replicas,
-            max_replicas=options.max_replicas,
-            target_ongoing_requests=options.target_requests,
-            upscale_delay_s=options.upscale_delay,
-            downscale_delay_s=options.downscale_delay,
-            look_back_period_s=LOOK_BACK,
-            policy=serve_config.AutoscalingPolicy(
-                policy_function="dragoman.ray.replica:LoadPolicy",
-                policy_kwargs=build_policy_arguments(options),
-            ),
-        )
-    }
+# What Ray asks for the replica of a request.
+
+
+class AffinityRouter(ray_router.RequestRouter):
+    """A request router of Ray's that ranks replicas by `rank_replicas`."""
+
+    def initialize_state(self, **_: Any) -> None:  # noqa: ANN401 - Ray's signature
+        self._loads = LoadEstimates()
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: Sequence[Any],
+        pending_request: Any = None,  # noqa: ANN401 - Ray's PendingRequest
+    ) -> list[list[Any]]:
+        """Return the replicas in ranks of one, best first; without a key the two least loaded are one rank."""
+        key = None
+        if pending_request is not None:
+            # Otherwise Ray calls this again at once while all replicas are full.
+            pending_request.routing_context.should_backoff = True
+            # The key that IngressRouter found, or the session header that Ray's proxy saw.
+            argument = pending_request.args[0] if pending_request.args else None
+            is_key = isinstance(argument, RoutingKey)
+            key = argument if is_key else find_key(b"", pending_request.metadata.session_id)
+        replicas = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        for name, replica in replicas.items():
+            self._loads.report(name, replica.routing_stats.get(LOAD, 0), replica.routing_stats.get(ENDED, 0))
+        ranked = rank_replicas(key, self._loads.estimate(list(replicas)))
+        if ranked and pending_request is not None:
+            self._loads.note_sent(ranked[0])
+        width = 2 if key is None else 1
+        return [[replicas[name] for name in ranked[index : index + width]] for index in range(0, len(ranked), width)]
+
+
+class IngressRouter:
+    """The deployment's class."""
+
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
+        self._application = RoutingApplication(replicas, routing)
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._application
+
+
+class RoutingApplication:
+    """Answers HAProxy's question for the replica of a request. No framework: each request waits for the answer.
+
+    replicas: Ray's handle of their deployment. routing: as in RaySettings.
+    """
+
+    def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
+        self._replicas, self._routing = replicas, routing
+        self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        status, answer = 404, b"{}"
+        if scope["type"] == "http" and scope["path"] == "/internal/route":
+            session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
+            body, has_more = b"", self._routing != "session"
+            while has_more:
+                message = await receive()
+                body += message.get("body", b"")
+                # False for a disconnection too.
+                has_more = message.get("more_body", False)
+            key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
+            arguments = () if key is None else (key,)
+            # The request itself goes through HAProxy: no slot is reserved for it.
+            async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
+                replica = selection._replica
+                host, port = replica.backend_http_endpoint
+                place = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+            status, answer = 200, msgspec.json.encode(place)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})

@@ -1,7 +1,4 @@
-"""What the settings decide alone: whether replicas can serve them, and the variables that Ray reads at its import.
-
-Knows no Ray.
-"""
+"""Options of Ray Serve that follow from the settings alone: whether replicas can serve them, and Ray's variables."""
 
 from __future__ import annotations
 
@@ -106,7 +103,7 @@ def find_state_home(settings: Settings, nodes: Sequence[str]) -> StateHome:
         return StateHome()
     if kind == "memory":
         raise SettingsError(
-            "store: `memory` is of one replica only. Use `sqlite` on one node, `postgresql://...` or `none`."
+            "store: `memory` works with one replica only. Use `sqlite` on one node, `postgresql://...` or `none`."
         )
     missing = ["store: replicas on several nodes need PostgreSQL."] if kind == "sqlite" else []
     if settings.keys_file is not None and settings.limits_store.partition(":")[0] == "sqlite":

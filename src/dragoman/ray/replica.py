@@ -20,14 +20,14 @@ from ..settings import RaySettings, Settings, SettingsError
 from .affinity import ENDED, LOAD, TaggedIdGenerator
 from .options import StateHome
 
-# The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays. Knows no Ray.
+# The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays.
 
 REQUESTS, WAITING_TOKENS, KV_USAGE = "requests", "waiting_tokens", "kv_usage"
-"""What a replica reports."""
+"""Names of the metrics that a replica reports."""
 
 
 class AutoscalingContext(Protocol):
-    """What the policy reads of Ray's context. aggregated_metrics: of each name, the value of each replica."""
+    """The part of Ray's context that the policy reads. aggregated_metrics: of each name, the value of each replica."""
 
     current_num_replicas: int
     total_num_requests: float
@@ -89,8 +89,6 @@ def build_policy_arguments(options: RaySettings) -> dict[str, float]:
     }
 
 
-serve: Any = import_module("ray.serve")
-
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
@@ -114,7 +112,8 @@ class Replica:
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """Load the models, and return what serves them."""
         configure_logging(self._settings)
-        ids = TaggedIdGenerator(serve.get_replica_context().replica_id.unique_id)
+        context = import_module("ray.serve").get_replica_context()
+        ids = TaggedIdGenerator(context.replica_id.unique_id)
         self._server = await asyncio.to_thread(
             assemble_server, self._settings, self._secret, build=build_models, ids=ids
         )
@@ -136,7 +135,7 @@ class Replica:
         server, application = self._server, self._application
         if server is None or application is None:
             return {}
-        # Background responses are no requests of clients, and what a client waits for need not have reached an engine.
+        # Background responses are not requests of clients, and a client's request may not have reached an engine yet.
         load = max(measure_load(server.models)[REQUESTS], application.started - application.ended)
         return {LOAD: load, ENDED: application.ended}
 
@@ -153,9 +152,24 @@ class ReplicaApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._serve_lifespan(scope, receive, send)
+
+            async def receive_when_idle() -> Message:
+                message = await receive()
+                if message["type"] == "lifespan.shutdown":
+                    await self._drain()
+                return message
+
+            async def send_when_loaded(message: Message) -> None:
+                if message["type"] == "lifespan.startup.complete":
+                    # Ray sends requests to a replica as soon as its startup is complete.
+                    await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
+                    if self._start_failure is not None:
+                        message = {"type": "lifespan.startup.failed", "message": self._start_failure}
+                await send(message)
+
+            await self._server.application(scope, receive_when_idle, send_when_loaded)
         elif scope.get("method") == "POST":
-            # Only requests that generate: probes and scrapes of metrics are no load.
+            # Only requests that generate: probes and scrapes of metrics do not count.
             self.started += 1
             try:
                 await self._server.application(scope, receive, send)
@@ -163,23 +177,6 @@ class ReplicaApplication:
                 self.ended += 1
         else:
             await self._server.application(scope, receive, send)
-
-    async def _serve_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def receive_when_idle() -> Message:
-            message = await receive()
-            if message["type"] == "lifespan.shutdown":
-                await self._drain()
-            return message
-
-        async def send_when_loaded(message: Message) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                # Ray sends requests to a replica as soon as its startup is complete.
-                await self._wait_until(lambda: not any(slot.is_starting for slot in self._server.models.slots))
-                if self._start_failure is not None:
-                    message = {"type": "lifespan.startup.failed", "message": self._start_failure}
-            await send(message)
-
-        await self._server.application(scope, receive_when_idle, send_when_loaded)
 
     def _note_start_failure(self, name: str, error: BaseException) -> None:
         self._start_failure = f"cannot serve {name}: {format_error(error)}"
@@ -195,10 +192,6 @@ class ReplicaApplication:
         models.close()
         try:
             async with asyncio.timeout(self._drain_timeout):
-                await self._wait_until(lambda: not _has_work(models))
+                await self._wait_until(lambda: measure_load(models)[REQUESTS] == 0)
         except TimeoutError:
             log.warning("background work has not ended in %g s, and is stopped", self._drain_timeout)
-
-
-def _has_work(models: Models) -> bool:
-    return measure_load(models)[REQUESTS] > 0

@@ -161,7 +161,9 @@ def create_app(
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
     secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
-    store: None stores nothing. media: None fetches nothing from URLs. request_log: closed with the lifespan.
+    store: None stores nothing.
+    media: None fetches nothing from URLs.
+    request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
     puller: downloads models, for /models, /models/pull and /api/pull; None refuses to.
     tenants: named keys, besides those of `options`; None if there is no file of keys.
@@ -246,7 +248,8 @@ def _build_application(
 class Application:
     """An ASGI application.
 
-    websocket: its path is the only one with WebSockets. lifespan_factory: makes what begins and ends with it.
+    websocket: its path is the only one with WebSockets.
+    lifespan_factory: builds the context that is open while the application runs.
     not_started: answers all requests while the lifespan does not run; None where others may start the engines.
     keyring: may be changed while the application runs.
     """
@@ -268,10 +271,12 @@ class Application:
         """Start the engines and the store, and stop them at the end: `Starlette(lifespan=app.lifespan)`.
 
         For an application that is mounted in another, since no server tells a mounted one when to start. _app: the
-        application that it is mounted in. Raises RuntimeError where it runs already.
+        application that it is mounted in. Raises RuntimeError where it is already running.
         """
         if self._is_started:
-            raise RuntimeError("the lifespan of this application runs already: start it once, in the outer application")
+            raise RuntimeError(
+                "the lifespan of this application is already running; start it once, in the outer application"
+            )
         self._is_started = True
         try:
             async with self._lifespan_factory(self):
@@ -283,11 +288,19 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
-        # A mounting application leaves its prefix in the path (ASGI 3.0, root_path).
+        # A mounting application leaves its prefix in the path (ASGI 3.0, root_path); the routes do not have it.
         if scope.get("root_path"):
-            scope = _strip_root_path(scope)
+            root, path = scope["root_path"].rstrip("/"), scope["path"]
+            relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
+            scope = {**scope, "path": relative or "/", "root_path": ""}
         if scope["type"] == "websocket":
-            await self._handle_websocket(scope, receive, send)
+            if self._not_started is not None and not self._is_started:
+                # 1013 is "try again later", 1008 "policy violation" (RFC 6455 and its registry of close codes).
+                await send({"type": "websocket.close", "code": 1013})
+            elif scope["path"] == self._websocket.path:
+                await self._websocket(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008})
         elif (on_disconnect := find_on_disconnect(scope)) is None:
             await with_disconnect_events(self, scope, receive, send)
         else:
@@ -301,19 +314,3 @@ class Application:
             except ClientGone:
                 outcome = ResponseOutcome(cancelled=True)
             lifecycle.finish(outcome)
-
-    async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._not_started is not None and not self._is_started:
-            # 1013 is "try again later", 1008 "policy violation" (RFC 6455 and its registry of close codes).
-            await send({"type": "websocket.close", "code": 1013})
-        elif scope["path"] == self._websocket.path:
-            await self._websocket(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-
-def _strip_root_path(scope: Scope) -> Scope:
-    """The scope of an application that is mounted below a prefix, as if it were not: routes are without the prefix."""
-    root, path = scope["root_path"].rstrip("/"), scope["path"]
-    relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
-    return {**scope, "path": relative or "/", "root_path": ""}

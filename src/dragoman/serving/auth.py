@@ -50,7 +50,7 @@ ANONYMOUS = Caller()
 
 
 class _NamedKey(Struct, frozen=True):
-    """What a digest of the file stands for. expires: Unix seconds; None is never."""
+    """A key of the file. expires: Unix seconds; None is never."""
 
     caller: Caller
     expires: float | None
@@ -95,13 +95,17 @@ class Keyring:
 
     def find_tenant(self, owner: str) -> Tenant | None:
         """The tenant; None for the owner of an unnamed key. Raises AuthenticationError if its key was revoked."""
-        found = self._tenants.get(owner)
+        tenant = self.peek_tenant(owner)
+        if tenant is None:
+            is_revoked = not self.is_open and owner not in self._unnamed_owners
+        else:
+            now = self._now()
+            has_secret = any(key.expires is None or key.expires.timestamp() > now for key in tenant.secrets)
+            is_revoked = tenant.disabled or not has_secret
         # A WebSocket or a batch can outlive its key.
-        if found is None and not self.is_open and owner not in self._unnamed_owners:
+        if is_revoked:
             raise AuthenticationError("This API key has been revoked.")
-        if found is not None and (found[1].disabled or not self._has_valid_secret(found[1])):
-            raise AuthenticationError("This API key has been revoked.")
-        return None if found is None else found[1]
+        return tenant
 
     def peek_tenant(self, owner: str) -> Tenant | None:
         """As `find_tenant`, also for a revoked key."""
@@ -112,10 +116,6 @@ class Keyring:
         """The name of the owner's key for logs and metrics; part of the digest for an unnamed key, None for no key."""
         found = self._tenants.get(owner)
         return found[0] if found is not None else owner[:12] or None
-
-    def _has_valid_secret(self, tenant: Tenant) -> bool:
-        now = self._now()
-        return any(each.expires is None or each.expires.timestamp() > now for each in tenant.secrets)
 
     @property
     def is_open(self) -> bool:
@@ -131,10 +131,16 @@ class Keyring:
         """
         if self.is_open:
             return ANONYMOUS
-        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both.
-        callers = [self._find_caller(key) for key in _read_keys(headers)]
+        # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both. All values of both
+        # headers are read: a proxy and a server must not pick different ones.
+        keys = [key for key in headers.getlist("x-api-key") if key]
+        for value in headers.getlist("authorization"):
+            scheme, _, key = value.partition(" ")
+            if scheme.lower() == "bearer" and key.strip():
+                keys.append(key.strip())
+        callers = [self._find_caller(key) for key in keys]
         known_callers = [caller for caller in callers if caller is not None]
-        # A wrong key on a public route is no error: probes are often sent with whatever key is configured.
+        # A wrong key on a public route is not an error: probes are often sent with whatever key is configured.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
@@ -188,13 +194,3 @@ class AccessPolicy:
 
 def _build_owner(digest: str) -> str:
     return digest[:32]
-
-
-def _read_keys(headers: Headers) -> list[str]:
-    # All values of both headers: a proxy and a server must not pick different ones.
-    keys = [key for key in headers.getlist("x-api-key") if key]
-    for value in headers.getlist("authorization"):
-        scheme, _, key = value.partition(" ")
-        if scheme.lower() == "bearer" and key.strip():
-            keys.append(key.strip())
-    return keys

@@ -1,4 +1,4 @@
-"""Processes a batch, from its input file to its result files. Knows no HTTP; `routes.batches` has the routes."""
+"""Processes a batch, from its input file to its result files; `routes.batches` has the routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..dialects.batches import (
@@ -97,24 +96,47 @@ class _BatchJob:
         """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid. A concurrent
         cancellation takes precedence.
         """
-        validation = await _validate_lines(
-            self._read_lines(), self.batch.endpoint, self._service.options.max_body_bytes
-        )
-        if validation.errors:
-            await self.fail(*validation.errors)
+        max_line_bytes = self._service.options.max_body_bytes
+        errors: list[BatchError] = []
+        model: str | None = None
+        custom_ids: set[str] = set()
+        async for number, data in self._read_lines():
+            try:
+                if len(data) > max_line_bytes:
+                    message = f"This line has {len(data)} bytes; {max_line_bytes} are allowed."
+                    raise InvalidBatchLine("line_too_long", message)
+                line = read_line(data, self.batch.endpoint)
+                if line.custom_id in custom_ids:
+                    message = f"`custom_id` {abbreviate(line.custom_id)} was used before."
+                    raise InvalidBatchLine("duplicate_custom_id", message, "custom_id")
+            except InvalidBatchLine as error:
+                errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
+            else:
+                # A batch names one model, but its lines may name several.
+                model = model or line.model
+                custom_ids.add(line.custom_id)
+            if len(custom_ids) > MAX_LINES:
+                errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
+            # Reading on would only cost time: the batch fails in any case.
+            if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
+                break
+        if not custom_ids and not errors:
+            errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
+        if errors:
+            await self.fail(*errors)
             return
-        output, errors = self._build_file("output"), self._build_file("errors")
+        output_file, error_file = self._build_file("output"), self._build_file("errors")
         started = replace(
             self.batch,
             status="in_progress",
             in_progress_at=self._now(),
-            request_counts=BatchCounts(total=validation.total),
-            model=validation.model,
-            output_file_id=output.id,
-            error_file_id=errors.id,
+            request_counts=BatchCounts(total=len(custom_ids)),
+            model=model,
+            output_file_id=output_file.id,
+            error_file_id=error_file.id,
         )
         # The result files exist from the start, so that each result and the counts are stored in one commit.
-        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
+        file_puts = (build_put(self.owner, file, WRITING_STATE) for file in (output_file, error_file))
         await self._save_unless_cancelled(started, *file_puts)
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
@@ -164,11 +186,23 @@ class _BatchJob:
                     "failed", errors=BatchErrors((_build_file_error("invalid_file", "The input file was deleted."),))
                 )
                 return
-            await self._fail_unexecuted()
+            reason = "This request could not be executed before the completion window expired."
+            async with aclosing(self.pending_tasks()) as remaining:
+                async for task in remaining:
+                    line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
+                    counts = self.batch.request_counts
+                    updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
+                    await self._save(updated, self._build_append(self.batch.error_file_id, Item(line, task.id)))
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
             # The cancellation was written without the latest counts, see `routes.batches.cancel`.
-            await self._recount()
+            completed, failed, usage = 0, 0, BatchUsage()
+            async for entry in self._load_results(self.batch.output_file_id):
+                completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
+            async for _ in self._load_results(self.batch.error_file_id):
+                failed += 1
+            counts = replace(counts, completed=completed, failed=failed)
+            self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
             await self._finalize("cancelled", cancelled_at=self._now())
         else:
             await self._save_unless_cancelled(replace(self.batch, status="finalizing", finalizing_at=self._now()))
@@ -181,7 +215,7 @@ class _BatchJob:
     async def _finalize(self, status: BatchStatus, **times: object) -> None:
         if status == "failed":
             times["failed_at"] = self._now()
-        # Published before the final state: whoever sees `completed` finds the files.
+        # Published before the final state: a client that sees `completed` finds the files.
         output = await self._publish_file(self.batch.output_file_id)
         errors = await self._publish_file(self.batch.error_file_id)
         final_batch = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
@@ -202,25 +236,6 @@ class _BatchJob:
         file = replace(msgspec.json.decode(record.body, type=FileObject), bytes=size)
         await self._store.commit(Replace(record.key, file_store.PROCESSED, msgspec.json.encode(file)))
         return id
-
-    async def _fail_unexecuted(self) -> None:
-        reason = "This request could not be executed before the completion window expired."
-        async with aclosing(self.pending_tasks()) as remaining:
-            async for task in remaining:
-                line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
-                counts = self.batch.request_counts
-                updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
-                append = self._build_append(self.batch.error_file_id, Item(line, task.id))
-                await self._save(updated, append)
-
-    async def _recount(self) -> None:
-        completed, failed, usage = 0, 0, BatchUsage()
-        async for entry in self._load_results(self.batch.output_file_id):
-            completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
-        async for _ in self._load_results(self.batch.error_file_id):
-            failed += 1
-        counts = replace(self.batch.request_counts, completed=completed, failed=failed)
-        self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
         cursor: int | None = None
@@ -271,46 +286,6 @@ class _BatchJob:
 
     def _now(self) -> int:
         return int(self._service.clock.now())
-
-
-class _Validation(Struct, frozen=True):
-    """The result of a validation."""
-
-    total: int
-    model: str | None
-    errors: tuple[BatchError, ...]
-
-
-async def _validate_lines(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, max_line_bytes: int) -> _Validation:
-    """max_line_bytes: maximum length of a line."""
-    errors: list[BatchError] = []
-    model: str | None = None
-    custom_ids: set[str] = set()
-    async for number, data in lines:
-        try:
-            if len(data) > max_line_bytes:
-                raise InvalidBatchLine(
-                    "line_too_long", f"This line has {len(data)} bytes; {max_line_bytes} are allowed."
-                )
-            line = read_line(data, endpoint)
-            if line.custom_id in custom_ids:
-                raise InvalidBatchLine(
-                    "duplicate_custom_id", f"`custom_id` {abbreviate(line.custom_id)} was used before.", "custom_id"
-                )
-        except InvalidBatchLine as error:
-            errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
-        else:
-            # A batch names one model, but its lines may name several.
-            model = model or line.model
-            custom_ids.add(line.custom_id)
-        if len(custom_ids) > MAX_LINES:
-            errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
-        # Reading on would only cost time: the batch fails in any case.
-        if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
-            break
-    if not custom_ids and not errors:
-        errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
-    return _Validation(len(custom_ids), model, tuple(errors))
 
 
 def _build_file_error(code: str | None, message: str) -> BatchError:

@@ -93,7 +93,7 @@ class TrackedQuery(QueryParams):
 
 
 class RequestRecord:
-    """What is known of a request when its response begins or has ended, for headers and the access log.
+    """Facts of a request when its response begins or has ended, for headers and the access log.
 
     owner: whose limits the response's headers report.
     arrival_time: when its JSON body was complete, on the event loop's clock; None without one.

@@ -1,8 +1,8 @@
-"""CORS: which web pages' scripts can call this server.
+"""Protection against web pages: CORS, and the checks of Origin and Host.
 
-By default none can: a page that a user opens must not reach the model on their machine. An allowed script sends its API
-key itself. The server uses no credentials that browsers attach automatically, so `*` grants no access to another user's
-data.
+By default no page's script can call this server: a page that a user opens must not reach the model on their machine.
+An allowed script sends its API key itself. The server uses no credentials that browsers attach automatically, so `*`
+grants no access to another user's data.
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
@@ -101,8 +101,11 @@ class CorsPolicy:
         if "*" in self._allowed and not by_name:
             return
         origins = headers.getlist("origin")
-        if origins and not all(self._is_allowed(origin.lower(), headers) for origin in origins):
-            raise _build_foreign_origin_error()
+        # A page that this server itself could have served: the origin is its own host.
+        own_host = headers.get("host", "").lower()
+        for origin in map(str.lower, origins):
+            if origin not in self._allowed and origin.partition("://")[2] != own_host:
+                raise _build_foreign_origin_error()
         sites = headers.getlist("sec-fetch-site")
         if origins or not sites or all(site in _OWN_SITES for site in sites):
             return
@@ -110,10 +113,6 @@ class CorsPolicy:
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
             raise _build_foreign_origin_error()
-
-    def _is_allowed(self, origin: str, headers: Headers) -> bool:
-        # A page that this server itself could have served: the origin is its own host.
-        return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
         """Return the request's origin if it is listed explicitly."""
@@ -174,18 +173,14 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
 @lru_cache(maxsize=256)  # The clients of a server send few different ones.
 def _read_name(host: str) -> str | None:
     """The name in lower case, without the port, which forwarding changes; None for a malformed header."""
-    return _strip_port(host).lower() if _is_well_formed(host) else None
-
-
-def _strip_port(host: str) -> str:
-    return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
-
-
-def _is_well_formed(host: str) -> bool:
-    name = _strip_port(host) if not host.startswith("[") or "]" in host else ""
-    rest = host[len(name) :]
-    if not name or (rest and not (rest[0] == ":" and (rest[1:] == "" or rest[1:].isdecimal()) and len(rest) <= 6)):
-        return False
-    if name.startswith("["):
-        return all(char in "0123456789abcdefABCDEF:.%[]" for char in name)
-    return len(name) <= 253 and all(char.isascii() and (char.isalnum() or char in "-._") for char in name)
+    is_bracketed = host.startswith("[")
+    # Without its bracket an IPv6 address has no name.
+    name = host[: host.find("]") + 1] if is_bracketed else host.partition(":")[0]
+    port = host[len(name) :]
+    if not name or (port and not (port[0] == ":" and (port == ":" or port[1:].isdecimal()) and len(port) <= 6)):
+        return None
+    if is_bracketed:
+        is_valid = all(char in "0123456789abcdefABCDEF:.%[]" for char in name)
+    else:
+        is_valid = len(name) <= 253 and all(char.isascii() and (char.isalnum() or char in "-._") for char in name)
+    return name.lower() if is_valid else None

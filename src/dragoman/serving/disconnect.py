@@ -1,4 +1,7 @@
-"""Cancellation when the client disconnects, and a fallback for servers without the disconnect extension."""
+"""Monitoring of client connections: cancellation on disconnect, keepalives and detection of stalled clients.
+
+Servers without the disconnect extension get a fallback.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the warnings; in a request, `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _QUERY_HINTS = frozenset({"beta", "api-version"})
-"""What the SDKs of Anthropic and Azure add to every URL."""
+"""Query parameters that the SDKs of Anthropic and Azure add to every URL."""
 _MAX_UNREAD = 16
 
 
@@ -371,6 +371,11 @@ class Endpoint:
         if service.options.access_log:
             # Escaped, so that a path cannot forge a line of the log.
             escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
+            fields = None
+            # The fields of a line of the JSON log, where it is not text.
+            if service.options.observes_calls:
+                name = service.tenancy.keyring.find_name(lifecycle.record.owner)
+                fields = {LOG_FIELDS: build_log_fields(lifecycle, escaped_path, outcome.status, elapsed, name)}
             log.info(
                 "%s %s %s %s %d %.1fms",
                 show_address(lifecycle.client),
@@ -379,17 +384,8 @@ class Endpoint:
                 escaped_path,
                 outcome.status,
                 elapsed * 1000,
-                extra=self._build_log_fields(lifecycle, escaped_path, outcome.status, elapsed),
+                extra=fields,
             )
-
-    def _build_log_fields(
-        self, lifecycle: RequestLifecycle, path: str, status: int, elapsed: float
-    ) -> dict[str, object] | None:
-        """The fields of a line of the JSON log; None where lines are text."""
-        if not self._service.options.observes_calls:
-            return None
-        name = self._service.tenancy.keyring.find_name(lifecycle.record.owner)
-        return {LOG_FIELDS: build_log_fields(lifecycle, path, status, elapsed, name)}
 
 
 def build_log_fields(

@@ -195,31 +195,26 @@ def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCal
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare a call without logging or remembering it."""
+    generation, names = context.service.generation, call.field_names
     try:
-        return await _prepare_call(context, call, header)
+        warnings = collect_warnings(call, strict=context.service.options.strict)
+        model = await context.service.models.load_and_find(header.model)
+        terms = build_terms(context, header.id, call.tool_prefix)
+        # Before media are fetched: under overload a rejection must be cheap.
+        model.queue.check_capacity(terms.queue_share)
+        resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
+        with_media = await generation.media.resolve_requests(build_owner_files(context), model, resolved)
+        requests = [_apply_header_directives(request, context.headers) for request in with_media]
+        if context.service.telemetry is None:
+            traceparent = context.headers.get("traceparent")
+            # Without spans of its own the server passes the client's on, to engines that have some. An earlier request
+            # of the same task, as of an application that calls this one, may have left its own.
+            if traceparent is not None or CURRENT_SPAN.get() is not None:
+                CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
+        run = await admit(model, requests, terms, generation.meters)
     except RequestError as error:
-        call.field_names.translate(error)
+        names.translate(error)
         raise
-
-
-async def _prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    options, meters = context.service.options, context.service.generation.meters
-    warnings = collect_warnings(call, strict=options.strict)
-    model = await context.service.models.load_and_find(header.model)
-    terms = build_terms(context, header.id, call.tool_prefix)
-    # Before media are fetched: under overload a rejection must be cheap.
-    model.queue.check_capacity(terms.queue_share)
-    resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
-    with_media = await context.service.generation.media.resolve_requests(build_owner_files(context), model, resolved)
-    requests = [_apply_header_directives(request, context.headers) for request in with_media]
-    if context.service.telemetry is None:
-        traceparent = context.headers.get("traceparent")
-        # Without spans of its own the server passes the client's on, to engines that have some. An earlier request of
-        # the same task, as of an application that calls this one, may have left its own.
-        if traceparent is not None or CURRENT_SPAN.get() is not None:
-            CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
-    run = await admit(model, requests, terms, meters)
-    names = call.field_names
     return AdmittedCall(header, run, (*warnings, *map(names.rename_warning, run.warnings)), names)
 
 
@@ -366,11 +361,18 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
     if reply is None and fault is None and rank is None and session is None:
         return request
-    directives: dict[str, str | int] = {
-        name: _read_json_header(f"x-dragoman-{name}", value)
-        for name, value in (("reply", reply), ("fault", fault))
-        if value is not None
-    }
+    directives: dict[str, str | int] = {}
+    for name, value in (("reply", reply), ("fault", fault)):
+        if value is None:
+            continue
+        try:
+            # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
+            text = value.encode("latin-1").decode()
+            check_text(text.encode())
+            msgspec.json.decode(text)
+        except (UnicodeError, msgspec.DecodeError, RecursionError, RequestError) as error:
+            raise RequestError(f"x-dragoman-{name}: {error}", code="invalid_header") from None
+        directives[name] = text
     # Checked here: engines take it as an index.
     if rank is not None:
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
@@ -380,17 +382,6 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     if session and request.extras.session_id is None:
         directives["session_id"] = session[:_MAX_SESSION_ID]
     return replace(request, extras=replace(request.extras, **directives))
-
-
-def _read_json_header(name: str, value: str) -> str:
-    try:
-        # ASGI headers are bytes, which Starlette decodes as latin-1; JSON is UTF-8.
-        text = value.encode("latin-1").decode()
-        check_text(text.encode())
-        msgspec.json.decode(text)
-    except (UnicodeError, msgspec.DecodeError, RecursionError, RequestError) as error:
-        raise RequestError(f"{name}: {error}", code="invalid_header") from None
-    return text
 
 
 def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:

@@ -173,7 +173,14 @@ def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFami
                 by_sample.setdefault(key, []).append(sample.value)
     merged: list[MetricFamily] = []
     for name, family in families.items():
-        combine = _choose_combination(family)
+        combine: Callable[[Sequence[float]], float] = sum
+        if family.type not in CUMULATIVE:
+            if family.name.endswith("_perc"):
+                combine = _mean
+            elif family.name.endswith(("_info", "_state")):
+                combine = max
+            elif family.name.endswith("_up") or family.name == "process_start_time_seconds":
+                combine = min
         samples = [
             MetricSample(sample_name, dict(labels), combine(found))
             for (sample_name, labels), found in values[name].items()
@@ -182,20 +189,10 @@ def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFami
     return merged
 
 
-def _choose_combination(family: MetricFamily) -> Callable[[Sequence[float]], float]:
-    if family.type in CUMULATIVE:
-        return sum
-    if family.name.endswith("_perc"):
-        return _mean
-    if family.name.endswith(("_info", "_state")):
-        return max
-    return min if family.name.endswith("_up") or family.name == "process_start_time_seconds" else sum
-
-
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
 def keep_cumulative(families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """What still counts of a worker that has ended."""
+    """The metrics of an ended worker that remain valid."""
     return [family for family in families if family.type in CUMULATIVE]

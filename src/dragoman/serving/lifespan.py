@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from traceback import format_exc
 from typing import Protocol
 
 from starlette.types import Receive, Send
 
 from ..core.errors import DragomanError
-from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
 from .file_store import delete_abandoned_uploads
-from .request_log import RequestLog
 from .service import Service
-from .tracing import Telemetry
 
 BackgroundWorker = Callable[[Store], Coroutine[None, None, None]]
 """Runs until it is cancelled."""
@@ -46,19 +43,30 @@ def build_lifespan(
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
         # Each may use the previous ones until it has stopped. Background runs stop before the engines, and store their
-        # end before the store closes; everything can write to the request log, which is therefore closed last.
-        async with (
-            _close_logs(service.generation.request_log, service.telemetry),
-            _open(service.store),
+        # end before the store closes; everything can write to the logs, which are therefore closed last.
+        async with AsyncExitStack() as stack:
+            if service.telemetry is not None and service.telemetry.exporter is not None:
+                stack.push_async_callback(asyncio.to_thread, service.telemetry.exporter.close)
+            if service.generation.request_log is not None:
+                stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
+            await _open(stack, service.store)
             # Generations can end, and are counted, until the models have stopped.
-            _open(None if service.tenancy.keyring.is_open else service.tenancy.ledger),
-            _open(None if service.tenancy.keyring.is_open else service.tenancy.counters),
-            _start_models(service.models),
-            _open(background),
-            _open(downloads),
-            _run_workers(service.store, workers),
-        ):
-            yield
+            if not service.tenancy.keyring.is_open:
+                await _open(stack, service.tenancy.ledger)
+                await _open(stack, service.tenancy.counters)
+            await service.models.start()
+            stack.push_async_callback(service.models.stop)
+            await _open(stack, background)
+            await _open(stack, downloads)
+            store = service.store
+            running = [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
+            try:
+                yield
+            finally:
+                # All are cancelled first, so that they end side by side.
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
 
     return run
 
@@ -81,48 +89,10 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
         await send({"type": "lifespan.shutdown.complete"})
 
 
-@asynccontextmanager
-async def _close_logs(request_log: RequestLog | None, telemetry: Telemetry | None) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        if request_log is not None:
-            await asyncio.to_thread(request_log.close)
-        if telemetry is not None and telemetry.exporter is not None:
-            await asyncio.to_thread(telemetry.exporter.close)
-
-
-@asynccontextmanager
-async def _open(resource: LifespanResource | None) -> AsyncGenerator[None]:
-    if resource is None:
-        yield
-        return
-    await resource.open()
-    try:
-        yield
-    finally:
-        await resource.close()
-
-
-@asynccontextmanager
-async def _start_models(models: Models) -> AsyncGenerator[None]:
-    await models.start()
-    try:
-        yield
-    finally:
-        await models.stop()
-
-
-@asynccontextmanager
-async def _run_workers(store: Store | None, workers: Sequence[BackgroundWorker]) -> AsyncGenerator[None]:
-    running = [] if store is None else [asyncio.create_task(worker(store)) for worker in workers]
-    try:
-        yield
-    finally:
-        # All are cancelled first, so that they end side by side.
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+async def _open(stack: AsyncExitStack, resource: LifespanResource | None) -> None:
+    if resource is not None:
+        await resource.open()
+        stack.push_async_callback(resource.close)
 
 
 async def run_cleanup(store: Store) -> None:

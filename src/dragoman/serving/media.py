@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Literal
 
+import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -23,16 +27,6 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import abbreviate
 from ..pipeline.models import EventBackend, ServedModel
 from .file_store import OwnerFiles
-
-if TYPE_CHECKING:
-    pass
-
-import socket
-from collections.abc import Awaitable, Callable
-from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-
-import httpx2
 
 MAX_IMAGES = 100
 """Per request; Anthropic's limit."""
@@ -115,7 +109,6 @@ class MediaResolver:
             return conversation
         # Only an engine of events, such as an upstream, can take a URL; a token engine needs the pixels.
         passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
-        replacements: dict[Medium, Medium | Text] = {}
         resolved = await self._resolve_all(
             owner_files,
             {
@@ -124,12 +117,17 @@ class MediaResolver:
                 if not (passes_urls and isinstance(item.source, RemoteMedia))
             },
         )
-        replacements |= resolved
+        replacements: dict[Medium, Medium | Text] = {**resolved}
         for file in unreadable_files:
             replacements[file] = _decode_text(resolved.get(file, file)) or file
         if not replacements:
             return conversation
-        messages = tuple(_replace_in_message(message, replacements) for message in conversation.messages)
+        messages = tuple(
+            msgspec.structs.replace(
+                message, parts=tuple(_replace_in_part(part, replacements) for part in message.parts)
+            )
+            for message in conversation.messages
+        )
         return msgspec.structs.replace(conversation, messages=messages)
 
     async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
@@ -157,11 +155,33 @@ class MediaResolver:
         return {medium: task.result() for medium, task in tasks.items()}
 
     async def _resolve_one(self, owner_files: OwnerFiles, medium: Medium, param: str) -> Medium:
+        name = None
         match medium.source:
             case UploadedMedia(id):
-                inline, name = await _load_upload(owner_files, id, param)
+                file = await owner_files.find(id)
+                if file is None:
+                    raise RequestError(
+                        f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found"
+                    )
+                if file.bytes > MAX_BYTES:
+                    raise RequestError(
+                        f"The file {abbreviate(id)} has {file.bytes} bytes; the maximum is {MAX_BYTES}.",
+                        param=param,
+                        code="image_too_large",
+                    )
+                media_type = file.mime_type or mimetypes.guess_type(file.filename)[0]
+                inline, name = InlineMedia(await owner_files.content(id), media_type), file.filename
             case RemoteMedia(url):
-                inline, name = await self._fetch(url, param), None
+                if self._options.urls != "fetch":
+                    raise Unsupported(
+                        "This server does not fetch URLs (--media-urls): send a data URL, or upload the file first.",
+                        param=param,
+                        code="invalid_image_url",
+                    )
+                self._fetcher = self._fetcher or Fetcher(self._options.hosts)
+                # The query is left out: it often ends in something like a file name.
+                media_type = mimetypes.guess_type(url.partition("?")[0])[0]
+                inline = InlineMedia(await self._fetcher.fetch(url, param), media_type)
             case InlineMedia():
                 return medium
         match medium:
@@ -172,21 +192,6 @@ class MediaResolver:
                 return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
             case Audio():
                 return msgspec.structs.replace(medium, source=inline)
-
-    async def _fetch(self, url: str, param: str) -> InlineMedia:
-        if self._options.urls != "fetch":
-            raise Unsupported(
-                "This server does not fetch URLs (--media-urls): send a data URL, or upload the file first.",
-                param=param,
-                code="invalid_image_url",
-            )
-        if self._fetcher is None:
-            # Imported lazily: it loads an HTTP client, which most servers do not need.
-            pass
-
-            self._fetcher = Fetcher(self._options.hosts)
-        # The query is left out: it often ends in something like a file name.
-        return InlineMedia(await self._fetcher.fetch(url, param), mimetypes.guess_type(url.partition("?")[0])[0])
 
 
 def _decode_text(file: Medium) -> Text | None:
@@ -202,26 +207,6 @@ def _decode_text(file: Medium) -> Text | None:
         return None
 
 
-async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[InlineMedia, str]:
-    """Return an uploaded file and its name.
-
-    Raises:
-        RequestError: it does not exist or is too large.
-    """
-    file = await owner_files.find(id)
-    if file is None:
-        raise RequestError(f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found")
-    if file.bytes > MAX_BYTES:
-        raise RequestError(
-            f"The file {abbreviate(id)} has {file.bytes} bytes; the maximum is {MAX_BYTES}.",
-            param=param,
-            code="image_too_large",
-        )
-    return InlineMedia(
-        await owner_files.content(id), file.mime_type or mimetypes.guess_type(file.filename)[0]
-    ), file.filename
-
-
 def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
     """The media with the indices of their messages."""
     media: list[tuple[int, Medium]] = []
@@ -233,10 +218,6 @@ def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
                 if isinstance(item, Image | Audio | File):
                     media.append((index, item))
     return media
-
-
-def _replace_in_message(message: Message, replacements: Mapping[Medium, Medium | Text]) -> Message:
-    return msgspec.structs.replace(message, parts=tuple(_replace_in_part(part, replacements) for part in message.parts))
 
 
 def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -> Part:
@@ -336,7 +317,17 @@ class Fetcher:
 
     async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
         """Build a request to the checked address, with the URL's host name in Host and SNI."""
-        parsed = _parse_url(url, param)
+        try:
+            parsed = httpx2.URL(url)
+        except httpx2.InvalidURL:
+            raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
+        # `%` begins a zone id, which names a local interface.
+        if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
+            raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
+        # https://trusted@evil.example reads like the wrong host, and a password would go to a host of the client's
+        # choice.
+        if parsed.userinfo:
+            raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
             raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
@@ -365,20 +356,6 @@ async def resolve_addresses(host: str, port: int) -> list[str]:
     """Implements `ResolveHost` with the system's resolver."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in infos]
-
-
-def _parse_url(url: str, param: str) -> httpx2.URL:
-    try:
-        parsed = httpx2.URL(url)
-    except httpx2.InvalidURL:
-        raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
-    # `%` begins a zone id, which names a local interface.
-    if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
-        raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
-    # https://trusted@evil.example reads like the wrong host, and a password would be sent to whom the client names.
-    if parsed.userinfo:
-        raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
-    return parsed
 
 
 async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The options of the HTTP API, and what all handlers share; `create_app` builds both. Knows no feature."""
+"""The options of the HTTP API, and what all handlers share; `create_app` builds both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class StartLimiter:
 
 @dataclass(frozen=True, slots=True)
 class GenerationServices:
-    """What reads the body of a request and admits its call to the engine, for every dialect.
+    """The services that read a request's body and admit its call to the engine, for every dialect.
 
     meters: count the calls of each model.
     request_log: None if requests are not logged.
@@ -113,7 +113,7 @@ class GenerationServices:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the handlers of all routes share. It knows no feature: a feature's state is handed to its own routes alone.
+    """The state that the handlers of all routes share; that of a feature is handed to its own routes alone.
 
     body_budget: the memory for all request bodies in flight.
     tenancy: the keys, with their limits and usage.

@@ -58,7 +58,7 @@ def wrap_unexpected_error(error: Exception) -> EngineError:
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:
     """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
-    # In an empty object the field would follow a comma, which is no JSON.
+    # In an empty object the field would follow a comma, which is not JSON.
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
@@ -179,7 +179,14 @@ class Responder(ABC):
         finally:
             self._task = None
             on_disconnect(None)
-            await self._cleanup()
+            # Nothing may outlive the request: timers, tasks and the generation end here.
+            self._monitor.remove(self)
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._keepalive_task is not None:
+                self._keepalive_task.cancel()
+                await asyncio.gather(self._keepalive_task, return_exceptions=True)
+            await self._source.aclose()
         return ResponseOutcome(self._status, self._length, self._error, self._is_cancelled)
 
     def _abort(self) -> None:
@@ -187,16 +194,6 @@ class Responder(ABC):
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._task.cancel()
-
-    async def _cleanup(self) -> None:
-        """Stop timers and tasks, so that nothing outlives the request."""
-        self._monitor.remove(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._keepalive_task is not None:
-            self._keepalive_task.cancel()
-            await asyncio.gather(self._keepalive_task, return_exceptions=True)
-        await self._source.aclose()
 
     async def _fail(self, error: DragomanError) -> None:
         self._error = error
@@ -299,7 +296,7 @@ class GenerationResponder(Responder):
     def is_ready(self) -> bool:
         """As `BatchReceiver.is_ready`: the response has begun, and the client reads fast enough.
 
-        Headers that were sent because the engine is slow are no beginning: its warnings come with its start.
+        Headers that were sent because the engine is slow do not begin it: its warnings come with its start.
         """
         return self._direct is not None and self._add_warnings is None and self._direct.can_write
 

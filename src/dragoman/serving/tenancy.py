@@ -20,7 +20,6 @@ from ..core.errors import BudgetExhausted, RateLimited
 from ..dialects.errors import RateLimitState
 from ..pipeline.request_queue import ONE_QUEUE, QueueShare
 from ..tenants import Counters, Demand, Tenant
-from ..tenants.counters import UnmetDemand
 from ..tenants.shared import SharedCounters
 from .auth import Caller, Keyring
 from .clock import Clock
@@ -68,7 +67,7 @@ class KeyMetrics:
 
 
 class Tenancy:
-    """What a server knows of its keys."""
+    """The keys of a server, with their limits and usage."""
 
     def __init__(
         self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
@@ -100,19 +99,15 @@ class Tenancy:
         tenant, name = self.keyring.find_tenant(owner), self.keyring.find_name(owner) or ""
         account = CallAccount(self, tenant, UsageKey(owner, name, kind, model, caller.is_background))
         if tenant is not None:
-            await self._begin(account, tenant, name)
+            demands = self._build_demands(tenant)
+            # A shared counter is asked once, with the tokens of the prompt; or now, where the request will hardly pass.
+            # Embeddings learn their tokens at the end.
+            waits_for_prompt = self.counters.is_shared and tenant.tokens_per_minute is not None and kind == COMPLETIONS
+            if not waits_for_prompt or self.counters.check(tenant.id, demands) is not None:
+                await self._take(tenant, name, demands)
+                account.is_begun = True
         self.metrics.running[name] += 1
         return account
-
-    async def _begin(self, account: CallAccount, tenant: Tenant, name: str) -> None:
-        demands = self._build_demands(tenant)
-        # A shared counter is asked once, with the tokens of the prompt; or now, where the request will hardly pass.
-        # Embeddings learn their tokens at the end.
-        waits_for_prompt = self.counters.is_shared and tenant.tokens_per_minute is not None
-        if waits_for_prompt and account.key.kind == COMPLETIONS and self.counters.check(tenant.id, demands) is None:
-            return
-        await self._take(tenant, name, demands)
-        account.is_begun = True
 
     async def charge_prompt(self, account: CallAccount, tenant: Tenant, tokens: int) -> None:
         """Raises RateLimited: the key has fewer tokens left, and its bucket is not full either; or, if nothing has been
@@ -132,9 +127,34 @@ class Tenancy:
                 raise
 
     async def _take(self, tenant: Tenant, name: str, demands: list[Demand]) -> None:
+        """Raises RateLimited: a limit or budget is reached. name: of the key."""
         unmet = await self.counters.take(tenant.id, demands) if demands else None
-        if unmet is not None:
-            raise self._build_error(name, unmet)
+        if unmet is None:
+            return
+        demand, state = unmet.demand, unmet.state
+        self.metrics.count_rejection(name, demand.counter)
+        if demand.until:
+            raise BudgetExhausted(
+                f"You exceeded your current quota: the key `{name}` has used {state.used} of {demand.limit} tokens of "
+                f"this {demand.counter} (UTC).",
+                retry_after=demand.until / SECOND - self._clock.now(),
+            )
+        if demand.is_hold:
+            raise RateLimited(
+                f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
+                "one has ended.",
+                limit=REQUESTS,
+                # When a request ends is unknown; a second is short, and bounds the rate of retries.
+                retry_after=1.0,
+            )
+        seconds = unmet.retry_after / SECOND
+        used = demand.limit - state.remaining
+        raise RateLimited(
+            f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit {demand.limit}, Used {used}, "
+            f"Requested {demand.needed}. Please try again in {seconds:.3g}s.",
+            limit=demand.counter,
+            retry_after=seconds,
+        )
 
     def add(self, tenant: Tenant, amounts: Mapping[str, int]) -> None:
         """Take amounts from counters, whatever is there; negative ones are given back."""
@@ -156,7 +176,7 @@ class Tenancy:
         )
 
     def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> list[Demand]:
-        """What a request takes, or needs. Of tokens, one must be left as long as those of its prompt are unknown."""
+        """The demands of a request on its key's counters. While its prompt's tokens are unknown, one must be left."""
         demands: list[Demand] = []
         if tenant.requests_per_minute is not None:
             demands.append(Demand(REQUESTS, tenant.requests_per_minute))
@@ -190,36 +210,10 @@ class Tenancy:
             )
         return demands
 
-    def _build_error(self, name: str, unmet: UnmetDemand) -> RateLimited:
-        demand, state = unmet.demand, unmet.state
-        self.metrics.count_rejection(name, demand.counter)
-        if demand.until:
-            return BudgetExhausted(
-                f"You exceeded your current quota: the key `{name}` has used {state.used} of {demand.limit} tokens of "
-                f"this {demand.counter} (UTC).",
-                retry_after=demand.until / SECOND - self._clock.now(),
-            )
-        if demand.is_hold:
-            return RateLimited(
-                f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
-                "one has ended.",
-                limit=REQUESTS,
-                # When a request ends is unknown; a second is short, and bounds the rate of retries.
-                retry_after=1.0,
-            )
-        seconds = unmet.retry_after / SECOND
-        used = demand.limit - state.remaining
-        return RateLimited(
-            f"Rate limit reached for the key `{name}` on {demand.counter} per min: Limit {demand.limit}, Used {used}, "
-            f"Requested {demand.needed}. Please try again in {seconds:.3g}s.",
-            limit=demand.counter,
-            retry_after=seconds,
-        )
-
 
 class CallAccount:
-    """What one call takes from its key: a context that is left when the call has ended in any way, after `settle` if
-    the engine has worked on it.
+    """The account of one call with its key: a context that is left when the call has ended in any way, after `settle`
+    if the engine has worked on it.
     """
 
     def __init__(self, tenancy: Tenancy, tenant: Tenant | None, key: UsageKey) -> None:

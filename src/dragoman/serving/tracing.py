@@ -25,7 +25,7 @@ _MAX_TEXT = 256
 
 
 class ServerSpan(Struct, frozen=True):
-    """What is known of a request before it is routed."""
+    """Attributes of a request before it is routed."""
 
     method: str
     route: str
@@ -52,8 +52,14 @@ class Telemetry:
             # Names are those of OpenTelemetry's semantic conventions for HTTP and for generative AI.
             "url.path": request.path[:_MAX_TEXT],
             "url.scheme": request.scheme,
-            **_describe_host(headers.get("host", "")[:_MAX_TEXT]),
         }
+        # The address, and the port where the client has sent one.
+        host = headers.get("host", "")[:_MAX_TEXT]
+        name, _, port = host.rpartition(":")
+        if name and port.isascii() and port.isdecimal() and len(port) <= 5:
+            attributes |= {"server.address": name.strip("[]"), "server.port": int(port)}
+        else:
+            attributes["server.address"] = host.strip("[]")
         if method is None:
             attributes["http.request.method_original"] = request.method[:_MAX_TEXT]
         if route is not None:
@@ -87,7 +93,19 @@ class Telemetry:
             "gen_ai.request.model": model[:_MAX_TEXT],
         }
         if request is not None:
-            attributes |= _describe_request(request)
+            # The sampling parameters that the client has set.
+            sampling = request.sampling
+            values: dict[str, AttributeValue | None] = {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "frequency_penalty": sampling.frequency_penalty,
+                "presence_penalty": sampling.presence_penalty,
+                "seed": sampling.seed,
+                "max_tokens": request.limits.max_tokens,
+                "choice.count": request.choices if request.choices > 1 else None,
+            }
+            attributes |= {f"gen_ai.request.{name}": value for name, value in values.items() if value is not None}
         span = self._tracer.start(f"{operation} {model[:_MAX_TEXT]}", SpanKind.CLIENT, parent, attributes)
         return TracedCall(self, span, operation, response_id)
 
@@ -136,27 +154,3 @@ class TracedCall(Struct, frozen=True):
 
     def end(self, line: RequestLogLine) -> None:
         self.telemetry.end_call(self.span, line, self.operation, self.response_id)
-
-
-def _describe_host(host: str) -> dict[str, AttributeValue]:
-    """The address, and the port where the client has sent one."""
-    name, _, port = host.rpartition(":")
-    if not (name and port.isascii() and port.isdecimal() and len(port) <= 5):
-        return {"server.address": host.strip("[]")}
-    return {"server.address": name.strip("[]"), "server.port": int(port)}
-
-
-def _describe_request(request: GenerateRequest) -> dict[str, AttributeValue]:
-    """The sampling parameters that the client has set."""
-    sampling, limits = request.sampling, request.limits
-    values: dict[str, AttributeValue | None] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "frequency_penalty": sampling.frequency_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "seed": sampling.seed,
-        "max_tokens": limits.max_tokens,
-        "choice.count": request.choices if request.choices > 1 else None,
-    }
-    return {f"gen_ai.request.{name}": value for name, value in values.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 import msgspec
@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
 from ..dialects.batches import FileObject
 from ..dialects.body import abbreviate, missing_parameter
-from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
+from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace
 from .body import ClientGone
 from .endpoint import HttpRequest
 from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete
@@ -44,7 +44,17 @@ class UploadDescription(NamedTuple):
 async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
     """Store an upload in chunks. The file becomes visible when it is complete."""
     store = require_store(http)
-    form = await _parse_form(http)
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
+    # Decompression would need a limit of its own, and SDKs send files as they are.
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
+    try:
+        # A few small fields besides one file: more parts would only cost memory.
+        form = await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
+    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
+        raise RequestError("The body is not a valid form of one file and its fields.") from error
     try:
         description = describe(form)
         created = int(http.service.clock.now())
@@ -60,7 +70,15 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
         # The run marks whose upload it is: after a crash another process deletes it, see `delete_abandoned_uploads`.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
-        size = await _store_content(store, put.key, find_file_part(form).file)
+        content, size = find_file_part(form).file, 0
+        try:
+            while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
+                await store.commit(Append(put.key, CONTENT_SERIES, (Item(chunk),)))
+                size += len(chunk)
+        except DragomanError:
+            # Half a file is of no use, and its chunks would stay.
+            await store.commit(Delete(put.key))
+            raise
     finally:
         # Large parts of a form are temporary files.
         await form.close()
@@ -75,20 +93,6 @@ def build_put(owner: str, file: FileObject, state: str, run: str | None = None) 
     return Put(
         Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
     )
-
-
-async def _parse_form(http: HttpRequest) -> FormData:
-    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "multipart/form-data":
-        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
-    # Decompression would need a limit of its own, and SDKs send files as they are.
-    if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
-    try:
-        # A few small fields besides one file: more parts would only cost memory.
-        return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
-    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
-        raise RequestError("The body is not a valid form of one file and its fields.") from error
 
 
 class _FormParser(MultiPartParser):
@@ -151,19 +155,6 @@ def find_file_part(form: FormData) -> UploadFile:
 def read_fields(form: FormData) -> Mapping[str, str]:
     """The form's text fields."""
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
-
-
-async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
-    size = 0
-    try:
-        while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
-            await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
-            size += len(chunk)
-    except DragomanError:
-        # Half a file is of no use, and its chunks would stay.
-        await store.commit(Delete(key))
-        raise
-    return size
 
 
 def build_no_such_file_error(id: str) -> NotFound:

@@ -32,7 +32,7 @@ PAGE = 100
 
 
 class UsageKey(Struct, frozen=True, order=True):
-    """What usage is counted by.
+    """The dimensions by which usage is counted.
 
     kind: `completions` or `embeddings`, as in OpenAI's usage routes.
     name: of the key, for people.
@@ -90,7 +90,8 @@ def end_of_month(now: float) -> int:
 class UsageLedger:
     """Usage since the start of the month, and its records. A `lifespan.LifespanResource`, within the store's.
 
-    store: shared with everything else. now: Unix seconds.
+    store: shared with everything else.
+    now: Unix seconds.
     """
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
@@ -105,7 +106,14 @@ class UsageLedger:
         self._stop = asyncio.Event()
 
     async def open(self) -> None:
-        await self._load_month()
+        month = start_of_month(self._now())
+        async for record in self._iterate_records():
+            hour = int(record.key.id)
+            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
+            if hour < month - 86400:
+                break
+            if hour >= month:
+                self._note_stored(hour, _decode(record), own={})
         self._stop.clear()
         self._task = asyncio.create_task(self._flush_forever())
 
@@ -170,7 +178,7 @@ class UsageLedger:
                 await self.flush()
 
     async def _add_to_record(self, hour: int, usage: HourUsage) -> HourUsage:
-        """Add usage to the record of an hour, whoever else does so at the same time; return the result."""
+        """Add usage to the record of an hour, which other processes may change at the same time; return the result."""
         key = Key(OWNER, KIND, str(hour))
         for attempt in range(MAX_CONFLICTS):
             record = await self._store.get(key)
@@ -189,16 +197,6 @@ class UsageLedger:
                 continue
             return merged
         raise AssertionError
-
-    async def _load_month(self) -> None:
-        month = start_of_month(self._now())
-        async for record in self._iterate_records():
-            hour = int(record.key.id)
-            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
-            if hour < month - 86400:
-                return
-            if hour >= month:
-                self._note_stored(hour, _decode(record), own={})
 
     def _note_stored(self, hour: int, stored: HourUsage, *, own: HourUsage) -> None:
         """Take over what others have counted in an hour. own: what this process had counted and has now stored."""

@@ -233,7 +233,16 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
         if settings.models.entries and name in origins:
             raise SettingsError(f"{origins[name]} and {origins['models']}: set either one model or several")
     if settings.instances.items:
-        _check_instances(settings, origins)
+        # They are simulated servers, each of which has its own port and forgets its state with the process.
+        origin = origins["instances"]
+        overrides = (pair for instance in settings.instances.items for pair in instance.overrides)
+        models = [settings.model, *(value for name, value in overrides if name == "model")]
+        if settings.models.entries or any(model.partition(":")[0] != "sim" for model in models):
+            raise SettingsError(f"{origin}: only `sim` can run several instances")
+        if settings.uds is not None:
+            raise SettingsError(f"{origins['uds']} and {origin}: instances need TCP ports")
+        if "store" in origins and settings.store not in ("memory", "none"):
+            raise SettingsError(f"{origins['store']} and {origin}: instances require the store `memory` or `none`")
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address")
@@ -245,21 +254,6 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
     # A Unix socket is protected by the mode of its file.
     if settings.uds is None:
         check_exposure(settings, origins.get("host", ""))
-
-
-def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
-    """Reject settings that a process of several simulated servers does not support."""
-    origin = origins["instances"]
-    models = [
-        settings.model,
-        *(value for instance in settings.instances.items for name, value in instance.overrides if name == "model"),
-    ]
-    if settings.models.entries or any(model.partition(":")[0] != "sim" for model in models):
-        raise SettingsError(f"{origin}: only `sim` can run several instances")
-    if settings.uds is not None:
-        raise SettingsError(f"{origins['uds']} and {origin}: instances need TCP ports")
-    if "store" in origins and settings.store not in ("memory", "none"):
-        raise SettingsError(f"{origins['store']} and {origin}: instances require the store `memory` or `none`")
 
 
 def check_exposure(settings: Settings, origin: str) -> None:

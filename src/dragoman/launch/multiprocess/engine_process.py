@@ -32,10 +32,11 @@ ENGINE_FAILURE = 1
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What the engine process serves.
+    """The model that the engine process serves, and its sockets.
 
-    listener: its socket. watchdog_interval: seconds between two signs of life. inherited: what a process that it
-    replaces was told at run time.
+    listener: its socket.
+    watchdog_interval: seconds between two signs of life.
+    inherited: changes at run time that the process which it replaces had received.
     """
 
     settings: Settings

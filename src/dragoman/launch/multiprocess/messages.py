@@ -18,7 +18,7 @@ from ..remote_engine import HostedModel
 
 
 class WorkerReport(Struct, frozen=True, tag=True):
-    """What a worker tells its supervisor."""
+    """A message of a worker to its supervisor."""
 
 
 class Ready(WorkerReport, frozen=True, tag=True):
@@ -34,7 +34,7 @@ class EngineReady(WorkerReport, frozen=True, tag=True):
 
 
 class EngineChanged(WorkerReport, frozen=True, tag=True):
-    """What the next engine process has to know has changed."""
+    """The state that the next engine process has to inherit has changed."""
 
     changes: EngineChanges
 
@@ -69,7 +69,7 @@ class MetricsReport(WorkerReport, frozen=True, tag=True):
 
 
 class WorkerCommand(Struct, frozen=True, tag=True):
-    """What the supervisor tells a worker."""
+    """A message of the supervisor to a worker."""
 
 
 class Stop(WorkerCommand, frozen=True, tag=True):

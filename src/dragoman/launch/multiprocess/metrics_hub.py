@@ -39,7 +39,7 @@ class MetricsHub:
     """Engine processes that have been replaced; None where each worker has an engine."""
     _current: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
     _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
-    """What earlier workers of the same number have counted."""
+    """The counts of earlier workers, by number."""
     _rounds: list[_Round] = field(default_factory=list[_Round])
     _outstanding: set[int] = field(default_factory=set[int])
     """Workers whose report is outstanding, for one round or several."""

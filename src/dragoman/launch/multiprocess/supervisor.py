@@ -16,9 +16,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -26,6 +27,7 @@ from typing import NoReturn
 import msgspec
 
 from ...engines.remote import EngineChanges
+from ...serving.http_metrics import MetricFamily
 from ...settings import FIELDS, Settings, SettingsError
 from ..listener import Notifier, SocketFile, build_tls_context, listen
 from ..logs import ENGINE, describe_process, name_worker
@@ -35,7 +37,6 @@ from ..server import enable_collector, install_signal_handlers, prepare_process
 from .engine_process import EnginePlan, serve_engine
 from .messages import (
     Alive,
-    AnyReport,
     CollectMetrics,
     EngineChanged,
     EngineReady,
@@ -103,22 +104,19 @@ def run_workers(
     try:
         read = None if read_settings is None else read_checked
         with ExitStack() as stack:
-            engine_socket = stack.enter_context(_open_engine_socket()) if has_engine_process(settings) else None
+            engine_socket = None
+            if has_engine_process(settings):
+                # In a directory that only this user can enter.
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-"))
+                engine_socket = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+                engine_socket.bind(str(Path(folder) / "engine.sock"))
+                engine_socket.listen(ENGINE_BACKLOG)
             notifier = Notifier(os.environ)
             Supervisor(configured, settings, secret, listeners, print_line, notifier, read, engine_socket).run()
     finally:
         if socket_file is not None:
             socket_file.remove()
     return 0
-
-
-@contextmanager
-def _open_engine_socket() -> Generator[socket.socket]:
-    """A listening socket in a directory that only this user can enter."""
-    with tempfile.TemporaryDirectory(prefix="dragoman-") as folder, closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(str(Path(folder) / "engine.sock"))
-        listener.listen(ENGINE_BACKLOG)
-        yield listener
 
 
 def count_workers(settings: Settings) -> int:
@@ -169,37 +167,38 @@ def check_engines(settings: Settings, place: str) -> None:
             kind, _ = parse_model(model)
         except ValueError as error:
             raise SettingsError(f"cannot serve {model}: {error}") from error
-        is_hosted = is_single and (kind in HOSTED or kind == "hub")
-        if is_hosted or (kind in REPLICABLE and settings.api_server_count is None):
+        is_hosted = kind in HOSTED or kind == "hub"
+        if (is_single and is_hosted) or (kind in REPLICABLE and settings.api_server_count is None):
             continue
-        raise SettingsError(f"{place}: {_explain_rejection(kind, model, is_single=is_single)}")
-
-
-def _explain_rejection(kind: str, model: str, *, is_single: bool) -> str:
-    if kind == "vllm":
-        return (
-            f"vLLM has front ends and an engine process of its own: start `vllm serve` with --api-server-count, and "
-            f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in place of {model}"
-        )
-    if not is_single and (kind in HOSTED or kind == "hub"):
-        return (
-            f"{model} exists once, and workers share the engine of one MODEL only, not those of `models`; serve each "
-            "of them by a server of its own"
-        )
-    if kind in REPLICABLE:
-        return f"the engine `{kind}` cannot have a process of its own; use --workers, with which each worker has one"
-    return (
-        f"each worker would load {model} for itself, and the engine `{kind}` can have no process that they share; "
-        "serve it without --workers, and put several workers in front of it, which serve its address "
-        "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
-    )
+        if kind == "vllm":
+            reason = (
+                "vLLM has front ends and an engine process of its own: start `vllm serve` with --api-server-count, and "
+                f"workers in front of it (`dragoman serve http://HOST:PORT/v1 --workers N`) in place of {model}"
+            )
+        elif not is_single and is_hosted:
+            reason = (
+                f"{model} exists once, and workers share the engine of one MODEL only, not those of `models`; serve "
+                "each of them by a server of its own"
+            )
+        elif kind in REPLICABLE:
+            reason = (
+                f"the engine `{kind}` cannot have a process of its own; use --workers, with which each worker has one"
+            )
+        else:
+            reason = (
+                f"each worker would load {model} for itself, and the engine `{kind}` can have no process that they "
+                "share; serve it without --workers, and put several workers in front of it, which serve its address "
+                "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
+            )
+        raise SettingsError(f"{place}: {reason}")
 
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
     """A worker process, or the engine process.
 
-    generation: of the settings that it has. last_sign: when its event loop was last known to run.
+    generation: of the settings that it has.
+    last_sign: when its event loop was last known to run.
     """
 
     number: int
@@ -222,7 +221,7 @@ class WorkerProcess:
 
 @dataclass(slots=True)
 class RestartDelays:
-    """How long to wait before a worker is replaced: not at all if it has served, else longer each time."""
+    """Delays before a worker is replaced: none if it has served, else longer each time."""
 
     failures: dict[int, int] = field(default_factory=dict[int, int])
     """Consecutive deaths before a worker of this number has served."""
@@ -242,7 +241,8 @@ class RestartDelays:
 class Supervisor:
     """Runs the workers of a server.
 
-    configured: the settings as they were read. settings: with the address that is listened on.
+    configured: the settings as they were read.
+    settings: with the address that is listened on.
     print_line: prints the greeting, when all workers serve.
     read_settings: reads the settings again, for a reload.
     engine_socket: that of the engine process; None where each worker has an engine.
@@ -318,8 +318,16 @@ class Supervisor:
         self._is_reload_requested = True
 
     def _step(self) -> None:
-        """Wait until something happens, and handle it."""
-        for key, _ in self._selector.select(self._find_timeout()):
+        """Wait until something happens or is due, and handle it."""
+        now, interval = time.monotonic(), self._notifier.watchdog_interval
+        times = [
+            *(self._starts.values() if not self._stop_requests else ()),
+            self._metrics.next_deadline,
+            self._kill_at,
+            None if interval is None else self._alive_at + interval,
+        ]
+        timeout = min((max(0.0, at - now) for at in times if at is not None), default=None)
+        for key, _ in self._selector.select(timeout):
             if key.fileobj is self._wakeup:
                 with suppress(BlockingIOError):
                     self._wakeup.recv(4096)
@@ -331,33 +339,21 @@ class Supervisor:
         self._reap()
         if self._stop_requests > self._stops_sent:
             self._stop_workers()
-        if self._stops_sent and list(self._workers) == [ENGINE_NUMBER]:
-            self._stop_engine()
+        if self._stops_sent and list(self._workers) == [ENGINE_NUMBER] and not self._is_engine_stopped:
+            # No front end needs the engine any more. It may have KV blocks to write to disk.
+            self._is_engine_stopped = True
+            self._kill_at = time.monotonic() + ENGINE_STOP_TIME
+            self._workers[ENGINE_NUMBER].channel.send(Stop())
         if self._is_reload_requested and self._has_started and not self._stop_requests:
             self._is_reload_requested = False
             self._begin_reload()
         self._handle_timers(time.monotonic())
         # Last, since all of the above may leave unsent bytes in a channel.
         for worker in self._workers.values():
-            self._watch(worker)
-
-    def _watch(self, worker: WorkerProcess) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)
-        key = self._selector.get_map().get(worker.channel.socket)
-        if key is not None and key.events != events:
-            self._selector.modify(worker.channel.socket, events, worker)
-
-    def _find_timeout(self) -> float | None:
-        """Seconds until something is due; None for nothing."""
-        now = time.monotonic()
-        interval = self._notifier.watchdog_interval
-        times = [
-            *(self._starts.values() if not self._stop_requests else ()),
-            self._metrics.next_deadline,
-            self._kill_at,
-            None if interval is None else self._alive_at + interval,
-        ]
-        return min((max(0.0, at - now) for at in times if at is not None), default=None)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)
+            key = self._selector.get_map().get(worker.channel.socket)
+            if key is not None and key.events != events:
+                self._selector.modify(worker.channel.socket, events, worker)
 
     def _handle_timers(self, now: float) -> None:
         for number, at in list(self._starts.items()):
@@ -389,7 +385,7 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         """Fork a worker, or the engine process."""
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         # What is buffered would be written twice.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -397,40 +393,14 @@ class Supervisor:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid == 0:
-            ours.close()
-            self._run_worker(number, theirs, mask)
-        theirs.close()
+            parent_end.close()
+            self._run_worker(number, child_end, mask)
+        child_end.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        worker = WorkerProcess(number, pid, WorkerChannel(ours), self._generation, time.monotonic())
+        worker = WorkerProcess(number, pid, WorkerChannel(parent_end), self._generation, time.monotonic())
         self._workers[number] = worker
-        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._selector.register(parent_end, selectors.EVENT_READ, worker)
         log.info("%s is process %d", worker.name, pid)
-
-    def _serve(self, number: int, end: socket.socket) -> int:
-        """What a new process does. end: of the socket to the supervisor."""
-        interval, engine = self._notifier.watchdog_interval, None
-        if self._engine_socket is not None:
-            if number == ENGINE_NUMBER:
-                # Without supervisor and workers the port must be free.
-                for listener in self._listeners:
-                    listener.close()
-                engine_plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
-                return serve_engine(engine_plan, end)
-            assert self._hosted_model is not None
-            engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
-            # Only the supervisor and the engine hold it: after both are gone, no front end may connect and wait.
-            self._engine_socket.close()
-        plan = WorkerPlan(
-            number,
-            self._configured,
-            self._settings,
-            self._secret,
-            self._listeners,
-            self._read_settings,
-            interval,
-            engine,
-        )
-        return serve_as_worker(plan, end)
 
     def _run_worker(self, number: int, end: socket.socket, mask: Iterable[int]) -> NoReturn:
         """The life of a new process, which shares nothing with the supervisor but `end` and the listeners."""
@@ -450,7 +420,32 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             name_worker(name)
-            code = self._serve(number, end)
+            interval, engine = self._notifier.watchdog_interval, None
+            if self._engine_socket is not None and number == ENGINE_NUMBER:
+                # Without supervisor and workers the port must be free.
+                for listener in self._listeners:
+                    listener.close()
+                plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
+                code = serve_engine(plan, end)
+            else:
+                if self._engine_socket is not None:
+                    assert self._hosted_model is not None
+                    engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
+                    # Only the supervisor and the engine hold it: without both, no front end may connect and wait.
+                    self._engine_socket.close()
+                code = serve_as_worker(
+                    WorkerPlan(
+                        number,
+                        self._configured,
+                        self._settings,
+                        self._secret,
+                        self._listeners,
+                        self._read_settings,
+                        interval,
+                        engine,
+                    ),
+                    end,
+                )
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
         except BaseException:
@@ -471,46 +466,33 @@ class Supervisor:
         # Any message shows that the event loop runs, not only `Alive`.
         worker.last_sign = time.monotonic()
         for report in reports:
-            self._handle_report(worker, report)
-
-    def _handle_report(self, worker: WorkerProcess, report: AnyReport) -> None:
-        number = worker.number
-        match report:
-            case Ready(greeting):
-                self._handle_ready(worker, greeting)
-            case EngineReady(model):
-                self._handle_engine_ready(worker, model)
-            case EngineChanged(changes):
-                self._engine_changes = changes
-            case StartFailed(reason):
-                worker.failure = reason
-            case Reloaded(adopted):
-                self._finish_reload(worker, adopted)
-            case MergeRequest(id, own):
-                # Its own channel: by the time of the answer another worker may have this number.
-                channel = worker.channel
-                self._metrics.start_round(
-                    number,
-                    own,
-                    self._list_measured(),
-                    time.monotonic(),
-                    lambda found: channel.send(MergedMetrics(id, tuple(found))),
-                )
-            case MetricsReport(own):
-                self._metrics.add_report(number, own)
-            case Alive():
-                pass
+            match report:
+                case Ready(greeting):
+                    self._handle_ready(worker, greeting)
+                case EngineReady(model):
+                    worker.is_ready = True
+                    self._delays.note_ready(worker.number)
+                    # The first worker starts now; those that run are waiting for the engine's socket.
+                    if self._hosted_model is None:
+                        self._starts[0] = 0.0
+                    self._hosted_model = model
+                case EngineChanged(changes):
+                    self._engine_changes = changes
+                case StartFailed(reason):
+                    worker.failure = reason
+                case Reloaded(adopted):
+                    self._finish_reload(worker, adopted)
+                case MergeRequest(id, own):
+                    # Its own channel: by the time of the answer another worker may have this number.
+                    answer = partial(_send_merged, worker.channel, id)
+                    self._metrics.start_round(worker.number, own, self._list_measured(), time.monotonic(), answer)
+                case MetricsReport(own):
+                    self._metrics.add_report(worker.number, own)
+                case Alive():
+                    pass
 
     def _collect_metrics(self, number: int) -> None:
         self._workers[number].channel.send(CollectMetrics())
-
-    def _handle_engine_ready(self, worker: WorkerProcess, model: HostedModel) -> None:
-        """Start the first worker; those that run are waiting for the engine's socket."""
-        worker.is_ready = True
-        self._delays.note_ready(worker.number)
-        if self._hosted_model is None:
-            self._starts[0] = 0.0
-        self._hosted_model = model
 
     def _handle_ready(self, worker: WorkerProcess, greeting: Sequence[str]) -> None:
         worker.is_ready = True
@@ -530,51 +512,46 @@ class Supervisor:
             self._reload_next()
 
     def _reap(self) -> None:
-        """Handle the workers that have died."""
+        """Handle the workers that have died, and schedule those that replace them."""
         for worker in list(self._workers.values()):
             # Every process is polled: signals are not queued, and one SIGCHLD may stand for several exits.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if pid:
-                # Its last messages, such as the reason of a failed start, may still be in the socket.
-                self._receive(worker)
-                with suppress(KeyError):
-                    self._selector.unregister(worker.channel.socket)
-                worker.channel.close()
-                del self._workers[worker.number]
-                self._handle_death(worker, os.waitstatus_to_exitcode(status))
-
-    def _handle_death(self, worker: WorkerProcess, code: int) -> None:
-        number = worker.number
-        self._metrics.end_worker(number)
-        if self._reloading == number:
-            self._reloading = None
-        self._reload_queue = [item for item in self._reload_queue if item != number]
-        if not self._stop_requests:
-            reason = worker.failure or (
-                f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-            )
-            delay = self._delays.note_death(number, has_served=worker.is_ready)
-            if not self._has_started and (
-                worker.failure is not None or self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
-            ):
-                self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
-                # As after a second signal: workers that start together with the failing one are not waited for.
-                self._stop_requests = 2
-                return
-            if self._metrics.engine_restarts is not None and worker.is_engine:
-                self._metrics.engine_restarts += 1
-            else:
-                self._metrics.restarts += 1
-            self._starts[number] = time.monotonic() + delay
-            log.error(
-                "%s (process %d) has died and is replaced%s: %s",
-                worker.name,
-                worker.pid,
-                f" in {delay:g} s" if delay else "",
-                reason,
-            )
-        # The others may have waited for this worker's reload.
-        self._reload_next()
+            if not pid:
+                continue
+            # Its last messages, such as the reason of a failed start, may still be in the socket.
+            self._receive(worker)
+            with suppress(KeyError):
+                self._selector.unregister(worker.channel.socket)
+            worker.channel.close()
+            number, code = worker.number, os.waitstatus_to_exitcode(status)
+            del self._workers[number]
+            self._metrics.end_worker(number)
+            self._reloading = None if self._reloading == number else self._reloading
+            self._reload_queue = [item for item in self._reload_queue if item != number]
+            if not self._stop_requests:
+                exit_reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+                reason = worker.failure or exit_reason
+                delay = self._delays.note_death(number, has_served=worker.is_ready)
+                has_given_up = self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
+                if not self._has_started and (worker.failure is not None or has_given_up):
+                    self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
+                    # As after a second signal: workers that start together with the failing one are not waited for.
+                    self._stop_requests = 2
+                    continue
+                if self._metrics.engine_restarts is not None and worker.is_engine:
+                    self._metrics.engine_restarts += 1
+                else:
+                    self._metrics.restarts += 1
+                self._starts[number] = time.monotonic() + delay
+                log.error(
+                    "%s (process %d) has died and is replaced%s: %s",
+                    worker.name,
+                    worker.pid,
+                    f" in {delay:g} s" if delay else "",
+                    reason,
+                )
+            # The others may have waited for this worker's reload.
+            self._reload_next()
 
     def _stop_workers(self) -> None:
         """Pass a stop request on to the workers."""
@@ -590,15 +567,6 @@ class Supervisor:
                 _kill(worker.pid)
             elif not worker.is_engine:
                 worker.channel.send(Stop(is_forced=self._stop_requests > 1))
-
-    def _stop_engine(self) -> None:
-        """Stop the engine: no front end needs it any more."""
-        engine = self._workers[ENGINE_NUMBER]
-        if not self._is_engine_stopped:
-            self._is_engine_stopped = True
-            # It may have KV blocks to write to disk.
-            self._kill_at = time.monotonic() + ENGINE_STOP_TIME
-            engine.channel.send(Stop())
 
     def _begin_reload(self) -> None:
         """Reload all workers, one after another, so that the others serve meanwhile."""
@@ -638,6 +606,10 @@ class Supervisor:
     def _kill_all(self) -> None:
         for worker in self._workers.values():
             _kill(worker.pid)
+
+
+def _send_merged(channel: WorkerChannel, id: int, families: Sequence[MetricFamily]) -> None:
+    channel.send(MergedMetrics(id, tuple(families)))
 
 
 def _wake(_signal: int, _frame: FrameType | None) -> None:

@@ -71,7 +71,7 @@ class SupervisorLink(Notifier):
         self._streams = await asyncio.open_unix_connection(sock=self._end)
 
     def send(self, state: str) -> None:
-        """Pass on what the service manager would be told; of that, only the supervisor knows the whole."""
+        """Pass the notification for the service manager on to the supervisor, which knows the state of all workers."""
         if state == ALIVE:
             self.report(Alive())
 
@@ -163,7 +163,7 @@ class WorkerServer(Server):
             self._link.report(Ready(tuple(self._greet())))
 
     async def _follow_commands(self) -> None:
-        """Do what the supervisor says. Without it the worker shuts down: no process would replace it."""
+        """Execute the supervisor's commands. Without it the worker shuts down: no process would replace it."""
         while (command := await self._link.receive()) is not None:
             match command:
                 case Stop(is_forced):
@@ -189,10 +189,12 @@ class WorkerServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What a worker process serves.
+    """The settings and sockets of a worker process.
 
-    configured: the settings as they were read, which a reload compares with. settings: with the address that is
-    listened on. listeners: sockets to accept from. watchdog_interval: seconds between two signs of life.
+    configured: the settings as they were read, which a reload compares with.
+    settings: with the address that is listened on.
+    listeners: sockets to accept from.
+    watchdog_interval: seconds between two signs of life.
     engine: the engine process that it is a front end of; None for a worker with an engine of its own.
     """
 
@@ -208,7 +210,11 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class EngineLink:
-    """How front ends reach the engine process. path: of its socket. front_ends: their number."""
+    """The way from front ends to the engine process.
+
+    path: of its socket.
+    front_ends: their number.
+    """
 
     path: str
     front_ends: int
