@@ -16,7 +16,11 @@ from msgspec import Struct
 
 
 class CharClass(Struct, frozen=True):
-    """One character. source: its regular expression. text: the character, where there is only one."""
+    """One character.
+
+    source: its regular expression.
+    text: the character, where there is only one.
+    """
 
     source: str
     text: str | None = None
@@ -39,7 +43,10 @@ class AlternationNode(Struct, frozen=True):
 
 
 class RepetitionNode(Struct, frozen=True):
-    """A repetition. max_count: None is unbounded."""
+    """A repetition.
+
+    max_count: None is unbounded.
+    """
 
     item: Node
     min_count: int
@@ -48,7 +55,10 @@ class RepetitionNode(Struct, frozen=True):
 
 
 class CaptureGroupNode(Struct, frozen=True):
-    """A group. name: None for a group that captures nothing by name."""
+    """A group.
+
+    name: None for a group that captures nothing by name.
+    """
 
     name: str | None
     item: Node
@@ -166,7 +176,15 @@ class _PatternParser:
             case "(":
                 return self._parse_group()
             case "[":
-                return self._parse_class()
+                # A class is copied for `re`: it matches one character, so nothing can backtrack.
+                begin, self.pos = self.pos, self.pos + 1
+                self.pos += self._peek() == "^"
+                # A bracket that comes first is a member of the class, not its end.
+                self.pos += self._peek() == "]"
+                while self._peek() != "]":
+                    self.pos += 2 if self._peek() == "\\" else 1
+                self.pos += 1
+                return CharClass(self.source[begin : self.pos])
             case "\\":
                 return self._parse_escape()
             case ".":
@@ -194,17 +212,6 @@ class _PatternParser:
         item = self.parse_alternatives()
         self.pos += 1
         return CaptureGroupNode(name, item)
-
-    def _parse_class(self) -> Node:
-        """Copy a class for `re`: it matches one character, so nothing can backtrack."""
-        begin, self.pos = self.pos, self.pos + 1
-        self.pos += self._peek() == "^"
-        # A bracket that comes first is a member of the class, not its end.
-        self.pos += self._peek() == "]"
-        while self._peek() != "]":
-            self.pos += 2 if self._peek() == "\\" else 1
-        self.pos += 1
-        return CharClass(self.source[begin : self.pos])
 
     def _parse_escape(self) -> Node:
         kind = self.source[self.pos + 1]
