@@ -71,8 +71,7 @@ def parse_schema(schema: str, param: str) -> Schema:
     if n_levels > 2 * MAX_LEVELS:  # A schema level is two JSON levels: `properties`, and a name in it.
         raise _build_too_deep_error(param)
     _check_meta(value, param)
-    _check_intersections(value, param)
-    _check_multiples(value, param)
+    _check_work(value, param)
     return value
 
 
@@ -80,23 +79,18 @@ def _build_too_deep_error(param: str) -> RequestError:
     return RequestError(f"The JSON Schema is nested deeper than {MAX_LEVELS} levels.", param=param)
 
 
-def _check_intersections(schema: Schema, param: str) -> None:
-    """Reject a schema whose merged parts could intersect too many expressions."""
+def _check_work(schema: Schema, param: str) -> None:
+    """Reject a schema that could take any time: whose merged parts could intersect too many expressions, or with a
+    `multipleOf` of many digits, alone or as the least common multiple of those that may be merged.
+    """
     objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
-    if not any(combines_schemas(part) for part in objects):
-        return
+    is_merged = any(combines_schemas(part) for part in objects)
     expressions = {
         text for part in objects for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
     }
-    if len(expressions) > MAX_INTERSECTED:
+    if is_merged and len(expressions) > MAX_INTERSECTED:
         message = f"More than {MAX_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
         raise RequestError(f"{message} are not supported.", param=param)
-
-
-def _check_multiples(schema: Schema, param: str) -> None:
-    """Reject `multipleOf` with many digits, alone or as the least common multiple of those that may be merged."""
-    objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
-    is_merged = any(combines_schemas(part) for part in objects)
     common = Fraction(1)
     for part in objects:
         value = part.get("multipleOf")

@@ -122,21 +122,11 @@ class CustomInputDecoder:
                 self._object_reader = ObjectReader()
         if self._string_decoder is None:
             self._pending.append(raw)
-        if self._object_reader is not None:
-            return "" if self._is_complete else self._decode_object(self._object_reader, raw)
-        return self._string_decoder.decode(raw) if self._string_decoder is not None else ""
-
-    @property
-    def is_complete(self) -> bool:
-        return self._is_complete and self._string_decoder is not None
-
-    @property
-    def is_transparent(self) -> bool:
-        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
-
-    def _decode_object(self, reader: ObjectReader, raw: str) -> str:
+        reader = self._object_reader
+        if reader is None:
+            return "" if self._string_decoder is None else self._string_decoder.decode(raw)
         pos, decoded = 0, ""
-        while True:
+        while not self._is_complete:
             start, (pos, status) = pos, reader.read(raw, pos)
             if self._string_decoder is not None:
                 decoded += self._string_decoder.decode(raw[start:pos])
@@ -146,14 +136,22 @@ class CustomInputDecoder:
                     self._pending.clear()
                 case ReadStatus.END if self._string_decoder is not None:
                     self._is_complete = True
-                    return decoded + self._string_decoder.flush()
-                case ReadStatus.MORE:
-                    return decoded
+                    decoded += self._string_decoder.flush()
                 case ReadStatus.CLOSE | ReadStatus.INVALID:
                     self._is_complete = True
-                    return decoded
+                case ReadStatus.MORE:
+                    break
                 case _:
                     pass
+        return decoded
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_complete and self._string_decoder is not None
+
+    @property
+    def is_transparent(self) -> bool:
+        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
 
     def flush(self) -> str:
         pending, self._pending = "".join(self._pending), []

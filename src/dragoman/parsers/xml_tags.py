@@ -397,8 +397,17 @@ class XmlTagReader:
         raw = "".join(self._chunks)
         if self._syntax.value_padding:
             raw = raw.removeprefix("\n")
-        if self._spliced_key and self._splice(raw):
-            return self._end_value(pos)
+        if self._spliced_key:
+            try:
+                arguments = decode(raw)
+            except ValueError:
+                arguments = None
+            if isinstance(arguments, dict) and arguments.keys() <= self._parameters.names:
+                for key, value in arguments.items():
+                    self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
+                return self._end_value(pos)
+            # Not the object of all arguments, so an argument of its own.
+            self._append_text(self._writer.begin_argument(self._spliced_key))
         # Converted to a type of the schema if possible, else as a string. A number keeps its digits: 1.10 or
         # 10000000000000001 would change through a float.
         writer, digits = self._writer, match_number(raw, self._types)
@@ -410,19 +419,6 @@ class XmlTagReader:
         else:
             self._append_text(writer.write_json(encode(value)))
         return self._end_value(pos)
-
-    def _splice(self, raw: str) -> bool:
-        """Append the arguments that are one object; without an object, begin the argument that it is then."""
-        try:
-            arguments = decode(raw)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict) or not arguments.keys() <= self._parameters.names:
-            self._append_text(self._writer.begin_argument(self._spliced_key))
-            return False
-        for key, value in arguments.items():
-            self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
-        return True
 
     def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
         if not self._scanner.marker:

@@ -139,9 +139,9 @@ def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: st
             changes["unk_token"] = hidden_names[model["unk_token"]]
         merges: list[str | list[str]] = model.get("merges") or []
         pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
-        kept_pairs = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
-        if len(kept_pairs) < len(pairs):
-            changes["merges"] = kept_pairs
+        plain_pairs = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
+        if len(plain_pairs) < len(pairs):
+            changes["merges"] = plain_pairs
     return data | {"added_tokens": renamed_entries, "model": model | changes}
 
 

@@ -134,26 +134,24 @@ class _PatternParser:
     def _parse_concatenation(self) -> Node:
         items: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            items.append(self._parse_quantifier(self._parse_atom()))
+            item, bounds = self._parse_atom(), self._parse_bounds()
+            if bounds is None:
+                items.append(item)
+                continue
+            is_lazy = self._peek() == "?"
+            if self._peek() == "+":
+                raise self.build_error("a possessive quantifier")
+            self.pos += is_lazy
+            if self._parse_bounds() is not None:
+                raise self.build_error("a quantifier of a quantifier")
+            if isinstance(item, StartAnchor | EndAnchor):
+                raise self.build_error("a repeated ^ or $")
+            # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass
+            # cannot follow.
+            if bounds[1] != 1 and can_be_empty(item):
+                raise self.build_error("a repetition of what can be empty")
+            items.append(RepetitionNode(item, *bounds, is_lazy))
         return ConcatenationNode(tuple(items))
-
-    def _parse_quantifier(self, item: Node) -> Node:
-        bounds = self._parse_bounds()
-        if bounds is None:
-            return item
-        is_lazy = self._peek() == "?"
-        if self._peek() == "+":
-            raise self.build_error("a possessive quantifier")
-        self.pos += is_lazy
-        if self._parse_bounds() is not None:
-            raise self.build_error("a quantifier of a quantifier")
-        if isinstance(item, StartAnchor | EndAnchor):
-            raise self.build_error("a repeated ^ or $")
-        # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass cannot
-        # follow.
-        if bounds[1] != 1 and can_be_empty(item):
-            raise self.build_error("a repetition of what can be empty")
-        return RepetitionNode(item, bounds[0], bounds[1], is_lazy)
 
     def _parse_bounds(self) -> tuple[int, int | None] | None:
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
