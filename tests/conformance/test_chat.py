@@ -132,7 +132,7 @@ def test_good_logprobs_pass():
         ([ROLE, {"error": {"message": "m", "type": "t", "code": None}}], "has no param"),
         ([ROLE, {"error": "boom"}], "expected an object"),
         ([ROLE, scored(token="a", logprob=-1, bytes=None), STOP, DONE], "top_logprobs is None"),
-        ([ROLE, scored(token="a", logprob=1, bytes=None, top_logprobs=[]), STOP, DONE], "no logprob"),
+        ([ROLE, scored(token="a", logprob=1, bytes=None, top_logprobs=[]), STOP, DONE], "not a logprob"),
         ([ROLE, scored(logprob=-1, bytes=None, top_logprobs=[]), STOP, DONE], "token is None"),
         ([ROLE, scored(token="a", logprob=-1, top_logprobs=[]), STOP, DONE], "has no bytes"),
     ],

@@ -90,8 +90,8 @@ def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
     ("data", "rule"),
     [
         (lines(HI, END)[:-1], "inside a line"),
-        (lines(HI) + b"\n" + lines(END), "none, or several"),
-        (json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n", "none, or several"),
+        (lines(HI) + b"\n" + lines(END), "an empty line, or several"),
+        (json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n", "an empty line, or several"),
         (b"{\n", "not JSON"),
         (b'{"a": NaN}\n', "NaN"),
         (b"[]\n", "expected an object"),

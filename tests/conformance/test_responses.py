@@ -250,7 +250,7 @@ def test_every_key_is_there(key: str):
         ({"id": ""}, "id is empty"),
         ({"created_at": 1.5}, "created_at"),
         ({"status": "done"}, "status is"),
-        ({"temperature": None}, "temperature is no number"),
+        ({"temperature": None}, "temperature is None, expected a number"),
         ({"store": None}, "store is None"),
         ({"user": None}, "user is null"),
         ({"truncation": None}, "truncation is"),

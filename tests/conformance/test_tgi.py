@@ -47,7 +47,7 @@ def test_a_good_stream_passes(payloads: list[object]):
         ([HI | {"details": ENDED}, END], "before the end"),
         ([HI | {"finished": True}, END], "finished is not"),
         ([HI | {"token": token("hi", -2)}, END], "token.id"),
-        ([HI | {"token": token("hi", logprob=0.5)}, END], "no logprob"),
+        ([HI | {"token": token("hi", logprob=0.5)}, END], "token.logprob is"),
         ([HI | {"token": token("hi", special=None)}, END], "special"),
         ([{"error": "no", "error_type": "bad"}], "error_type"),
         ([{"error": {"message": "no"}, "error_type": "generation"}], "error is"),

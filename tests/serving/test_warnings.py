@@ -100,6 +100,6 @@ async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_sil
     it = house(HELLO)
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
     answer = await it.post("/v1/chat/completions", {**asked, "top_logprobs": 5})
-    assert answer.headers["x-dragoman-warnings"] == "top_logprobs: this model's engine knows only 1 for each token"
+    assert answer.headers["x-dragoman-warnings"] == "top_logprobs: this engine returns at most 1 per token"
     assert [len(token["top_logprobs"]) for token in answer.json()["choices"][0]["logprobs"]["content"]] == [1]
     assert "x-dragoman-warnings" not in (await it.post("/v1/chat/completions", {**asked, "top_logprobs": 1})).headers

@@ -66,7 +66,7 @@ def check_stream(data: bytes) -> list[Json]:
 
 
 class _OpenBlock:
-    """The open block. After its signature it may get no more deltas."""
+    """The open block. Once it is signed, it may get no more deltas."""
 
     def __init__(self, index: int, kind: str) -> None:
         self.index, self.kind = index, kind
@@ -98,7 +98,13 @@ class _MessagesStreamState:
         require(self._final_delta is None or kind == "message_stop", f"{kind} after message_delta")
         match kind:
             case "message_start":
-                self._start(require_object(event.get("message"), "message"))
+                self._has_started = True
+                message = require_object(event.get("message"), "message")
+                _check_message_fields(message)
+                require(message.get("content") == [], "message_start has content")
+                for key in ("stop_reason", "stop_sequence"):
+                    require_key(message, key, "message")
+                    require(message[key] is None, f"message_start has a {key}")
             case "content_block_start":
                 self._open(event)
             case "content_block_delta":
@@ -122,19 +128,9 @@ class _MessagesStreamState:
     def close(self) -> None:
         require(self._has_failed or self._has_stopped, "the stream ends without message_stop")
 
-    def _start(self, message: Json) -> None:
-        self._has_started = True
-        _check_message_fields(message)
-        require(message.get("content") == [], "message_start has content")
-        for key in ("stop_reason", "stop_sequence"):
-            require_key(message, key, "message")
-            require(message[key] is None, f"message_start has a {key}")
-
     def _open(self, event: Json) -> None:
-        index, block = (
-            require_count(event.get("index"), "index"),
-            require_object(event.get("content_block"), "content_block"),
-        )
+        index = require_count(event.get("index"), "index")
+        block = require_object(event.get("content_block"), "content_block")
         require(self._block is None, f"block {index} begins while another is open")
         # Indices count the blocks without gaps: SDKs append the block to a list and then address it by its index.
         require(index == len(self._closed_blocks), f"block {index} begins, expected {len(self._closed_blocks)}")
@@ -201,7 +197,24 @@ def check_object(message: Json) -> None:
     _check_message_fields(message)
     content = require_objects(message.get("content"), "content")
     for i, block in enumerate(content):
-        _check_block(block, f"content[{i}]")
+        location = f"content[{i}]"
+        match block.get("type"):
+            case "text":
+                # Clients send the reply back as the next turn, and the API rejects an empty text block in a request:
+                # one such block would break the conversation.
+                require(require_string(block.get("text"), f"{location}.text"), f"{location}: an empty text")
+            case "thinking":
+                require_string(block.get("thinking"), f"{location}.thinking")
+                # Also required in a request: a client that has none cannot send the thinking back.
+                require_string(block.get("signature"), f"{location}.signature")
+            case "redacted_thinking":
+                require_string(block.get("data"), f"{location}.data")
+            case "tool_use":
+                for key in ("id", "name"):
+                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: unnamed")
+                require_object(block.get("input"), f"{location}.input")
+            case kind:
+                raise Violation(f"{location} is of type {kind!r}")
     _check_end(message)
     has_tool_use = any(block["type"] == "tool_use" for block in content)
     require(message["stop_reason"] != "tool_use" or has_tool_use, "stop_reason is tool_use without a call")
@@ -223,29 +236,6 @@ def _check_message_fields(message: Json) -> None:
     require(require_string(message.get("id"), "id"), "id is empty")
     require_string(message.get("model"), "model")
     _check_usage(message.get("usage"), ("input_tokens", "output_tokens"))
-
-
-def _check_block(block: Json, location: str) -> None:
-    match block.get("type"):
-        case "text":
-            # Clients send the reply back as the next turn, and the API rejects an empty text block in a request: one
-            # such block would break the conversation.
-            require(require_string(block.get("text"), f"{location}.text"), f"{location}: an empty text")
-        case "thinking":
-            require_string(block.get("thinking"), f"{location}.thinking")
-            # Also required in a request: a client that has none cannot send the thinking back.
-            require_string(block.get("signature"), f"{location}.signature")
-        case "redacted_thinking":
-            require_string(block.get("data"), f"{location}.data")
-        case "tool_use":
-            require(
-                require_string(block.get("id"), f"{location}.id")
-                and require_string(block.get("name"), f"{location}.name"),
-                f"{location}: unnamed",
-            )
-            require_object(block.get("input"), f"{location}.input")
-        case kind:
-            raise Violation(f"{location} is of type {kind!r}")
 
 
 def _check_end(end: Json) -> None:

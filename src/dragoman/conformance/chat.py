@@ -40,7 +40,11 @@ def check_stream(
 
 
 class _ChoiceState:
-    """The state of one choice. silent: it has had no content yet, not even an empty one."""
+    """The state of one choice.
+
+    calls, legacy_calls: number of `tool_calls` and of `function_call`.
+    silent: it has had no content yet, not even an empty one.
+    """
 
     def __init__(self, *, silent: bool) -> None:
         self.calls = 0
@@ -84,7 +88,11 @@ class _ChatStreamState(ChunkState):
             self._choices[index].silent = False
         state = self._choices[index]
         require(not state.finished, f"{location}: a chunk after finish_reason")
-        _check_calls(state, delta, location)
+        for call in require_objects(delta.get("tool_calls", []), f"{location}.tool_calls"):
+            _check_call(state, call, location)
+        if "function_call" in delta:
+            state.legacy_calls += "name" in require_object(delta["function_call"], f"{location}.function_call")
+            require(state.legacy_calls == 1, f"{location}: function_call named {state.legacy_calls} times")
         if reason is not None:
             require(reason in self._reasons, f"{location}: finish_reason is {reason!r}")
             require(self._allow_variants or not delta, f"{location}: the last delta is not empty")
@@ -107,14 +115,6 @@ class _ChatStreamState(ChunkState):
             len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
             f"{location}: the names of the reasoning differ",
         )
-
-
-def _check_calls(choice: _ChoiceState, delta: Json, location: str) -> None:
-    for call in require_objects(delta.get("tool_calls", []), f"{location}.tool_calls"):
-        _check_call(choice, call, location)
-    if "function_call" in delta:
-        choice.legacy_calls += "name" in require_object(delta["function_call"], f"{location}.function_call")
-        require(choice.legacy_calls == 1, f"{location}: function_call named {choice.legacy_calls} times")
 
 
 def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
@@ -146,25 +146,22 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     choices = require_objects(response.get("choices"), "choices")
     require([choice.get("index") for choice in choices] == list(range(len(choices))), "the indices are not dense")
     for choice in choices:
-        _check_final_choice(choice, (*REASONS, *extra_reasons))
-
-
-def _check_final_choice(choice: Json, reasons: tuple[str, ...]) -> None:
-    message = require_object(choice.get("message"), "message")
-    require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
-    # Required by the SDK's types, although nullable: a missing key fails in strictly typed clients.
-    for key in ("content", "refusal"):
-        require_key(message, key, "message")
-    require_key(choice, "logprobs", "choice")
-    checks.check_chat_logprobs(choice["logprobs"], "logprobs")
-    reason = choice.get("finish_reason")
-    require(reason in reasons, f"finish_reason is {reason!r}")
-    # Absent rather than empty: agents test for the key, and an empty list looks like a turn that calls tools.
-    require("tool_calls" not in message or require_array(message["tool_calls"], "tool_calls"), "tool_calls is empty")
-    calls = require_objects(message.get("tool_calls", []), "tool_calls")
-    require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a call")
-    for call in calls:
-        kind, text = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
-        body = require_object(call.get(kind), f"{kind} of a call")
-        require(call.get("id") and call.get("type") == kind and body.get("name"), "a call without id, type or name")
-        require_string(body.get(text), f"{text} of a call")
+        message = require_object(choice.get("message"), "message")
+        require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
+        # Required by the SDK's types, although nullable: a missing key fails in strictly typed clients.
+        for key in ("content", "refusal"):
+            require_key(message, key, "message")
+        require_key(choice, "logprobs", "choice")
+        checks.check_chat_logprobs(choice["logprobs"], "logprobs")
+        reason = choice.get("finish_reason")
+        require(reason in (*REASONS, *extra_reasons), f"finish_reason is {reason!r}")
+        # Absent rather than empty: agents test for the key, and an empty list looks like a turn that calls tools.
+        is_empty = "tool_calls" in message and not require_array(message["tool_calls"], "tool_calls")
+        require(not is_empty, "tool_calls is empty")
+        calls = require_objects(message.get("tool_calls", []), "tool_calls")
+        require(reason != "tool_calls" or calls, "finish_reason is tool_calls without a call")
+        for call in calls:
+            kind, text = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+            body = require_object(call.get(kind), f"{kind} of a call")
+            require(call.get("id") and call.get("type") == kind and body.get("name"), "a call without id, type or name")
+            require_string(body.get(text), f"{text} of a call")

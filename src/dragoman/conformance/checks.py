@@ -1,7 +1,7 @@
-"""What the wire grammars share: the error for a violated rule, checks of JSON shapes, a parser of server-sent events.
+"""The common parts of the wire grammars: the error for a violated rule, checks of JSON shapes, parsers of streams.
 
-The shapes are those that several dialects have: usage, token logprobs, errors. The parser reads unnamed events, as in
-OpenAI's older dialects, and named ones. It knows nothing of payloads.
+The shapes are those that several dialects have: usage, token logprobs, errors. The streams are of server-sent events:
+unnamed, as in OpenAI's older dialects, or named.
 """
 
 from __future__ import annotations
@@ -84,15 +84,12 @@ def check_chat_logprobs(value: object, location: str) -> None:
 
 def _check_logprob(entry: Json, location: str) -> None:
     require_string(entry.get("token"), f"{location}.token")
-    require(
-        isinstance(entry.get("logprob"), int | float) and entry["logprob"] <= 0, f"{location}.logprob is no logprob"
-    )
+    logprob = entry.get("logprob")
+    require(isinstance(logprob, int | float) and logprob <= 0, f"{location}.logprob is not a logprob: {logprob!r}")
     require_key(entry, "bytes", location)
     if entry["bytes"] is not None:
-        require(
-            all(0 <= require_count(byte, location) < 256 for byte in require_array(entry["bytes"], location)),
-            f"{location}.bytes are no bytes",
-        )
+        byte_values = [require_count(byte, location) for byte in require_array(entry["bytes"], location)]
+        require(all(byte < 256 for byte in byte_values), f"{location}.bytes has a value above 255")
 
 
 def check_error(value: object) -> None:
@@ -107,7 +104,10 @@ DONE = "[DONE]"
 
 
 class ParsedStream:
-    """The payloads of a stream. done: it ended with [DONE], after which nothing may follow."""
+    """The payloads of a stream of unnamed events.
+
+    done: it ended with [DONE], after which nothing may follow.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.payloads: list[Json] = []
@@ -117,7 +117,7 @@ class ParsedStream:
             if block == DONE:
                 self.done = True
             else:
-                self.payloads.append(_parse_payload(block))
+                self.payloads.append(parse_object(block, "the payload"))
 
 
 def parse_named_events(data: bytes) -> Iterator[Json]:
@@ -125,7 +125,7 @@ def parse_named_events(data: bytes) -> Iterator[Json]:
     for block in _split_events(data):
         name, newline, data_line = block.partition("\n")
         require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
-        payload = _parse_payload(_parse_data(data_line))
+        payload = parse_object(_parse_data(data_line), "the payload")
         event_name = name.removeprefix("event: ")
         require(
             payload.get("type") == event_name, f"an event named {event_name} says that it is {payload.get('type')!r}"
@@ -148,24 +148,27 @@ def _parse_data(block: str) -> str:
     return block.removeprefix("data: ")
 
 
-def _parse_payload(block: str) -> Json:
+def parse_object(text: str, location: str) -> Json:
+    """Parse a JSON object. Raises Violation."""
     try:
-        return require_object(json.loads(block, parse_constant=_reject_constant), "the payload")
+        return require_object(json.loads(text, parse_constant=_reject_constant), location)
     except ValueError as error:
-        raise Violation(f"not JSON: {error}: {block[:40]!r}") from None
+        raise Violation(f"not JSON: {error}: {text[:40]!r}") from None
 
 
 def _reject_constant(name: str) -> float:
     raise Violation(f"{name} is not JSON")
 
 
-# The grammar that streams of Chat Completions and Completions share: chunks, usage, an error or `[DONE]`.
-
 CONSTANT_FIELDS = ("id", "created", "model")
 
 
 class ChunkState(ABC):
-    """The state of a stream. kind: the `object` of its chunks. allow_variants: as in `chat.check_stream`."""
+    """The state of a stream of Chat Completions or Completions: chunks, usage, an error or `[DONE]`.
+
+    kind: the `object` of its chunks.
+    allow_variants: as in `chat.check_stream`.
+    """
 
     kind: str
 
@@ -179,45 +182,40 @@ class ChunkState(ABC):
         """Check a whole stream, and return its chunks. Raises Violation."""
         stream = ParsedStream(data)
         for chunk in stream.payloads:
-            self._feed(chunk)
+            require(not self._has_failed, "a chunk after an error")
+            # Clients that asked for usage stop reading there.
+            require(not self._has_usage, "a chunk after the one with usage")
+            if "error" in chunk:
+                check_error(chunk["error"])
+                self._has_failed = True
+                continue
+            require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
+            require_count(chunk.get("created"), "created")
+            require_string(chunk.get("id"), "id")
+            # Clients group chunks by `id` and keep the rest from any one of them, the first or the last.
+            self._first = self._first or chunk
+            for key in CONSTANT_FIELDS:
+                require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
+            fingerprint = chunk.get("system_fingerprint")
+            former = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+            # Servers behind a proxy may send it only in some chunks.
+            is_absent = self._allow_variants and None in (fingerprint, former)
+            require(is_absent or fingerprint == former, f"system_fingerprint changed to {fingerprint!r}")
+            self._fingerprint = former or fingerprint
+            choices = require_objects(chunk.get("choices"), "choices")
+            for choice in choices:
+                self._check_choice(choice)
+            # The usage chunk is the one without choices, after all of them have ended
+            # (`stream_options.include_usage`).
+            if not choices:
+                require(self._include_usage, "a usage chunk that was not requested")
+                require(self._has_ended, "usage before all choices ended")
+                check_usage(chunk.get("usage"))
+                self._has_usage = True
         require(stream.done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
         require(self._has_failed or self._has_ended, "a choice without finish_reason")
         require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
         return stream.payloads
-
-    def _feed(self, chunk: Json) -> None:
-        require(not self._has_failed, "a chunk after an error")
-        # Clients that asked for usage stop reading there.
-        require(not self._has_usage, "a chunk after the one with usage")
-        if "error" in chunk:
-            check_error(chunk["error"])
-            self._has_failed = True
-            return
-        self._check_constant(chunk)
-        choices = require_objects(chunk.get("choices"), "choices")
-        # The usage chunk is the one without choices, after all of them have ended (`stream_options.include_usage`).
-        if not choices:
-            require(self._include_usage, "a usage chunk that was not requested")
-            require(self._has_ended, "usage before all choices ended")
-            check_usage(chunk.get("usage"))
-            self._has_usage = True
-        for choice in choices:
-            self._check_choice(choice)
-
-    def _check_constant(self, chunk: Json) -> None:
-        require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
-        require_count(chunk.get("created"), "created")
-        require_string(chunk.get("id"), "id")
-        # Clients group chunks by `id` and keep the rest from any one of them, the first or the last.
-        self._first = self._first or chunk
-        for key in CONSTANT_FIELDS:
-            require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
-        fingerprint = chunk.get("system_fingerprint")
-        known = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
-        # Servers behind a proxy may send it only in some chunks.
-        is_absent = self._allow_variants and None in (fingerprint, known)
-        require(is_absent or fingerprint == known, f"system_fingerprint changed to {fingerprint!r}")
-        self._fingerprint = known or fingerprint
 
     @property
     @abstractmethod

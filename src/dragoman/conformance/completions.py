@@ -32,7 +32,10 @@ def check_stream(
 
 
 class _CompletionsStreamState(ChunkState):
-    """The state of a stream. finished: whether each choice has ended, by index."""
+    """The state of a stream.
+
+    finished: whether each choice has ended, by index.
+    """
 
     kind = "text_completion"
 
@@ -56,17 +59,15 @@ class _CompletionsStreamState(ChunkState):
 
 
 def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> str | None:
+    """Check a choice, and return its finish reason. offset: of the last token before it."""
     require_string(choice.get("text"), "text")
     for key in ("finish_reason", "logprobs"):
         require_key(choice, key, "choice")
     reason = choice["finish_reason"]
     require(reason is None or reason in reasons, f"finish_reason is {reason!r}")
-    if choice["logprobs"] is not None:
-        _check_logprobs(require_object(choice["logprobs"], "logprobs"), offset)
-    return reason
-
-
-def _check_logprobs(logprobs: Json, offset: int) -> None:
+    if choice["logprobs"] is None:
+        return reason
+    logprobs = require_object(choice["logprobs"], "logprobs")
     offsets, token_logprobs, tokens, top_logprobs = (
         require_array(logprobs.get(column), f"logprobs.{column}") for column in LOGPROBS_COLUMNS
     )
@@ -80,13 +81,12 @@ def _check_logprobs(logprobs: Json, offset: int) -> None:
         # Both are null for the first token of an echoed prompt, which nothing precedes.
         require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")
         if top is not None:
-            require(
-                # The API adds the sampled token where it is not among the most probable, so there may be one more than
-                # requested.
-                token in require_object(top, "top_logprobs"),
-                f"the sampled token {token!r} is not among its top_logprobs",
-            )
+            # The API adds the sampled token where it is not among the most probable, so there may be one more than
+            # requested.
+            is_listed = token in require_object(top, "top_logprobs")
+            require(is_listed, f"the sampled token {token!r} is not among its top_logprobs")
             require(all(value <= 0 for value in (logprob, *top.values())), "a logprob above 0")
+    return reason
 
 
 def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:

@@ -8,12 +8,11 @@ the stream. Blank space may precede a line.
 
 from __future__ import annotations
 
-import json
 import re
 
 from .checks import (
     Json,
-    Violation,
+    parse_object,
     require,
     require_array,
     require_count,
@@ -40,20 +39,25 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
     text = data.decode()
     # One JSON object a line, and clients split at newlines: an unfinished line would wait in their buffer.
     require(not text or text.endswith("\n"), "the stream ends inside a line")
-    for line in map(_parse_line, text.split("\n")[:-1]):
+    for line in text.split("\n")[:-1]:
+        # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
+        require(len(line.splitlines()) == 1, f"an empty line, or several in one: {line[:40]!r}")
+        chunk = parse_object(line, "the line")
         require(not has_failed, "a line after an error")
         # After the status 200 an error can only be a line of the stream, and it is the last.
-        has_failed = "error" in line
+        has_failed = "error" in chunk
         if has_failed:
-            check_error(line)
+            check_error(chunk)
             continue
         require(not chunks or not chunks[-1]["done"], "a line after the last one")
-        _check_chunk(line, is_chat)
-        require(not chunks or line["model"] == chunks[0]["model"], "the model changes")
-        n_calls = _check_calls(line, is_chat, n_calls)
-        # Only the last line has counts and durations; any other is there for its text or calls.
-        require(line["done"] or _has_content(line, is_chat), "a chunk says nothing")
-        chunks.append(line)
+        _check_chunk(chunk, is_chat)
+        require(not chunks or chunk["model"] == chunks[0]["model"], "the model changes")
+        n_calls = _check_calls(chunk, is_chat, n_calls)
+        # Only the last chunk has counts and durations; any other is there for its text or calls.
+        part, text_field = _get_part(chunk, is_chat), "content" if is_chat else "response"
+        has_content = any(part.get(name) for name in (text_field, "thinking", "tool_calls")) or "logprobs" in chunk
+        require(chunk["done"] or has_content, "a chunk says nothing")
+        chunks.append(chunk)
     if has_failed:
         return []
     require(chunks and chunks[-1]["done"], "it never finished")
@@ -86,19 +90,6 @@ def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
     logprobs = [entry for chunk in chunks for entry in chunk.get("logprobs", ())]
     answer = {**chunks[-1], **({"message": {"role": "assistant", **folded}} if is_chat else folded)}
     return {**answer, "logprobs": logprobs} if logprobs else answer
-
-
-def _parse_line(line: str) -> Json:
-    # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
-    require(len(line.splitlines()) == 1, f"a line that is none, or several: {line[:40]!r}")
-    try:
-        return require_object(json.loads(line, parse_constant=_reject_constant), "the line")
-    except ValueError as error:
-        raise Violation(f"not JSON: {error}: {line[:40]!r}") from None
-
-
-def _reject_constant(name: str) -> float:
-    raise Violation(f"{name} is not JSON")
 
 
 def _check_chunk(chunk: Json, is_chat: bool) -> None:
@@ -141,12 +132,6 @@ def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
     return n_calls
 
 
-def _has_content(chunk: Json, is_chat: bool) -> bool:
-    part = _get_part(chunk, is_chat)
-    names = ("content" if is_chat else "response", "thinking", "tool_calls")
-    return any(part.get(name) for name in names) or "logprobs" in chunk
-
-
 def _get_part(chunk: Json, is_chat: bool) -> Json:
     return require_object(chunk.get("message"), "message") if is_chat else chunk
 
@@ -156,4 +141,4 @@ def _check_logprob(entry: Json) -> None:
     logprob = entry.get("logprob")
     require(isinstance(logprob, int | float) and logprob <= 0, f"logprob is {logprob!r}")
     for byte in require_array(entry.get("bytes", []), "bytes"):
-        require(isinstance(byte, int) and 0 <= byte < 256, f"{byte!r} is no byte")
+        require(isinstance(byte, int) and 0 <= byte < 256, f"{byte!r} is not a byte")

@@ -56,7 +56,7 @@ CLIENT_CALL_FIELDS = {
     "computer_call": ("action", "actions"),
     "tool_search_call": ("arguments",),
 }
-"""What each type of call of a tool that the client runs has one of."""
+"""The fields of each type of call of a tool that the client runs; it has one of them."""
 CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The text field of each type of call."""
 
@@ -72,13 +72,8 @@ class _PartKind:
     """
 
     def __init__(self, opening: str, deltas: str, index: str, field: str, type: str) -> None:
-        self.frame_event, self.text_event, self.index_field, self.text_field, self.type = (
-            opening,
-            deltas,
-            index,
-            field,
-            type,
-        )
+        self.frame_event, self.text_event = opening, deltas
+        self.index_field, self.text_field, self.type = index, field, type
 
 
 OUTPUT_TEXT = _PartKind("content_part", "output_text", "content_index", "text", "output_text")
@@ -107,7 +102,10 @@ def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
 
 
 class _OpenPart:
-    """The open part. done: its text, once its done event has come."""
+    """The open part.
+
+    done: its text, once its done event has come.
+    """
 
     def __init__(self, kind: _PartKind, index: int) -> None:
         self.kind, self.index = kind, index
@@ -174,7 +172,12 @@ class _OpenItem:
     def _feed_part(self, event: Json, name: str) -> None:
         part = self.part
         if part is None:
-            kind = self._find_part_kind(event, name)
+            part_type = require_object(event.get("part") or {}, "part").get("type")
+            kinds = (kind for kind in PART_KINDS.get(self.kind, ()) if kind.type == part_type)
+            kind = next((kind for kind in kinds if name == f"{kind.frame_event}.added"), None)
+            if kind is None:
+                raise Violation(f"{event['type']} in a {self.kind} without an open part")
+            _check_part(event, kind, "", [])
             index = require_count(event.get(kind.index_field), kind.index_field)
             # Texts and refusals are counted by one index, summaries by another.
             expected = sum(closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts)
@@ -203,14 +206,6 @@ class _OpenItem:
             _check_part(event, part.kind, part.done_text or "", part.logprobs)
             self.closed_parts.append((part.kind, part.done_text or ""))
             self.part = None
-
-    def _find_part_kind(self, event: Json, name: str) -> _PartKind:
-        part_type = require_object(event.get("part") or {}, "part").get("type")
-        for kind in PART_KINDS.get(self.kind, ()):
-            if name == f"{kind.frame_event}.added" and part_type == kind.type:
-                _check_part(event, kind, "", [])
-                return kind
-        raise Violation(f"{event['type']} in a {self.kind} without an open part")
 
     def close(self, item: Json) -> None:
         require(
@@ -284,27 +279,40 @@ class _ResponsesStreamState:
                 require_key(event, key, "the error")
                 require(event[key] == nested[key], f"the flat {key} is not the nested one")
             self._has_failed = True
-        elif name in ("created", "queued", "in_progress", *TERMINAL_STATUSES):
+            return
+        if name in ("created", "queued", "in_progress", *TERMINAL_STATUSES):
             self._feed_lifecycle(name, require_object(event.get("response"), "response"))
+            return
+        require(not self._has_failed, f"{kind} after an error")
+        require(self._is_running, f"{kind} before response.in_progress")
+        index = event.get("output_index")
+        require(index == len(self._done_items), f"{kind}: output_index {index!r}")
+        if name == "output_item.added":
+            require(self._item is None, "an item begins while another is open")
+            item = require_object(event.get("item"), "item")
+            _check_added_item(item)
+            self._item = _OpenItem(len(self._done_items), item)
+        elif self._item is None:
+            raise Violation(f"{kind} without an open item")
+        elif name == "output_item.done":
+            item = require_object(event.get("item"), "item")
+            self._item.close(item)
+            self._done_items.append(item)
+            self._item = None
         else:
-            require(not self._has_failed, f"{kind} after an error")
-            require(self._is_running, f"{kind} before response.in_progress")
-            self._feed_output(event, name)
+            self._item.feed(event, name)
 
     def _feed_lifecycle(self, name: str, response: Json) -> None:
         require((name == "created") == (self._id is None), f"response.{name} at event {self._count - 1}")
         self._id = self._id or response.get("id")
         require(response.get("id") == self._id, "the response's id changed")
         check_object(response, allow_variants=self._allow_variants)
-        if name in TERMINAL_STATUSES:
-            self._end(name, response)
+        if name not in TERMINAL_STATUSES:
+            require(not self._has_failed, f"response.{name} after an error")
+            require(response["status"] in ("in_progress", "queued"), f"response.{name} is {response['status']!r}")
+            require(response["usage"] is None, f"response.{name} has usage already")
+            self._is_running = self._is_running or name == "in_progress"
             return
-        require(not self._has_failed, f"response.{name} after an error")
-        require(response["status"] in ("in_progress", "queued"), f"response.{name} is {response['status']!r}")
-        require(response["usage"] is None, f"response.{name} has usage already")
-        self._is_running = self._is_running or name == "in_progress"
-
-    def _end(self, name: str, response: Json) -> None:
         self.has_ended = True
         # The API has no event `response.cancelled`; a cancelled stream ends with response.incomplete.
         is_cancelled = response["status"] == "cancelled" and name == "incomplete"
@@ -321,35 +329,13 @@ class _ResponsesStreamState:
         require(response["output"] == self._done_items, "the output is not the items that were done")
         require(response["usage"] is not None, f"response.{name} has no usage")
 
-    def _feed_output(self, event: Json, name: str) -> None:
-        require(
-            event.get("output_index") == len(self._done_items),
-            f"{event['type']}: output_index {event.get('output_index')!r}",
-        )
-        if name == "output_item.added":
-            require(self._item is None, "an item begins while another is open")
-            item = require_object(event.get("item"), "item")
-            _check_added_item(item)
-            self._item = _OpenItem(len(self._done_items), item)
-            return
-        open_item = self._item
-        if open_item is None:
-            raise Violation(f"{event['type']} without an open item")
-        if name == "output_item.done":
-            item = require_object(event.get("item"), "item")
-            open_item.close(item)
-            self._done_items.append(item)
-            self._item = None
-        else:
-            open_item.feed(event, name)
-
 
 def check_object(response: Json, *, allow_variants: bool = False) -> None:
     """Check a response object in any status; allow_variants: as in `check_stream`. Raises Violation."""
     if allow_variants:
         # Other servers omit fields of later API versions, and some write an unset user as null.
-        given = {key: value for key, value in response.items() if (key, value) != ("user", None)}
-        response = OPTIONAL_FIELDS | given
+        present = {key: value for key, value in response.items() if (key, value) != ("user", None)}
+        response = OPTIONAL_FIELDS | present
     for key in RESPONSE_FIELDS:
         require_key(response, key, "the response")
     require(response["object"] == "response", f"object is {response['object']!r}")
@@ -357,7 +343,20 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
     require_string(response["model"], "model")
     require_count(response["created_at"], "created_at")
     require(response["status"] in STATUSES, f"status is {response['status']!r}")
-    _check_echo(response)
+    for key in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
+        is_number = isinstance(response[key], int | float) and not isinstance(response[key], bool)
+        require(is_number, f"{key} is {response[key]!r}, expected a number")
+    for key in ("parallel_tool_calls", "store", "background"):
+        require(isinstance(response[key], bool), f"{key} is {response[key]!r}")
+    require_object(require_object(response["text"], "text").get("format"), "text.format")
+    require("user" not in response or response["user"] is not None, "user is null")
+    require(response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}")
+    require_count(response["top_logprobs"], "top_logprobs")
+    for i, tool in enumerate(require_objects(response["tools"], "tools")):
+        # The tools are repeated with their defaults filled in, `strict` for example, which is what tells a client how
+        # they were read.
+        for key in ("name", "description", "parameters", "strict") if tool.get("type") == "function" else ():
+            require_key(tool, key, f"tools[{i}]")
     items = require_objects(response["output"], "output")
     for i, item in enumerate(items):
         _check_item(item, f"output[{i}]")
@@ -367,23 +366,6 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
     _check_state(response, items)
     if response["usage"] is not None:
         _check_usage(response["usage"])
-
-
-def _check_echo(response: Json) -> None:
-    for key in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
-        require(isinstance(response[key], int | float) and not isinstance(response[key], bool), f"{key} is no number")
-    for key in ("parallel_tool_calls", "store", "background"):
-        require(isinstance(response[key], bool), f"{key} is {response[key]!r}")
-    require_object(require_object(response["text"], "text").get("format"), "text.format")
-    require("user" not in response or response["user"] is not None, "user is null")
-    require(response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}")
-    require_count(response["top_logprobs"], "top_logprobs")
-    for i, tool in enumerate(require_objects(response["tools"], "tools")):
-        # The echo of a tool has its defaults filled in, `strict` for example, which is what tells a client how it was
-        # read.
-        if tool.get("type") == "function":
-            for key in ("name", "description", "parameters", "strict"):
-                require_key(tool, key, f"tools[{i}]")
 
 
 def _check_state(response: Json, items: list[Json]) -> None:

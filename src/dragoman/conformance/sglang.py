@@ -35,7 +35,15 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
             continue
         # SGLang numbers the choices only where there are several.
         index = require_count(answer.pop("index", 0 if choices == 1 else None), "index")
-        _check_next(last_answers.get(index), answer)
+        _check_answer(answer)
+        previous = last_answers.get(index)
+        if previous is not None:
+            require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
+            require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
+            require(answer["text"].startswith(previous["text"]), "the text does not start with the previous text")
+            earlier_ids = previous["output_ids"]
+            starts_with_ids = answer["output_ids"][: len(earlier_ids)] == earlier_ids
+            require(starts_with_ids, "the ids do not start with the previous ids")
         last_answers[index] = answer
     require(stream.done != has_failed, "[DONE] after an error" if has_failed else "no [DONE]")
     if has_failed:
@@ -54,17 +62,6 @@ def check_object(answer: Json) -> None:
     require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
 
 
-def _check_next(previous: Json | None, answer: Json) -> None:
-    _check_answer(answer)
-    if previous is None:
-        return
-    require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
-    require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
-    require(answer["text"].startswith(previous["text"]), "the text does not start with the previous text")
-    count = len(previous["output_ids"])
-    require(answer["output_ids"][:count] == previous["output_ids"], "the ids do not start with the previous ids")
-
-
 def _check_answer(answer: Json) -> None:
     require_string(answer.get("text"), "text")
     ids = [require_count(id, "output_ids") for id in require_array(answer.get("output_ids"), "output_ids")]
@@ -77,8 +74,20 @@ def _check_answer(answer: Json) -> None:
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")
         require(kind in REASONS, f"finish_reason.type is {kind!r}")
+    for name in LOGPROB_FIELDS if "output_token_logprobs" in meta else ():
+        for entry in require_array(meta.get(name), name):
+            value, id, text = require_array(entry, name)
+            # The first token of a prompt has no logprob; it is null.
+            require(value is None or value <= 0, f"{name}: a logprob above 0")
+            require_count(id, name)
+            require(text is None or isinstance(text, str), f"{name}: the text is not a string")
     if "output_token_logprobs" in meta:
-        _check_logprobs(meta, ids)
+        logprob_ids = [entry[1] for entry in meta["output_token_logprobs"]]
+        require(logprob_ids == ids, "output_token_logprobs are of other tokens")
+        require(meta.get("output_token_logprobs_length") == len(ids), "output_token_logprobs_length is wrong")
+        for name, top_field in zip(LOGPROB_FIELDS, TOP_LOGPROB_FIELDS, strict=True):
+            tops = require_array(meta.get(top_field, meta[name]), top_field)
+            require(len(tops) == len(meta[name]), f"{top_field} are of other tokens")
     if meta.get("weight_versions"):
         spans = require_objects(meta["weight_versions"], "weight_versions")
         require(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
@@ -87,20 +96,3 @@ def _check_answer(answer: Json) -> None:
             require(require_count(span.get("start"), "start") == location, "a gap between weight_versions")
             location = require_count(span.get("end"), "end")
         require(location == len(ids), "weight_versions end before the answer, or after it")
-
-
-def _check_logprobs(meta: Json, ids: list[int]) -> None:
-    for name in LOGPROB_FIELDS:
-        for entry in require_array(meta.get(name), name):
-            value, id, text = require_array(entry, name)
-            # The first token of a prompt has no logprob; it is null.
-            require(value is None or value <= 0, f"{name}: a logprob above 0")
-            require_count(id, name)
-            require(text is None or isinstance(text, str), f"{name}: the text is none")
-    require([entry[1] for entry in meta["output_token_logprobs"]] == ids, "output_token_logprobs are of other tokens")
-    require(meta.get("output_token_logprobs_length") == len(ids), "output_token_logprobs_length is wrong")
-    for name, top_field in zip(LOGPROB_FIELDS, TOP_LOGPROB_FIELDS, strict=True):
-        if top_field in meta:
-            require(
-                len(require_array(meta[top_field], top_field)) == len(meta[name]), f"{top_field} are of other tokens"
-            )

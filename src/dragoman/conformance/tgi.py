@@ -40,25 +40,33 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
             check_error(event)
             continue
         require(not events or events[-1].get("generated_text") is None, "an event after the last one")
-        _check_event(event, len(events) + 1)
+        index = len(events) + 1
+        require(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
+        _check_token(require_object(event.get("token"), "token"))
+        for other in require_objects(event.get("top_tokens") or [], "top_tokens"):
+            _check_token(other)
+        require_key(event, "generated_text", "the event")
+        require_key(event, "details", "the event")
+        is_last = event["generated_text"] is not None
+        require(event.get("finished", is_last) is is_last, "finished is not whether it finished")
+        if event["details"] is not None:
+            require(is_last, "details before the end")
+            details = require_object(event["details"], "details")
+            _check_reason(details)
+            require_count(details.get("generated_tokens"), "generated_tokens")
         events.append(event)
     if has_failed:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
-    require(
-        _is_text_of_tokens(events[-1]["generated_text"], prefix, [event["token"] for event in events]),
-        "generated_text is not the text of the tokens",
-    )
-    return events
-
-
-def _is_text_of_tokens(text: str, prefix: str, tokens: list[Json]) -> bool:
-    """Whether the text consists of the prefix and the tokens' texts, with or without each control token's."""
+    # The text consists of the prefix and the tokens' texts, with or without each control token's. These are the
+    # positions in it at which the tokens so far may end.
+    text = events[-1]["generated_text"]
     ends = {len(prefix)} if text.startswith(prefix) else set[int]()
-    for token in tokens:
+    for token in (event["token"] for event in events):
         after = {end + len(token["text"]) for end in ends if text.startswith(token["text"], end)}
         ends = ends | after if token["special"] else after
-    return len(text) in ends
+    require(len(text) in ends, "generated_text is not the text of the tokens")
+    return events
 
 
 def check_object(answer: Json) -> None:
@@ -108,29 +116,13 @@ def check_error(body: Json) -> None:
     require(body.get("error_type") in ERRORS, f"error_type is {body.get('error_type')!r}")
 
 
-def _check_event(event: Json, index: int) -> None:
-    require(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
-    _check_token(require_object(event.get("token"), "token"))
-    for other in require_objects(event.get("top_tokens") or [], "top_tokens"):
-        _check_token(other)
-    require_key(event, "generated_text", "the event")
-    require_key(event, "details", "the event")
-    is_last = event["generated_text"] is not None
-    require(event.get("finished", is_last) is is_last, "finished is not whether it finished")
-    if event["details"] is not None:
-        require(is_last, "details before the end")
-        details = require_object(event["details"], "details")
-        _check_reason(details)
-        require_count(details.get("generated_tokens"), "generated_tokens")
-
-
 def _check_reason(details: Json) -> None:
     require(details.get("finish_reason") in REASONS, f"finish_reason is {details.get('finish_reason')!r}")
 
 
 def _check_token(token: Json) -> None:
     _check_token_logprob(token)
-    require(isinstance(token.get("special"), bool), "special is no boolean")
+    require(isinstance(token.get("special"), bool), "special is not a boolean")
 
 
 def _check_token_logprob(token: Json) -> None:
@@ -138,4 +130,4 @@ def _check_token_logprob(token: Json) -> None:
     require_string(token.get("text"), "token.text")
     require_key(token, "logprob", "token")
     logprob = token["logprob"]
-    require(logprob is None or (isinstance(logprob, int | float) and logprob <= 0), "token.logprob is no logprob")
+    require(logprob is None or (isinstance(logprob, int | float) and logprob <= 0), f"token.logprob is {logprob!r}")

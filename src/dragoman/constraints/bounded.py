@@ -59,9 +59,9 @@ class BoundedCompiler:
 
         Raises RequestError.
         """
-        known = self._compiler.compiled(text)
-        if known is not None:
-            return known
+        cached = self._compiler.find_compiled(text)
+        if cached is not None:
+            return cached
         return await anyio.to_thread.run_sync(self._compiler.compile_text, text, None, limiter=self._repeats)
 
     @property
@@ -73,37 +73,30 @@ class BoundedCompiler:
         self.pool.close()
 
     async def _compile(self, text: str, param: str | None, grammar: ConstraintGrammar) -> CompiledGrammar:
-        known = self._compiler.compiled(text)
-        if known is not None:
-            return known
+        cached = self._compiler.find_compiled(text)
+        if cached is not None:
+            return cached
         if grammar.is_cheap:
             return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param)
-        size = await self._try(text, param, grammar)
-        # Outside the shared thread pool: compiling may take as long as the trial, which is seconds.
-        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
-
-    async def _try(self, text: str, param: str | None, grammar: ConstraintGrammar) -> int:
-        """Compile in a worker process; returns the compiled size in bytes. Raises as `compile`; rejections are
-        cached.
-        """
         call = text.encode("utf-8", "surrogatepass")
         # Rejections are remembered by digest: a client that repeats a bad schema of 64 KB must not fill memory with it.
         digest = hashlib.sha256(call).digest()
-        message = self._rejected.get(digest)
+        size, message = 0, self._rejected.get(digest)
         if message is None:
             try:
                 outcome = msgspec.msgpack.decode(await self.pool.run(call), type=Outcome)
+                size = outcome.memory
+                message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
             except LimitExceeded as exceeded:
                 suspects = f" (it has {', '.join(grammar.costly)})" if grammar.costly else ""
                 message = f"The constraint takes too much {exceeded.resource} to compile{suspects}."
-            else:
-                message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
-                if message is None:
-                    return outcome.memory
+        if message is not None:
             self._rejected[digest] = message
             if len(self._rejected) > _MOST_REJECTED:
                 self._rejected.popitem(last=False)
-        raise RequestError(message, param=param)
+            raise RequestError(message, param=param)
+        # Outside the shared thread pool: compiling may take as long as the trial, which is seconds.
+        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
 
     def _setup(self) -> bytes:
         vocabulary = self._compiler.vocabulary

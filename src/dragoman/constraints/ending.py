@@ -9,6 +9,7 @@ whether to close, and which tokens then follow, a second search looks for the sh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -149,18 +150,18 @@ class EndingSearch:
     def _choose(self, mask: bytes) -> list[int]:
         """All tokens that the mask allows, or some of each kind if they are many; those with most text first."""
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-        chosen: list[int] = np.flatnonzero(allowed).tolist()
-        if len(chosen) > _MAX_CHOICES:
-            chosen = self._prefer(allowed)
+        candidates: list[int] = np.flatnonzero(allowed).tolist()
+        if len(candidates) > _MAX_CHOICES:
+            candidates = self._prefer(allowed)
         tokens = self._vocabulary.tokens
-        return sorted((id for id in chosen if id < len(tokens)), key=lambda id: -len(tokens[id]))
+        return sorted((id for id in candidates if id < len(tokens)), key=lambda id: -len(tokens[id]))
 
     def _prefer(self, allowed: NDArray[np.uint8]) -> list[int]:
         """Some of the allowed tokens of each kind."""
-        chosen: list[int] = []
+        ids: list[int] = []
         for group, limit in self._preferences:
-            chosen += group[allowed[group] != 0][:limit].tolist()
-        return chosen
+            ids += group[allowed[group] != 0][:limit].tolist()
+        return ids
 
     def _search(self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool) -> Ending | None:
         """Search by breadth, in the states of each length that allow the fewest tokens: inside a string nearly all are.
@@ -203,11 +204,17 @@ class EndingSearch:
         """Yield what may follow a path: what the grammar forces, or single tokens; words and long ones first."""
         if path:
             probe.try_consume_tokens(list(path))
-        # Text that has no alternative costs one state instead of one for each of its tokens.
-        forced = self._encode_forced(probe)
+        # Text that has no alternative costs one state instead of one for each of its tokens. llguidance writes a
+        # control token as 0xFF and its id; it is one of the candidates.
+        forced_bytes = probe.compute_ff_bytes().partition(b"\xff")[0]
+        forced: list[int] = []
+        if len(forced_bytes) > 1:
+            with suppress(UnicodeDecodeError):
+                forced = self._vocabulary(forced_bytes)
+        is_forced = bool(forced) and probe.validate_tokens(forced) == len(forced)
         if path:
             probe.rollback(len(path))
-        if forced:
+        if is_forced:
             yield forced
             return
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
@@ -215,20 +222,8 @@ class EndingSearch:
             yield from ((id,) for id in self._bytes[allowed[self._bytes] != 0].tolist())
             return
         tokens = self._vocabulary.tokens
-        chosen = sorted(self._prefer(allowed), key=lambda id: (not tokens[id].isalnum(), -len(tokens[id])))
-        yield from ((id,) for id in chosen)
-
-    def _encode_forced(self, probe: llguidance.LLMatcher) -> list[int]:
-        """Encode the bytes that the grammar forces next, if they are text of their own."""
-        # llguidance writes a control token as 0xFF and its id; it is one of the candidates.
-        forced = probe.compute_ff_bytes().partition(b"\xff")[0]
-        if len(forced) < 2:
-            return []
-        try:
-            ids = self._vocabulary(forced)
-        except UnicodeDecodeError:
-            return []
-        return ids if ids and probe.validate_tokens(ids) == len(ids) else []
+        candidates = sorted(self._prefer(allowed), key=lambda id: (not tokens[id].isalnum(), -len(tokens[id])))
+        yield from ((id,) for id in candidates)
 
 
 class ClosingMatcher:
@@ -256,7 +251,7 @@ class ClosingMatcher:
             return mask
         # One allowed token: engines sample through the mask, so the ending needs no other way into them.
         only = np.zeros(8 * len(mask), np.uint8)
-        only[self._closing_token(mask)] = 1
+        only[self._closing_token] = 1
         return np.packbits(only, bitorder="little").tobytes()
 
     def allows(self, token: int) -> bool:
@@ -266,9 +261,9 @@ class ClosingMatcher:
         if not self._matcher.advance(token):
             return False
         self._left -= 1
-        known, self._next = self._next, None
-        if known is not None and known[0] == token:
-            self._ending = known[1]
+        checked, self._next = self._next, None
+        if checked is not None and checked[0] == token:
+            self._ending = checked[1]
         elif self._ending and self._ending[0] == token:
             self._ending = self._ending[1:]
         else:
@@ -282,8 +277,13 @@ class ClosingMatcher:
     def replace(self, token: int) -> int:
         """The token to append instead of a sampled one, so that the answer can still be ended."""
         if self.was_closed:
-            return self._closing_token(None)
-        if not self._is_checking():
+            return self._closing_token
+        # Until every token is checked, the distance to the end is looked at whenever half of what was left is left.
+        if not self._checks and self._left <= self._checks_from:
+            ending = self._ending = self._search.find(self._state, self._left)
+            self._checks = ending is None or self._left <= _WINDOW + 4 * len(ending)
+            self._checks_from = max(self._left // 2, _WINDOW + 4 * len(ending or ()))
+        if not self._checks:
             return token
         if self._ending is None:
             self._ending = self._search.find(self._state, self._left)
@@ -303,17 +303,7 @@ class ClosingMatcher:
             return token
         self.was_closed = True
         self._ending = self._search.find_shortest(self._state, len(self._ending) - 1) or self._ending
-        return self._closing_token(None)
-
-    def _is_checking(self) -> bool:
-        """Whether every token is checked from now on. Until then the distance is looked at whenever half is left."""
-        if self._checks or self._left > self._checks_from:
-            return self._checks
-        ending = self._search.find(self._state, self._left)
-        self._ending = ending
-        self._checks = ending is None or self._left <= _WINDOW + 4 * len(ending)
-        self._checks_from = max(self._left // 2, _WINDOW + 4 * len(ending or ()))
-        return self._checks
+        return self._closing_token
 
     def _find_ending_after(self, token: int, ending: Ending) -> Ending | None:
         """An ending that fits into what is left after the token; None if none is found."""
@@ -324,20 +314,18 @@ class ClosingMatcher:
             return ()
         left = self._left - 1
         # In most places, such as a string, an ending remains one. Else the token was often the beginning of it.
-        for known in (ending, ending[1:], ending[2:]):
-            if known and len(known) <= left and _ends(state, known):
-                return known
-        found = self._search.find(state, left)
-        return self._search.find_shortest(state, left) if found is None else found
+        for candidate in (ending, ending[1:], ending[2:]):
+            if candidate and len(candidate) <= left and _is_complete_after(state, candidate):
+                return candidate
+        new_ending = self._search.find(state, left)
+        return self._search.find_shortest(state, left) if new_ending is None else new_ending
 
-    def _closing_token(self, mask: bytes | None) -> int:
-        if self._ending:
-            return self._ending[0]
-        del mask
-        return self._search.eos[0]
+    @property
+    def _closing_token(self) -> int:
+        return self._ending[0] if self._ending else self._search.eos[0]
 
 
-def _ends(state: llguidance.LLMatcher, ending: Ending) -> bool:
+def _is_complete_after(state: llguidance.LLMatcher, ending: Ending) -> bool:
     """Whether the answer is complete after these tokens. state: not changed."""
     if state.validate_tokens(list(ending)) < len(ending):
         return False

@@ -1,4 +1,4 @@
-"""Compiles grammars for a vocabulary and matches responses against them. The only module that uses llguidance.
+"""Compiles grammars for a vocabulary and matches responses against them.
 
 The limits below bound the work of each step. They do not bound compiling, see `bounded`.
 """
@@ -90,31 +90,33 @@ class Compiler:
             self.compile_text(text, param)
         return self.compile_text(grammar.text, grammar.param)
 
-    def compiled(self, text: str) -> CompiledGrammar | None:
+    def find_compiled(self, text: str) -> CompiledGrammar | None:
         """The cached grammar, if any."""
         with self._lock:
-            known = self._cache.get(text)
-            if known is None:
+            cached = self._cache.get(text)
+            if cached is None:
                 return None
             self._cache.move_to_end(text)
-            return known[0]
+            return cached[0]
 
     def compile_text(self, text: str, param: str | None, size: int = 0) -> CompiledGrammar:
         """Compile one grammar text, as `compile`. size: its compiled size in bytes."""
-        known = self.compiled(text)
-        if known is not None:
-            return known
+        cached = self.find_compiled(text)
+        if cached is not None:
+            return cached
+        limits = self._limits
+        with self._tools_lock:
+            # Loaded on first use: a large vocabulary takes a while, and many servers never constrain a response.
+            if self._tools_cache is None:
+                self._tools_cache = make_tools(self.vocabulary, limits)
+            tools = self._tools_cache
         try:
-            compiled = compile_with(self._load_tools(), text)
+            compiled = compile_with(tools, text)
         except InvalidGrammar as rejected:
             raise RequestError(rejected.message, param=param) from rejected
-        return self._store(text, compiled, size)
-
-    def _store(self, text: str, compiled: CompiledGrammar, size: int) -> CompiledGrammar:
-        """Cache the grammar and return the cached one: another thread may have been faster."""
-        limits = self._limits
         with self._lock:
             if text in self._cache:
+                # Another thread was faster.
                 return self._cache[text][0]
             self._cached_chars += len(text)
             self._bytes += size
@@ -128,13 +130,6 @@ class Compiler:
                 self._cached_chars -= len(evicted)
                 self._bytes -= freed
         return compiled
-
-    def _load_tools(self) -> Tools:
-        """Loaded on first use: a large vocabulary takes a while, and many servers never constrain a response."""
-        with self._tools_lock:
-            if self._tools_cache is None:
-                self._tools_cache = make_tools(self.vocabulary, self._limits)
-            return self._tools_cache
 
 
 def make_tools(vocabulary: GrammarVocabulary, limits: CompilerLimits) -> Tools:
@@ -158,7 +153,7 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
-    with _convert_panics(_too_complex):
+    with _convert_panics(_build_too_complex_error):
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = _describe_warnings(pristine.get_grammar_warnings())
@@ -261,7 +256,7 @@ class InvalidGrammar(Exception):
         self.message = message
 
 
-def _too_complex() -> InvalidGrammar:
+def _build_too_complex_error() -> InvalidGrammar:
     return InvalidGrammar("The constraint is too large or too complex to be compiled.")
 
 
@@ -272,7 +267,7 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
     if not matcher.is_error():
         return
     if matcher.get_error().startswith("panic"):
-        raise _too_complex()
+        raise _build_too_complex_error()
     if matcher.get_error().startswith("NoExtension"):
         raise InvalidGrammar("Invalid constraint: no answer can satisfy it.")
     raise InvalidGrammar(f"Invalid or unsupported constraint: {_find_reason(matcher)}")

@@ -1,7 +1,7 @@
 """Composes the grammar of a response for llguidance: reasoning, then free text, a constrained body or tool calls.
 
-Pure; of the vocabulary it needs only the names of the added tokens. No text contains an added token, so free text ends
-at one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
+Of the vocabulary it needs only the names of the added tokens. No text contains an added token, so free text ends at
+one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
 
 Object schemas are closed to members that they do not name: an open schema allows any member, and models invent them
 (arguments that the tool does not take, objects that do not end). Whatever matches the closed schema matches the open
@@ -31,7 +31,6 @@ from ..core.syntax import (
 from .schema import CHEAP_VALUES, MAX_INTERSECTED, Json, Schema, combines_schemas, estimate, iterate_parts, parse_schema
 
 # Converts constraints that clients write (regexes, choices, grammars) to llguidance's syntax, and bounds them.
-# Pure.
 
 MAX_REGEX_BYTES = 4 * 1024
 MAX_GRAMMAR_BYTES = 64 * 1024
@@ -72,7 +71,16 @@ def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
             _check_lark(text, param)
             return text
         case "gbnf":
-            return _convert_gbnf(text, param)
+            from llguidance import gbnf_to_lark  # noqa: PLC0415
+
+            if text.count("::=") > MAX_RULES:
+                raise RequestError(f"The grammar has more than {MAX_RULES} rules.", param=param)
+            try:
+                return gbnf_to_lark.gbnf_to_lark(text)
+            except RecursionError as error:
+                raise RequestError("The grammar is nested too deeply.", param=param) from error
+            except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
+                raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error
         case syntax:
             raise RequestError(f"Unknown grammar syntax {syntax!r}; lark and gbnf are known.", param=param)
 
@@ -86,33 +94,16 @@ def _check_lark(text: str, param: str) -> None:
         if match[0] == "&":
             intersections += 1
         elif match[0] == "%json":
-            end = _check_inline_schema(text, end, param)
+            tail = text[end:].lstrip()
+            try:
+                schema, length = json.JSONDecoder().raw_decode(tail)
+            except (ValueError, RecursionError) as error:
+                raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
+            parse_schema(json.dumps(schema), param)
+            end = len(text) - len(tail) + length
         match = _LARK_LEXEME.search(text, end)
     if intersections > MAX_INTERSECTED:
         raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED} terminals.", param=param)
-
-
-def _check_inline_schema(text: str, start: int, param: str) -> int:
-    """Check the schema that starts at `start`; returns where it ends."""
-    try:
-        schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
-    except (ValueError, RecursionError) as error:
-        raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
-    parse_schema(json.dumps(schema), param)
-    return len(text) - len(text[start:].lstrip()) + length
-
-
-def _convert_gbnf(text: str, param: str) -> str:
-    from llguidance import gbnf_to_lark  # noqa: PLC0415
-
-    if text.count("::=") > MAX_RULES:
-        raise RequestError(f"The grammar has more than {MAX_RULES} rules.", param=param)
-    try:
-        return gbnf_to_lark.gbnf_to_lark(text)
-    except RecursionError as error:
-        raise RequestError("The grammar is nested too deeply.", param=param) from error
-    except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
-        raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error
 
 
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
@@ -141,29 +132,31 @@ def close_schema(schema: Schema) -> Schema:
 
 
 def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
-    closed = {keyword: _close_keyword(keyword, value) for keyword, value in schema.items()}
-    return {**closed, "additionalProperties": False} if _is_closable(schema) else closed
-
-
-def _close_keyword(keyword: str, value: Json) -> Json:
-    if keyword in _MAP_KEYWORDS and isinstance(value, dict):
-        return {name: _close_part(subschema) for name, subschema in value.items()}
-    if keyword in _LIST_KEYWORDS and isinstance(value, list):
-        return [_close_part(subschema) for subschema in value]
-    return _close_part(value) if keyword in _SINGLE_KEYWORDS else value
+    closed: dict[str, Json] = {}
+    for keyword, value in schema.items():
+        if keyword in _MAP_KEYWORDS and isinstance(value, dict):
+            closed[keyword] = {name: _close_part(subschema) for name, subschema in value.items()}
+        elif keyword in _LIST_KEYWORDS and isinstance(value, list):
+            closed[keyword] = [_close_part(subschema) for subschema in value]
+        else:
+            closed[keyword] = _close_part(value) if keyword in _SINGLE_KEYWORDS else value
+    properties, required = schema.get("properties"), schema.get("required", [])
+    is_closable = (
+        isinstance(properties, dict)
+        and isinstance(required, list)
+        and not schema.keys() & _EXTENSION_KEYWORDS
+        # A required member without a schema needs the object to stay open.
+        and all(name in properties for name in required)
+    )
+    return {**closed, "additionalProperties": False} if is_closable else closed
 
 
 def _close_part(value: Json) -> Json:
     return _close_node(value) if isinstance(value, dict) else value
 
 
-def _is_closable(schema: dict[str, Json]) -> bool:
-    properties, required = schema.get("properties"), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return False
-    return not schema.keys() & _EXTENSION_KEYWORDS and all(name in properties for name in required)
-
-
+_TYPE_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
+"""Keywords that may determine the type of a value."""
 _ANY_TEXT = "/(?s:.*)/"
 _JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """The separators of json.dumps. With flexible whitespace a weak model would emit blanks up to the token limit."""
@@ -182,7 +175,7 @@ class ReasoningSection(Struct, frozen=True):
 
 
 class CallForm(Struct, frozen=True):
-    """How one tool is called, see `ToolFormat.build_call_syntax`.
+    """The syntax of a call of one tool, see `ToolFormat.build_call_syntax`.
 
     param: the request parameter that holds its schema.
     is_strict: an unsupported keyword in the schema is an error, not a warning.
@@ -242,7 +235,7 @@ def compose_grammar(
 ) -> ConstraintGrammar:
     """Compose the grammar of one response.
 
-    answer_prefix: text before the body that is no part of a call.
+    answer_prefix: text before the body that is not part of a call.
 
     Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
     or the other.
@@ -251,7 +244,7 @@ def compose_grammar(
         RequestError: a constraint is too large or not a schema.
     """
     if calls is not None and not calls.forms:
-        raise ValueError("calls of no tool")
+        raise ValueError("no tools to call")
     return _GrammarWriter(special_tokens, answer_prefix).write_answer(body, body_param, calls, reasoning)
 
 
@@ -262,16 +255,6 @@ def find_control_names(special_tokens: Iterable[str]) -> list[str]:
 
 def _quote_literal(text: str) -> str:
     return json.dumps(text)
-
-
-def _build_inline_schema(schema: Schema, strict: bool) -> str:
-    """An inline schema; `x-guidance` options in it are overridden, as they are not part of JSON Schema."""
-    closed_schema = close_schema(schema)
-    if closed_schema is False:
-        return "%json false"
-    keywords = {} if closed_schema is True else closed_schema
-    options: Json = {**_JSON_STYLE, "lenient": not strict}
-    return "%json " + json.dumps({**keywords, "x-guidance": options})
 
 
 class _GrammarWriter:
@@ -296,7 +279,21 @@ class _GrammarWriter:
         if isinstance(body, ContextFreeGrammar) and calls is None and reasoning is None:
             text = build_context_free(body, body_param)
             return ConstraintGrammar(text, ((body_param, text),), costly=("a grammar",))
-        start = self._prepend_reasoning(reasoning, self._write_answer_body(body, body_param, calls, reasoning))
+        start = self._write_answer_body(body, body_param, calls, reasoning)
+        if reasoning is not None:
+            # Free text up to the first end marker, and the marker; optional where the response has to begin it.
+            syntax = reasoning.syntax
+            head, token, tail = self._split_at_token(syntax.end)
+            if not token and not head:
+                raise ValueError("the end mark of reasoning is empty")
+            if token:
+                thought = f"{_ANY_TEXT} {token} {self._write_verbatim(tail)}"
+            else:
+                thought = self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
+            thought = f"{thought} {self._write_verbatim(syntax.end_suffix)}"
+            if not reasoning.is_open:
+                thought = self._define_rule("thought", f"{self._write_verbatim(syntax.begin)} {thought}") + "?"
+            start = f"{thought} {start}"
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
@@ -329,26 +326,6 @@ class _GrammarWriter:
             return terminal
         return f"{terminal} & ~({_quote_literal(begin)} {_ANY_TEXT})"
 
-    def _prepend_reasoning(self, reasoning: ReasoningSection | None, answer: str) -> str:
-        if reasoning is None:
-            return answer
-        syntax = reasoning.syntax
-        reasoning_text = self._write_until(syntax.end)
-        suffix = self._write_verbatim(syntax.end_suffix)
-        if reasoning.is_open:
-            return f"{reasoning_text} {suffix} {answer}"
-        section = self._define_rule("thought", f"{self._write_verbatim(syntax.begin)} {reasoning_text} {suffix}")
-        return f"{section}? {answer}"
-
-    def _write_until(self, marker: str) -> str:
-        """Free text up to the first marker, and the marker."""
-        head, token, rest = self._split_at_token(marker)
-        if token:
-            return f"{_ANY_TEXT} {token} {self._write_verbatim(rest)}"
-        if not head:
-            raise ValueError("the end mark of reasoning is empty")
-        return self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
-
     def _write_calls(self, calls: ToolCallRules) -> str:
         prefix, suffix = calls.around
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
@@ -362,14 +339,22 @@ class _GrammarWriter:
         """Free text, then optional calls. The text includes what precedes the first marker of a call."""
         prefix, suffix = calls.around
         # White space before the first call belongs to the free text, whose lexeme takes all of it.
-        heads = [(prefix + _find_head(form.pieces)).lstrip() for form in calls.forms]
+        first_pieces = [form.pieces[0] if form.pieces else None for form in calls.forms]
+        heads = [(prefix + (piece.text if isinstance(piece, LiteralText) else "")).lstrip() for piece in first_pieces]
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
         further_calls = f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
         if all(self._has_token(head) for head in heads):
             token_heads = map(self._skip_to_token, heads)
             first_call = self._write_alternatives(map(self._write_call, calls.forms, token_heads))
             return f"{text} ({first_call} {further_calls})?"
-        trigger = "" if calls.leading else _find_trigger(heads)
+        trigger = ""
+        if not calls.leading:
+            # The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call.
+            first_head, last_head = min(heads), max(heads)
+            char_pairs = enumerate(zip(first_head, last_head, strict=False))
+            prefix_length = next((n for n, (first, last) in char_pairs if first != last), len(first_head))
+            marker = _MARKER.match(first_head, 0, prefix_length)
+            trigger = first_head[:prefix_length] if marker is None else marker[0]
         if not trigger:
             # The call starts with JSON; anything else is text.
             non_json_text = self._define_rule("WORDS", self._exclude_reasoning("/([^\\s{\\[](?s:.*))?/", reasoning))
@@ -388,30 +373,36 @@ class _GrammarWriter:
         return self._write_pieces(pieces, form)
 
     def _write_pieces(self, pieces: Sequence[SyntaxPiece], form: CallForm) -> str:
-        return " ".join(filter(None, (self._write_piece(piece, form) for piece in pieces)))
-
-    def _write_piece(self, piece: SyntaxPiece, form: CallForm) -> str:
-        match piece:
-            case LiteralText(text):
-                return self._write_verbatim(text)
-            case JsonValue():
-                schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
-                return self._write_schema(schema if piece.any else _require_object(schema), form.is_strict, form.param)
-            case FreeText():
-                return self._write_free_text(piece, form.param)
-            case Alternation(options):
-                return self._define_rule("one", " | ".join(self._write_pieces(option, form) for option in options))
-            case OptionalPieces(inner) | RepeatedPieces(inner):
-                quantifier = "?" if isinstance(piece, OptionalPieces) else "*"
-                return self._define_rule("some", f"({self._write_pieces(inner, form)}){quantifier}")
+        expressions: list[str] = []
+        for piece in pieces:
+            match piece:
+                case LiteralText(text):
+                    expression = self._write_verbatim(text)
+                case JsonValue():
+                    schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
+                    # Arguments are an object, also where the schema does not set the type.
+                    is_untyped = schema if isinstance(schema, bool) else not schema.keys() & _TYPE_KEYWORDS
+                    if is_untyped and not piece.any:
+                        schema = {"type": "object", **({} if isinstance(schema, bool) else schema)}
+                    expression = self._write_schema(schema, form.is_strict, form.param)
+                case FreeText():
+                    expression = self._write_free_text(piece, form.param)
+                case Alternation(options):
+                    alternatives = [self._write_pieces(option, form) for option in options]
+                    expression = self._define_rule("one", " | ".join(alternatives))
+                case OptionalPieces(inner) | RepeatedPieces(inner):
+                    quantifier = "?" if isinstance(piece, OptionalPieces) else "*"
+                    expression = self._define_rule("some", f"({self._write_pieces(inner, form)}){quantifier}")
+            expressions.append(expression)
+        return " ".join(filter(None, expressions))
 
     def _write_free_text(self, text: FreeText, param: str) -> str:
         """Free text inside a call. The lexer is greedy: text and its end marker form one lexeme, unless the marker
         is a token.
         """
-        head, token, rest = self._split_at_token(text.end)
+        head, token, tail = self._split_at_token(text.end)
         if head:
-            token, rest = "", text.end[len(head) :]
+            token, tail = "", text.end[len(head) :]
         terminal = "/(?s:.*)/" if text.pattern is None else f"/{build_regex(text.pattern, param)[1:-1]}/"
         if text.pattern is not None:
             self._costly.add("pattern")
@@ -427,9 +418,9 @@ class _GrammarWriter:
             terminal += f" & ~(/(?s:.*)/ ({' | '.join(map(_quote_literal, dict.fromkeys(forbidden)))}) /(?s:.*)/)"
         body = self._define_rule("INSIDE", terminal)
         if token:
-            return f"{body} {token} {self._write_verbatim(rest)}"
+            return f"{body} {token} {self._write_verbatim(tail)}"
         terminal = self._define_rule("VALUE", f"{body} {_quote_literal(head)}")
-        return f"{self._define_rule('value', terminal, '[lazy]')} {self._write_verbatim(rest)}"
+        return f"{self._define_rule('value', terminal, '[lazy]')} {self._write_verbatim(tail)}"
 
     def _write_body(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
         match body:
@@ -454,7 +445,14 @@ class _GrammarWriter:
         work = estimate(schema)
         self._values += work.values
         self._costly |= work.costly
-        return self._define_rule("json", self._add_part(_build_inline_schema(schema, strict), param))
+        closed_schema = close_schema(schema)
+        expression = "%json false"
+        if closed_schema is not False:
+            keywords = {} if closed_schema is True else closed_schema
+            options: Json = {**_JSON_STYLE, "lenient": not strict}
+            # Options in the client's schema are overridden: they are not part of JSON Schema.
+            expression = "%json " + json.dumps({**keywords, "x-guidance": options})
+        return self._define_rule("json", self._add_part(expression, param))
 
     def _add_part(self, expression: str, param: str) -> str:
         self._parts.append((param, f"start: {expression}"))
@@ -487,42 +485,10 @@ class _GrammarWriter:
         symbols: list[str] = []
         while text:
             head, token, text = self._split_at_token(text)
-            symbols += self._write_literals(head)
-            symbols += [token] if token else []
+            if head:
+                # A literal next to a JSON body is split into the lexemes of JSON.
+                lexemes = _JSON_LEXEME.findall(head) if self._splits_like_json else [head]
+                symbols += map(_quote_literal, lexemes)
+            if token:
+                symbols.append(token)
         return " ".join(symbols)
-
-    def _write_literals(self, text: str) -> list[str]:
-        """Split a literal next to a JSON body into the lexemes of JSON."""
-        if not self._splits_like_json:
-            return [_quote_literal(text)] if text else []
-        return [_quote_literal(lexeme) for lexeme in _JSON_LEXEME.findall(text)]
-
-
-def _find_head(pieces: Sequence[SyntaxPiece]) -> str:
-    first = pieces[0] if pieces else None
-    return first.text if isinstance(first, LiteralText) else ""
-
-
-def _find_trigger(heads: Sequence[str]) -> str:
-    """The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call."""
-    first_head, last_head = min(heads), max(heads)
-    shared_length = next(
-        (
-            n
-            for n, (first_char, last_char) in enumerate(zip(first_head, last_head, strict=False))
-            if first_char != last_char
-        ),
-        len(first_head),
-    )
-    shared_prefix = first_head[:shared_length]
-    match = _MARKER.match(shared_prefix)
-    return match[0] if match else shared_prefix
-
-
-def _require_object(schema: Schema) -> Schema:
-    """Arguments are an object, also where the schema does not set the type."""
-    if schema is True:
-        return {"type": "object"}
-    if isinstance(schema, dict) and not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}:
-        return {"type": "object", **schema}
-    return schema

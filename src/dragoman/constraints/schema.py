@@ -1,4 +1,4 @@
-"""Validates and bounds JSON Schemas that clients send, before anything is compiled from them. Pure.
+"""Validates and bounds JSON Schemas that clients send, before anything is compiled from them.
 
 Which ones are cheap to compile was measured with llguidance 1.9 for the keywords listed here, 2048 tokens: 2,000 values
 compile in less than 20 ms. Other keywords may take any time, above all where several regular expressions apply at once.
@@ -63,11 +63,15 @@ def parse_schema(schema: str, param: str) -> Schema:
         raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
     if not isinstance(value, (dict, bool)):
         raise RequestError("A JSON Schema must be an object or a boolean.", param=param)
-    if _count_levels(value) > 2 * MAX_LEVELS:  # A schema level is two JSON levels: `properties`, and a name in it.
+    n_levels, level = 0, [value]
+    while level:
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
+        n_levels += bool(containers)
+    if n_levels > 2 * MAX_LEVELS:  # A schema level is two JSON levels: `properties`, and a name in it.
         raise _build_too_deep_error(param)
     _check_meta(value, param)
-    _check_intersections(value, param)
-    _check_multiples(value, param)
+    _check_work(value, param)
     return value
 
 
@@ -75,52 +79,37 @@ def _build_too_deep_error(param: str) -> RequestError:
     return RequestError(f"The JSON Schema is nested deeper than {MAX_LEVELS} levels.", param=param)
 
 
-def _count_levels(value: Json) -> int:
-    """Nesting depth of containers, without recursion."""
-    depth, level = 0, [value]
-    while level:
-        containers = [item for item in level if isinstance(item, (dict, list))]
-        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
-        depth += bool(containers)
-    return depth
-
-
-def _check_intersections(schema: Schema, param: str) -> None:
-    """Reject a schema whose merged parts could intersect too many expressions."""
+def _check_work(schema: Schema, param: str) -> None:
+    """Reject a schema that could take any time: whose merged parts could intersect too many expressions, or with a
+    `multipleOf` of many digits, alone or as the least common multiple of those that may be merged.
+    """
     objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
-    if not any(combines_schemas(part) for part in objects):
-        return
+    is_merged = any(combines_schemas(part) for part in objects)
     expressions = {
         text for part in objects for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
     }
-    if len(expressions) > MAX_INTERSECTED:
+    if is_merged and len(expressions) > MAX_INTERSECTED:
         message = f"More than {MAX_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
         raise RequestError(f"{message} are not supported.", param=param)
-
-
-def _check_multiples(schema: Schema, param: str) -> None:
-    """Reject `multipleOf` with many digits, alone or as the least common multiple of those that may be merged."""
-    objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
-    is_merged = any(combines_schemas(part) for part in objects)
     common = Fraction(1)
     for part in objects:
         value = part.get("multipleOf")
         if not isinstance(value, (int, float)):
             continue
-        # By its text: 0.1 is no tenth as a float, and its exact value has a denominator of 2**55.
+        # By its text: 0.1 is not a tenth as a float, and its exact value has a denominator of 2**55.
         multiple = abs(Fraction(str(value)))
-        common = multiple if common == 1 or not is_merged else _common_multiple(common, multiple)
-        if max(_last_digit_units(multiple), _last_digit_units(common)) > MOST_MULTIPLE:
+        if common == 1 or not is_merged:
+            common = multiple
+        else:
+            numerator = math.lcm(common.numerator, multiple.numerator)
+            common = Fraction(numerator, math.gcd(common.denominator, multiple.denominator))
+        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MOST_MULTIPLE:
             message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and zeros at its end"
             merged = ", and together with the others that hold for the same value," if common != multiple else ""
             raise RequestError(f"{message}{merged} it may be at most {MOST_MULTIPLE}.", param=param)
 
 
-def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
-    return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
-
-
-def _last_digit_units(value: Fraction) -> int:
+def _count_last_digit_units(value: Fraction) -> int:
     """12.3 is 123 units of its last digit, 4,500 is 45."""
     digits = Decimal(value.numerator) / Decimal(value.denominator)
     return int(str(digits.normalize()).partition("E")[0].replace(".", "") or 0)
@@ -177,6 +166,10 @@ _PLAIN = frozenset(
 )
 
 
+_BOUNDED_KEYWORDS = INERT | _PLAIN | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SCHEMAS
+"""The keywords that are cheap to compile, alone or with their subschemas."""
+
+
 class Work(Struct, frozen=True):
     """The estimated work of a schema.
 
@@ -196,7 +189,15 @@ def estimate(schema: Schema) -> Work:
         part = pending.pop()
         if not isinstance(part, dict):
             continue
-        costly |= _costly(part)
+        keywords = set(part.keys() - _BOUNDED_KEYWORDS)
+        multiple = part.get("multipleOf")
+        if isinstance(multiple, int) and multiple <= _CHEAP_MULTIPLE:
+            keywords.discard("multipleOf")
+        if combines_schemas(part):
+            keywords |= part.keys() & {"allOf", "anyOf", "oneOf", "$ref"}
+        if "format" in part and part.keys() & {"minLength", "maxLength"}:
+            keywords.add("format")
+        costly |= keywords
         for keyword, value in part.items():
             if keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
                 pending += value.values()
@@ -204,29 +205,4 @@ def estimate(schema: Schema) -> Work:
                 pending += value
             elif keyword in _SCHEMAS:
                 pending.append(value)
-    return Work(_values(schema), frozenset(costly))
-
-
-def _costly(part: dict[str, Json]) -> set[str]:
-    known = INERT | _PLAIN | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SCHEMAS
-    found = set(part.keys() - known)
-    multiple = part.get("multipleOf")
-    if isinstance(multiple, int) and multiple <= _CHEAP_MULTIPLE:
-        found.discard("multipleOf")
-    if combines_schemas(part):
-        found |= part.keys() & {"allOf", "anyOf", "oneOf", "$ref"}
-    if "format" in part and part.keys() & {"minLength", "maxLength"}:
-        found.add("format")
-    return found
-
-
-def _values(schema: Json) -> int:
-    count, pending = 0, [schema]
-    while pending:
-        part = pending.pop()
-        count += 1
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
-    return count
+    return Work(sum(1 for _ in iterate_parts(schema)), frozenset(costly))

@@ -1,7 +1,4 @@
-"""Base of the parsers: the buffer of unreleased text and its tokens, and chains of parsers.
-
-Knows the events, but no model's syntax.
-"""
+"""Base of the parsers: the buffer of unreleased text and its tokens, prefix matching, and chains of parsers."""
 
 from __future__ import annotations
 
@@ -82,7 +79,22 @@ class Buffer:
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
         if self._single_tokens:
-            self._find_marker_tokens(text, tokens)
+            # Record where tokens that are a whole marker end, by aligning the tokens with the text: as bytes, since a
+            # byte-level BPE token may hold half of a character, which has no text of its own. Text and tokens need not
+            # arrive together: a token's text may be held back until its last character is whole.
+            data, pos = self._unmatched_bytes + text.encode(), 0
+            self._has_tokens = self._has_tokens or bool(tokens)
+            for token in tokens:
+                start = data.find(token.utf8, pos) if token.text in self._single_tokens else -1
+                if start < 0:
+                    pos += _count_overlap(data, pos, token)
+                    continue
+                pos = start + len(token.utf8)
+                self._marker_ends = self._marker_ends or {}
+                self._marker_ends[self.end + len(text) - len(data[pos:].decode())] = len(token.text)
+            # Bounded: with tokens that do not spell the text (a normalizing tokenizer) it would grow by the whole
+            # answer.
+            self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
         if text:
             self._chunks = self._chunks or deque()
             self._chunks.append(text)
@@ -165,34 +177,16 @@ class Buffer:
         )
 
     def first_mark(self, unread: int) -> int:
-        """How many of the last `unread` characters precede the first token among them that is a marker; -1 without
-        any.
+        """The number of the last `unread` characters before the first token among them that is a marker; -1 without
+        one.
         """
         begin = self.end - unread
         starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
         return min(starts) - begin if starts else -1
 
-    def _find_marker_tokens(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """Record where tokens that are a whole marker end, by aligning the tokens with the text."""
-        # Tokens are aligned as bytes: a byte-level BPE token may hold half of a character, which has no text of its
-        # own.
-        # Text and tokens need not arrive together: a token's text may be held back until its last character is whole.
-        data, pos = self._unmatched_bytes + text.encode(), 0
-        self._has_tokens = self._has_tokens or bool(tokens)
-        for token in tokens:
-            start = data.find(token.utf8, pos) if token.text in self._single_tokens else -1
-            if start < 0:
-                pos += _count_overlap(data, pos, token)
-                continue
-            pos = start + len(token.utf8)
-            self._marker_ends = self._marker_ends or {}
-            self._marker_ends[self.end + len(text) - len(data[pos:].decode())] = len(token.text)
-        # Bounded: with tokens that do not spell the text (a normalizing tokenizer) it would grow by the whole answer.
-        self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
-
 
 def _count_overlap(data: bytes, pos: int, token: Token) -> int:
-    """How many bytes of data[pos:] this token wrote; bytes, since a token may hold part of a character."""
+    """The number of bytes of data[pos:] that this token wrote; bytes, since a token may hold part of a character."""
     token_bytes = token.utf8
     if token.markup:
         return 0
@@ -293,8 +287,8 @@ class TextParser(ABC):
             case ChoiceFinished(choice, reason, _, tokens):
                 self._choice = choice
                 self._finish(reason)
-                owed = self._take_pending_tokens()
-                self._events.append(msgspec.structs.replace(event, tokens=(*owed, *tokens)) if owed else event)
+                pending = self._take_pending_tokens()
+                self._events.append(msgspec.structs.replace(event, tokens=(*pending, *tokens)) if pending else event)
             case _:
                 self._events.append(event)
         return self._take_events()
@@ -339,7 +333,7 @@ class TextParser(ABC):
         """Another part begins that this parser does not read: release the buffer, continue as text."""
 
     def _count_consumed(self, text: str, pos: int) -> int:
-        """How much of the buffer has been read when text[pos:] has not."""
+        """The number of characters of the buffer that have been read when text[pos:] has not."""
         return len(self._buffer) - (len(text) - pos)
 
     def _rewind(self, text: str, pos: int) -> int:
@@ -364,8 +358,8 @@ class TextParser(ABC):
         # Tokens of delimiters are control text to the client (logprobs list them), but inside a call they are the call.
         if not self._pending_tokens and self._buffer.is_empty:
             return ()
-        owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
-        tokens = (*owed, *self._buffer.pop(0)[1])
+        pending = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
+        tokens = (*pending, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()
         return tokens
 

@@ -1,4 +1,4 @@
-"""Readers of a tool call, and the base of parsers that convert it into events. Knows JSON, but no markers."""
+"""Readers of a tool call in JSON, and the base of parsers that convert calls into events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ..core.syntax import ParseContext
 from .base import TextParser
 from .json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader, decode_string, encode, skip_whitespace
 
-# The arguments of a call: decoded from the JSON text that the model writes, or written one by one. Knows no model's
-# syntax and no events.
+# The arguments of a call: decoded from the JSON text that the model writes, or written one by one.
 #
 # For a function, the text that the call carries is one JSON object; for a custom tool it is the one string in it, under
 # `input`, and nothing else.
@@ -58,21 +57,17 @@ class FunctionArgumentDecoder:
                 self._string_decoder, self._string_start = StringDecoder(), []
             elif raw[0] not in "{[":
                 self._scalar = []
-        if self._string_decoder is not None:
-            return self._decode_string(self._string_decoder, raw)
         if self._scalar is not None:
             self._scalar.append(raw)
             return ""
-        return raw
-
-    def _decode_string(self, decoder: StringDecoder, raw: str) -> str:
-        """The first character of a string that is no white space decides whether it holds an object."""
-        decoded = decoder.decode(raw)
+        if self._string_decoder is None:
+            return raw
+        decoded = self._string_decoder.decode(raw)
         if self._string_start is None:
             return decoded
         self._string_start.append(raw)
         self._space.append(decoded)
-        # Leading white space decides nothing yet.
+        # The first character of the string that is not white space decides whether it holds an object.
         if not decoded.strip():
             return ""
         start, self._string_start = "".join(self._string_start), None
@@ -127,21 +122,11 @@ class CustomInputDecoder:
                 self._object_reader = ObjectReader()
         if self._string_decoder is None:
             self._pending.append(raw)
-        if self._object_reader is not None:
-            return "" if self._is_complete else self._decode_object(self._object_reader, raw)
-        return self._string_decoder.decode(raw) if self._string_decoder is not None else ""
-
-    @property
-    def is_complete(self) -> bool:
-        return self._is_complete and self._string_decoder is not None
-
-    @property
-    def is_transparent(self) -> bool:
-        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
-
-    def _decode_object(self, reader: ObjectReader, raw: str) -> str:
+        reader = self._object_reader
+        if reader is None:
+            return "" if self._string_decoder is None else self._string_decoder.decode(raw)
         pos, decoded = 0, ""
-        while True:
+        while not self._is_complete:
             start, (pos, status) = pos, reader.read(raw, pos)
             if self._string_decoder is not None:
                 decoded += self._string_decoder.decode(raw[start:pos])
@@ -151,14 +136,22 @@ class CustomInputDecoder:
                     self._pending.clear()
                 case ReadStatus.END if self._string_decoder is not None:
                     self._is_complete = True
-                    return decoded + self._string_decoder.flush()
-                case ReadStatus.MORE:
-                    return decoded
+                    decoded += self._string_decoder.flush()
                 case ReadStatus.CLOSE | ReadStatus.INVALID:
                     self._is_complete = True
-                    return decoded
+                case ReadStatus.MORE:
+                    break
                 case _:
                     pass
+        return decoded
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_complete and self._string_decoder is not None
+
+    @property
+    def is_transparent(self) -> bool:
+        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
 
     def flush(self) -> str:
         pending, self._pending = "".join(self._pending), []
@@ -316,7 +309,7 @@ class JsonCallReader:
     """Reads a call that is one JSON object with a name and arguments.
 
     name_keys, argument_keys: keys of the two.
-    first_keys: an object that begins with another key is no call.
+    first_keys: an object that begins with another key is not a call.
     """
 
     id: str | None = None
@@ -417,7 +410,7 @@ class JsonCallReader:
         """A value has ended; False if it should be the name but is not a valid one."""
         if role == "name":
             name = decode_string("".join(self._name or ()))
-            # A string that is no valid JSON, for example with a lone backslash: the text is no call then.
+            # A string that is not valid JSON, for example with a lone backslash: then the text is not a call.
             if name is None:
                 return False
             self.name = name
@@ -452,7 +445,10 @@ class JsonCallReader:
 
 
 class ArgumentsReader:
-    """A call whose JSON is the arguments alone, as its name precedes it. tool: None if it is not declared."""
+    """A call whose JSON is the arguments alone, as its name precedes it.
+
+    tool: None if it is not declared.
+    """
 
     end_marker = ""
     awaits_mark = False
@@ -522,7 +518,7 @@ class CallParser(TextParser):
         n = self._count_consumed(text, pos)
         if call.has_begun:
             self._stream_arguments(call, n)
-        # A model also writes JSON that is no call. As text nothing of it is lost; as a call the client could not
+        # A model also writes JSON that is not a call. As text nothing of it is lost; as a call the client could not
         # execute it.
         elif call.is_undeclared or status is not ReadStatus.MORE:
             self._emit_buffered(TextDelta, n)

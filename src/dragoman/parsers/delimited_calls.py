@@ -75,7 +75,7 @@ class Delimiters(Struct, frozen=True):
 
 
 class CallSyntax(Protocol):
-    """How a call is written between its delimiters."""
+    """The syntax of a call between its delimiters."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -159,28 +159,22 @@ class DelimitedCallFormat:
         return self.delimiters.leading and not self.template.prefix
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        pieces = self.call_syntax.build_pieces(tool)
-        return _merge_verbatim(
-            (LiteralText(self.template.call_prefix), *pieces, LiteralText(self.template.call_suffix))
-        )
+        prefix, suffix = LiteralText(self.template.call_prefix), LiteralText(self.template.call_suffix)
+        # Adjacent literals are merged, and empty ones removed.
+        merged: list[SyntaxPiece] = []
+        for piece in (prefix, *self.call_syntax.build_pieces(tool), suffix):
+            match piece, merged[-1] if merged else None:
+                case LiteralText(text, keywords), LiteralText(previous, previous_keywords):
+                    merged[-1] = LiteralText(previous + text, (*previous_keywords, *keywords))
+                # An empty literal with keywords stays: they are reported to the client as unenforced.
+                case LiteralText("", ()), _:
+                    pass
+                case _:
+                    merged.append(piece)
+        return tuple(merged)
 
     def create_parser(self, context: ParseContext) -> Parser:
         return DelimitedCallParser(self, context)
-
-
-def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
-    """Merge adjacent literals and remove empty ones."""
-    merged: list[SyntaxPiece] = []
-    for piece in pieces:
-        match piece, merged[-1] if merged else None:
-            case LiteralText(text, keywords), LiteralText(previous, previous_keywords):
-                merged[-1] = LiteralText(previous + text, (*previous_keywords, *keywords))
-            # An empty literal with keywords stays: they are reported to the client as unenforced.
-            case LiteralText("", ()), _:
-                pass
-            case _:
-                merged.append(piece)
-    return tuple(merged)
 
 
 class DelimitedCallParser(CallParser):
@@ -197,7 +191,7 @@ class DelimitedCallParser(CallParser):
         self._state: Callable[[DelimitedCallParser, str, int], int] = DelimitedCallParser._parse_marker
         self._prefix_matcher = PrefixMatcher(format.delimiters.call_openers)
         self._in_section = False  # Inside a section, where more delimiters may follow.
-        self._follows_call = False  # A call came last, so white space and delimiters after it are no text.
+        self._follows_call = False  # A call came last, so white space and delimiters after it are not text.
         self._marker_length = 0  # Characters of the buffer that are delimiters.
         self._search_state = 0
         if self._delimiters.leading:
@@ -236,7 +230,15 @@ class DelimitedCallParser(CallParser):
         ):
             self._marker_length = self._count_consumed(text, pos)
             return self._handle_marker(self._prefix_matcher.marker, pos)
-        if result is PrefixResult.NO_MATCH and self._can_begin_call(text[pos]):
+        # A call without a delimiter; in a list the bracket is required.
+        may_begin_call = (
+            result is PrefixResult.NO_MATCH
+            and self._in_section
+            and not self._delimiters.call_start
+            and not self._prefix_matcher.matched
+            and (self._marker_length or self._follows_call or not self._delimiters.is_list)
+        )
+        if may_begin_call and self._format.call_syntax.can_begin_with(text[pos]):
             return self._begin_call(pos, text[pos])
         # White space that was read in expectation of a delimiter is text after all, and is read again as such.
         resume_pos = self._rewind(text, pos) + self._marker_length
@@ -246,14 +248,6 @@ class DelimitedCallParser(CallParser):
             self._emit_buffered(TextDelta, self._marker_length)
         self._switch_to_text()
         return resume_pos
-
-    def _can_begin_call(self, char: str) -> bool:
-        """Whether a call without a delimiter begins here; in a list the bracket is required."""
-        if not self._in_section or self._delimiters.call_start or self._prefix_matcher.matched:
-            return False
-        return bool(
-            self._marker_length or self._follows_call or not self._delimiters.is_list
-        ) and self._format.call_syntax.can_begin_with(char)
 
     def _handle_marker(self, marker: str, pos: int) -> int:
         """A delimiter has been read."""
@@ -324,14 +318,25 @@ class DelimitedCallParser(CallParser):
             # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
             pos, status = self._read_call(text, pos, pos + before)
             # Where the reader itself expects a delimiter, the token belongs to the call and does not cut it short.
-            if status is ReadStatus.MORE and not call.awaits_mark and self._cut_call(self._count_consumed(text, pos)):
-                return pos
+            if status is ReadStatus.MORE and not call.awaits_mark:
+                call.finish()
+                if call.has_begun:
+                    self._stream_arguments(call, self._count_consumed(text, pos))
+                    self._has_started, self._follows_call, self._marker_length = False, True, 0
+                    self._expect_marker(in_section=True)
+                    return pos
             if status is ReadStatus.MORE:
                 pos, status = self._read_call(text, pos)
         if status is ReadStatus.MORE:
             return pos
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
-            self._finish_call(call)
+            delimiters = self._delimiters
+            self._follows_call, self._marker_length = True, 0
+            if call.end_marker:
+                self._handle_marker(call.end_marker, 0)
+            else:
+                has_section = delimiters.section_starts or delimiters.is_list or delimiters.leading
+                self._expect_marker(in_section=bool(has_section or delimiters.call_end))
         # The client has the call's name already: what follows can only be its arguments, however malformed.
         elif call.has_begun:
             self._state, self._search_state = DelimitedCallParser._parse_malformed_call, 0
@@ -342,28 +347,6 @@ class DelimitedCallParser(CallParser):
         else:
             self._switch_to_text()
         return pos
-
-    def _cut_call(self, n: int) -> bool:
-        """End an incomplete call, n characters into the buffer; False if it has no name yet."""
-        call = self._call
-        call.finish()
-        if call.has_begun:
-            self._stream_arguments(call, n)
-            self._has_started, self._follows_call, self._marker_length = False, True, 0
-            self._expect_marker(in_section=True)
-        return call.has_begun
-
-    def _finish_call(self, call: CallReader) -> None:
-        delimiters = self._delimiters
-        self._follows_call, self._marker_length = True, 0
-        if call.end_marker:
-            self._handle_marker(call.end_marker, 0)
-        else:
-            self._expect_marker(
-                in_section=bool(
-                    delimiters.section_starts or delimiters.is_list or delimiters.leading or delimiters.call_end
-                )
-            )
 
     def _parse_malformed_call(self, text: str, pos: int) -> int:
         """The arguments are the text up to a closing delimiter, unparsed."""
@@ -424,7 +407,10 @@ class DelimitedCallParser(CallParser):
 
 
 class AlternativeSyntaxes(Struct, frozen=True):
-    """Two call syntaxes. primary: the one for enforced calls."""
+    """Two call syntaxes.
+
+    primary: the one for enforced calls.
+    """
 
     primary: CallSyntaxSpec
     fallback: CallSyntaxSpec

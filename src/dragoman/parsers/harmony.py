@@ -87,7 +87,7 @@ class HarmonyParser(CallParser):
         self._build_event: Callable[..., Event] = TextDelta
         self._prefix_matcher = PrefixMatcher((CHANNEL, START, "to="))
         self._search_state = 0
-        self._follows_message = False  # A message has ended: white space after it is no text.
+        self._follows_message = False  # A message has ended: white space after it is not text.
         self._has_prompt_header = False  # The header begins in the prompt, whose text is not emitted.
         # The part of the message that is in the prompt sets the state; its text is not emitted.
         start = context.prompt_tail.rfind(START)
@@ -144,18 +144,14 @@ class HarmonyParser(CallParser):
         if not self._buffer.is_marker(marker, len(text) - end):
             return end
         size = self._count_consumed(text, end)
-        if marker == MESSAGE:
-            self._open_message(self._buffer.peek(size), size)
-        else:
+        if marker != MESSAGE:
             self._emit_buffered(TextDelta, size)
             self._expect_message()
-        return end
-
-    def _open_message(self, header: str, size: int) -> None:
-        """The header is complete: decide the kind of message."""
-        recipient = _read_header_word(header, "to=")
+            return end
+        header = self._buffer.peek(size)
         # `to=functions.f` may stand before or behind `<|channel|>`; both orders are in OpenAI's description of the
         # format.
+        recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
             self._call, self._state = ArgumentsReader(name, self._tools[name]), HarmonyParser._parse_call
@@ -166,6 +162,7 @@ class HarmonyParser(CallParser):
         else:
             self._drop(size)
             self._begin_message(ReasoningDelta if _read_header_word(header, CHANNEL) == "analysis" else TextDelta)
+        return end
 
     def _parse_message(self, text: str, pos: int) -> int:
         end, self._search_state = _MESSAGE_BOUNDARIES.search(text, pos, self._search_state)
@@ -217,7 +214,7 @@ class HarmonyParser(CallParser):
 
 def _read_header_word(header: str, marker: str) -> str:
     """The text after a marker of the header, up to a blank or another marker."""
-    _, _, rest = header.partition(marker)
+    word = header.partition(marker)[2]
     for end in ("<", " ", "\n", "\t"):
-        rest = rest.partition(end)[0]
-    return rest
+        word = word.partition(end)[0]
+    return word

@@ -23,7 +23,7 @@ class JsonObjectSyntax(Struct, frozen=True):
 
     name_key: key of the function's name.
     argument_keys: keys of its arguments; the first is used for enforced calls.
-    is_bare: no delimiter precedes the call, so an object that begins with another key is no call.
+    is_bare: no delimiter precedes the call, so an object that begins with another key is not a call.
     number_key: the first key, under which calls are numbered in a string.
     """
 

@@ -1,8 +1,7 @@
-"""Incremental scanner of JSON: where an object's keys and values begin and end, and the decoding of strings.
+"""Incremental scanner of JSON, decoding of its strings, and conversion of text to JSON values by a tool's schema.
 
 Lenient on purpose: values pass unchanged, whatever they contain. Only strings and brackets are tracked, to find the
-end.
-Knows no events; every character is read once.
+end. Every character is read once.
 """
 
 from __future__ import annotations
@@ -65,7 +64,11 @@ class ValueReader:
                 self._escaped = False
                 pos += 1
             elif self._in_string:
-                pos = self._skip_string(text, pos)
+                special = _STRING_SPECIALS.search(text, pos)
+                if special is None:
+                    return len(text), ReadStatus.MORE
+                self._in_string = self._escaped = special.group() == "\\"
+                pos = special.end()
                 if not (self._in_string or self._closers):
                     return pos, ReadStatus.END
             elif self._in_scalar:
@@ -90,16 +93,6 @@ class ValueReader:
     def is_plain_continuation(self, text: str) -> bool:
         """Whether this text only continues a string."""
         return self._in_string and not self._escaped and '"' not in text and "\\" not in text
-
-    def _skip_string(self, text: str, pos: int) -> int:
-        special = _STRING_SPECIALS.search(text, pos)
-        if special is None:
-            return len(text)
-        if special.group() == '"':
-            self._in_string = False
-        else:
-            self._escaped = True
-        return special.end()
 
     def _skip_brackets(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         special = _BRACKETS_OR_QUOTE.search(text, pos)
@@ -201,7 +194,7 @@ class ObjectReader:
 
 
 def decode_string(raw: str) -> str | None:
-    """Decode a JSON string; None if it is none."""
+    """Decode a JSON string; None if it is not one."""
     try:
         return msgspec.json.decode(raw, type=str)
     # UnicodeEncodeError: the text has a lone surrogate, which UTF-8 cannot hold.
@@ -220,7 +213,7 @@ class EscapeRules(Struct, frozen=True):
 
     single_chars: the character that a character after a backslash stands for.
     hex_digits: number of hexadecimal digits by the character after the backslash.
-    ignored_chars: characters that are no part of the string.
+    ignored_chars: characters that are not part of the string.
     """
 
     single_chars: Mapping[str, str]
@@ -310,7 +303,7 @@ class StringDecoder:
         return "\ufffd" if high_surrogate else ""
 
 
-# Converts text that a model wrote to JSON values, typed by a tool's JSON Schema. Knows no model's syntax.
+# Converts text that a model wrote to JSON values, typed by a tool's JSON Schema.
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -369,7 +362,9 @@ def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
 def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
     if not isinstance(schema, dict):
         return []
-    types = [_ALIASES.get(name.lower(), name) for name in _wrap_in_list(schema.get("type")) if isinstance(name, str)]
+    declared = schema.get("type")
+    names = declared if isinstance(declared, list) else [declared]
+    types = [_ALIASES.get(name.lower(), name) for name in names if isinstance(name, str)]
     for union in ("anyOf", "oneOf"):
         for option in _as_list(schema.get(union)):
             types.extend(_find_types(option, root, visited))
@@ -415,10 +410,6 @@ def _find_type(value: Json) -> str:
 
 def _as_list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
-
-
-def _wrap_in_list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [value]
 
 
 def coerce(raw: str, types: Sequence[str]) -> Json:

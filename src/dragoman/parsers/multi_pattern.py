@@ -1,4 +1,4 @@
-"""Finds several fixed texts in a stream, however it is chunked. Knows no tokens and no events."""
+"""Finds several fixed texts in a stream, however it is chunked."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class AhoCorasick:
         self.match_texts = [""]
         """Per state: that text."""
         for text in texts:
-            self._add_pattern(text)
+            state = 0
+            for char in text:
+                if char not in self._transitions[state]:
+                    self._transitions[state][char] = len(self._transitions)
+                    self._transitions.append({})
+                    self._fail_links.append(0)
+                    self._depth.append(self._depth[state] + 1)
+                    self.match_lengths.append(0)
+                    self.match_texts.append("")
+                state = self._transitions[state][char]
+            self.match_lengths[state], self.match_texts[state] = len(text), text
         self._build_fail_links()
-        self.pending_lengths = [self._find_pending_length(state) for state in range(len(self._transitions))]
+        self.pending_lengths: list[int] = []
         """Per state: how many of the last characters may be the beginning of an incomplete text."""
+        for pending_state in range(len(self._transitions)):
+            state = pending_state
+            # A state without transitions is a complete pattern: nothing of it waits for more text.
+            while state and not self._transitions[state]:
+                state = self._fail_links[state]
+            self.pending_lengths.append(self._depth[state])
         # One regular expression in C skips the text in which no pattern can begin, which is nearly all of a response.
         self._first_chars = re.compile("[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]")
-
-    def _add_pattern(self, text: str) -> None:
-        state = 0
-        for char in text:
-            next_state = self._transitions[state].get(char)
-            if next_state is None:
-                next_state = len(self._transitions)
-                self._transitions[state][char] = next_state
-                self._transitions.append({})
-                self._fail_links.append(0)
-                self._depth.append(self._depth[state] + 1)
-                self.match_lengths.append(0)
-                self.match_texts.append("")
-            state = next_state
-        self.match_lengths[state] = len(text)
-        self.match_texts[state] = text
 
     def _build_fail_links(self) -> None:
         """The state to continue from on a mismatch; built breadth first, as it depends on shorter states."""
@@ -54,20 +54,15 @@ class AhoCorasick:
         for state in queue:
             # A pattern that is a suffix of a longer prefix is found there too: `</think>` while `\n</think` is being
             # read.
+            fail_link = self._fail_links[state]
             if not self.match_lengths[state]:
                 self.match_lengths[state], self.match_texts[state] = (
-                    self.match_lengths[self._fail_links[state]],
-                    self.match_texts[self._fail_links[state]],
+                    self.match_lengths[fail_link],
+                    self.match_texts[fail_link],
                 )
             for char, next_state in self._transitions[state].items():
-                self._fail_links[next_state] = self._step(self._fail_links[state], char)
+                self._fail_links[next_state] = self._step(fail_link, char)
                 queue.append(next_state)
-
-    def _find_pending_length(self, state: int) -> int:
-        # A state without transitions is a complete pattern: nothing of it waits for more text.
-        while state and not self._transitions[state]:
-            state = self._fail_links[state]
-        return self._depth[state]
 
     def _step(self, state: int, char: str) -> int:
         next_state = self._transitions[state].get(char)

@@ -21,7 +21,6 @@ from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import (
     ARGUMENT_NAME,
     NameReader,
-    Parameter,
     Schema,
     ToolParameters,
     build_free_text,
@@ -51,7 +50,10 @@ _BEHIND_STRINGS = frozenset(",:)]};")
 
 
 class StringSyntax:
-    """How strings are written. marker: delimits strings, "" for none; with one, words need no quotes."""
+    """The syntax of strings.
+
+    marker: delimits strings, "" for none; with one, words need no quotes.
+    """
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
@@ -182,10 +184,10 @@ class PythonicValueReader:
         self._append_text(self._decoder.decode(text[pos : special.end() if self._escaped else special.start()]))
         if self._escaped:
             return special.end(), ReadStatus.MORE
-        self._state = PythonicValueReader._behind_quote
+        self._state = PythonicValueReader._parse_after_quote
         return special.end(), ReadStatus.MORE
 
-    def _behind_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
+    def _parse_after_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
         """A quote after which no value can end is part of the string: the model forgot to escape it."""
         if text[at].isspace():
             self._space += text[at]
@@ -260,24 +262,19 @@ class PythonicValueReader:
             return pos + 1, ReadStatus.MORE
         # A `{` with values and no colon is a Python set, which becomes a JSON array.
         if text[pos] in ",}" and self._brace is not None and self._chunks[self._brace] == "{":
-            return self._to_set(pos)
+            self._in_key = False
+            if self._raw:
+                self._chunks[self._brace + 1 :] = [self._convert_word(self._raw) or encode(self._raw)]
+            self._chunks[self._brace], self._brace = "[", None
+            self._closers[-1] = "} "
+            self._state = PythonicValueReader._parse_separator
+            return pos, ReadStatus.MORE
         if text[pos] != ":":
             return pos, ReadStatus.INVALID
         self._brace = None
         self._chunks.append(": ")
         self._in_key, self._state = False, PythonicValueReader._parse_start
         return pos + 1, ReadStatus.MORE
-
-    def _to_set(self, at: int) -> tuple[int, ReadStatus]:
-        """What began as an object is a set, which becomes a list in JSON."""
-        assert self._brace is not None
-        if self._raw:
-            value, self._in_key = self._raw, False
-            self._chunks[self._brace + 1 :] = [self._convert_word(value) or encode(value)]
-        self._chunks[self._brace], self._brace = "[", None
-        self._closers[-1] = "} "
-        self._in_key, self._state = False, PythonicValueReader._parse_separator
-        return at, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """A comma or the end of a list."""
@@ -361,9 +358,13 @@ class CompiledPythonicSyntax:
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         parameters, syntax = read_enforceable_parameters(tool), self.syntax
         comma = LiteralText("," if syntax.string_marker else ", ")
-        arguments = join_arguments(
-            [(self._build_argument(parameter), parameter.required) for parameter in parameters.properties], comma
-        )
+        declared: list[tuple[tuple[SyntaxPiece, ...], bool]] = []
+        for parameter in parameters.properties:
+            schemas, unenforced = expand_alternatives(parameter.schema)
+            head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + syntax.assign, unenforced)
+            value = build_one_of([self._build_value(schema) for schema in schemas])
+            declared.append(((head, *value), parameter.required))
+        arguments = join_arguments(declared, comma)
         if parameters.allows_additional:
             any_argument = FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
             arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
@@ -372,11 +373,6 @@ class CompiledPythonicSyntax:
             *arguments,
             LiteralText(syntax.close_bracket),
         )
-
-    def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
-        schemas, unenforced = expand_alternatives(parameter.schema)
-        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign, unenforced)
-        return head, *build_one_of([self._build_value(schema) for schema in schemas])
 
     def _build_value(self, schema: Schema, depth: int = 0) -> tuple[SyntaxPiece, ...]:
         string_marker = self.syntax.string_marker

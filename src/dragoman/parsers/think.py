@@ -74,14 +74,14 @@ class ThinkFormat:
         Reasoning may also mention a marker: it must be a single token where the vocabulary is known, else begin a line
         or be a text that is unlikely in prose.
         """
-        # Where the vocabulary is known, a marker that is no single token of it cannot be this model's marker.
-        known = tuple(mark for mark in calls if mark in self._added or not self._added)
+        # Where the vocabulary is known, a marker that is not a single token of it cannot be this model's marker.
+        call_markers = tuple(mark for mark in calls if mark in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
             self._stripped_suffix,
-            self._end_patterns(known),
-            self._single_tokens | set(known),
-            known,
+            self._end_patterns(call_markers),
+            self._single_tokens | set(call_markers),
+            call_markers,
         )
         # Templates of hybrid models write `<think>` or an empty `<think></think>` into the prompt, by the request's
         # options.

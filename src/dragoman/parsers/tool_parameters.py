@@ -1,5 +1,5 @@
-"""The declared parameters of a tool, one by one, and their names: for syntaxes that write arguments by name and not as
-JSON.
+"""The declared parameters of a tool, one by one, and the grammar pieces of their values: for syntaxes that write
+arguments by name and not as JSON.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from ..core.message import CustomTool, Tool
 from ..core.syntax import Alternation, FreeText, OptionalPieces, RepeatedPieces, SyntaxPiece
 from .json_text import Json, decode, encode, find_schema_types, resolve
 
-# Grammar pieces of single arguments in enforced calls, by type. Knows no model's syntax.
+# Grammar pieces of single arguments in enforced calls, by type.
 
 Schema = dict[str, Json]
 
@@ -75,7 +75,10 @@ def expand_alternatives(schema: Schema) -> Alternatives:
 
 
 class _Expansion:
-    """unenforced: the keywords that had to be left out, in order."""
+    """The expansion of one schema.
+
+    unenforced: the keywords that had to be left out, in order.
+    """
 
     def __init__(self) -> None:
         self.unenforced: dict[str, None] = {}
@@ -113,7 +116,14 @@ class _Expansion:
             if key not in merged or merged[key] == value or key in _ANNOTATIONS:
                 merged.setdefault(key, value)
             elif key == "type":
-                types = _intersect_types(merged[key], value)
+                # An integer is a number too.
+                types: list[Json] = [
+                    "integer" if "integer" in (first, second) else first
+                    for first in _as_types(merged[key])
+                    for second in _as_types(value)
+                    if first == second or {first, second} == {"integer", "number"}
+                ]
+                types = list(dict.fromkeys(types))  # pyright: ignore[reportArgumentType]
                 if not types:
                     return None
                 merged[key] = types[0] if len(types) == 1 else types
@@ -123,8 +133,8 @@ class _Expansion:
                 # A property declared on both sides would have to match both schemas; only one of them is enforced.
                 self.unenforced.update(dict.fromkeys([key] if one.keys() & value.keys() else []))
                 merged[key] = {**value, **one}
-            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(merged[key]) and _is_number(value):
-                merged[key] = _tighten(key, merged[key], value)
+            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(one := merged[key]) and _is_number(value):
+                merged[key] = max(one, value) if key in _LOWER_BOUNDS else min(one, value)
             else:
                 self.unenforced[key] = None
         return merged
@@ -158,23 +168,8 @@ def _as_types(value: Json) -> tuple[str, ...]:
     return find_schema_types({"type": value})
 
 
-def _intersect_types(one: Json, other: Json) -> list[Json]:
-    found: list[Json] = []
-    for first in _as_types(one):
-        for second in _as_types(other):
-            if first == second or {first, second} == {"integer", "number"}:
-                found.append("integer" if "integer" in (first, second) else first)
-    return list(dict.fromkeys(found))  # pyright: ignore[reportArgumentType]
-
-
-def _is_number(value: Json) -> bool:
+def _is_number(value: Json) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _tighten(key: str, one: Json, other: Json) -> Json:
-    assert isinstance(one, int | float)
-    assert isinstance(other, int | float)
-    return max(one, other) if key in _LOWER_BOUNDS else min(one, other)
 
 
 def _has_type(value: Json, types: Json) -> bool:
@@ -276,7 +271,19 @@ def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
 
 def _anchor_pattern(pattern: str) -> str:
     """Anchor the pattern: a schema's pattern may match part of the string, this one matches all of it."""
-    top_level = _find_top_level_chars(pattern)
+    # The unescaped characters outside groups and classes, by position.
+    top_level: dict[int, str] = {}
+    depth, escaped, in_class = 0, False, False
+    for index, char in enumerate(pattern):
+        if escaped or char == "\\":
+            escaped = not escaped
+        # Inside a class, brackets and bars are plain characters.
+        elif in_class or char == "[":
+            in_class = char != "]"
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif depth == 0:
+            top_level[index] = char
     # With alternatives at the top level `^` and `$` bind to one of them only, so none may be removed.
     if "|" in top_level.values():
         return f"(?s:.*)(?:{pattern})(?s:.*)"
@@ -285,23 +292,6 @@ def _anchor_pattern(pattern: str) -> str:
     if begins and ends:
         return inner
     return f"{'' if begins else '(?s:.*)'}(?:{inner}){'' if ends else '(?s:.*)'}"
-
-
-def _find_top_level_chars(pattern: str) -> dict[int, str]:
-    """The unescaped characters outside groups and classes, by position."""
-    top_level: dict[int, str] = {}
-    depth, escaped, inside = 0, False, False
-    for index, char in enumerate(pattern):
-        if escaped or char == "\\":
-            escaped = not escaped
-        # Inside a class, brackets and bars are plain characters.
-        elif inside or char == "[":
-            inside = char != "]"
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif depth == 0:
-            top_level[index] = char
-    return top_level
 
 
 def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
@@ -358,11 +348,11 @@ def join_items(
     item: tuple[SyntaxPiece, ...], comma: SyntaxPiece, least: int, most: int | None
 ) -> tuple[SyntaxPiece, ...]:
     """The items of a list, from `least` to `most`; None for any number."""
-    rest: tuple[SyntaxPiece, ...] = (RepeatedPieces((comma, *item)),) if most is None else ()
+    tail: tuple[SyntaxPiece, ...] = (RepeatedPieces((comma, *item)),) if most is None else ()
     for number in range(least if most is None else most, 1, -1):
-        following = (comma, *item, *rest)
-        rest = following if number <= least else (OptionalPieces(following),)
-    items = (*item, *rest)
+        following = (comma, *item, *tail)
+        tail = following if number <= least else (OptionalPieces(following),)
+    items = (*item, *tail)
     if most == 0:
         return ()
     return items if least else (OptionalPieces(items),)
@@ -480,11 +470,19 @@ def read_parameters(tool: Tool) -> ToolParameters:
     declared = properties if isinstance(properties, dict) else {}
     required_names = required if isinstance(required, list) else []
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
+    parameters: list[Parameter] = []
+    for name, schema in declared.items():
+        # A boolean is a schema too: `false` allows no value, `true` any (JSON Schema 2020-12, section 4.3.2).
+        property_schema: Schema = {"not": {}} if schema is False else {}
+        if isinstance(schema, dict):
+            property_schema = schema
+        types = find_schema_types(property_schema, root)
+        parameters.append(Parameter(name, types, {**defs, **property_schema}, name in required_names))
     # JSON Schema allows other properties by default; models take a list of parameters as complete, and so do we.
     additional = root.get("additionalProperties", "properties" not in root)
     allows_additional = additional is not False and not declared
     return ToolParameters(
-        tuple(_build_parameter(name, schema, root, defs, name in required_names) for name, schema in declared.items()),
+        tuple(parameters),
         allows_additional,
         ("additionalProperties",) if allows_additional and isinstance(additional, dict) and additional else (),
     )
@@ -524,13 +522,3 @@ def _load_schema(tool: Tool) -> dict[str, Json]:
         target = resolve(reference, root)
         root = {**root, **target} if isinstance(target, dict) else root
     return root if isinstance(root, dict) else {}
-
-
-def _build_parameter(
-    name: str, schema: Json, root: dict[str, Json], defs: dict[str, Json], required: bool
-) -> Parameter:
-    # A boolean is a schema too: `false` allows no value, `true` any (JSON Schema 2020-12, section 4.3.2).
-    property_schema: dict[str, Json] = {"not": {}} if schema is False else {}
-    if isinstance(schema, dict):
-        property_schema = schema
-    return Parameter(name, find_schema_types(property_schema, root), {**defs, **property_schema}, required)

@@ -18,7 +18,6 @@ from .json_text import ReadStatus, ValueReader, coerce, decode, encode, find_sch
 from .multi_pattern import AhoCorasick, MarkerScanner
 from .tool_parameters import (
     NameReader,
-    Parameter,
     Schema,
     ToolParameters,
     build_free_text,
@@ -77,7 +76,10 @@ class XmlTagSyntax(Struct, frozen=True):
 
 
 class CompiledXmlTagSyntax:
-    """A compiled syntax. outer_markers: they end a call without its end tag."""
+    """A compiled syntax.
+
+    outer_markers: they end a call without its end tag.
+    """
 
     def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
         self.syntax = syntax
@@ -124,32 +126,32 @@ class CompiledXmlTagSyntax:
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         parameters, syntax = read_enforceable_parameters(tool), self.syntax
-        arguments = (self._build_argument(parameter) for parameter in parameters.properties)
-        known_arguments = (
-            piece
-            for pieces, parameter in zip(arguments, parameters.properties, strict=True)
-            for piece in (pieces if parameter.required else (OptionalPieces(pieces),))
-        )
-        additional_arguments = (RepeatedPieces(self._build_any_argument()),) if parameters.allows_additional else ()
+        arguments: list[SyntaxPiece] = []
+        for parameter in parameters.properties:
+            name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
+            if syntax.has_escaped_names:
+                name = name.replace("&", "&amp;").replace('"', "&quot;")
+            schemas, unenforced = expand_alternatives(parameter.schema)
+            values = build_one_of(list(self._build_values(schemas)))
+            pieces = LiteralText(syntax.key_tag + name, unenforced), *values
+            arguments += pieces if parameter.required else (OptionalPieces(pieces),)
+        if parameters.allows_additional:
+            ending = next(text for text, kind in syntax.key_end_tags if _is_text(kind) is not False)
+            prefix, suffix = self._find_surroundings(ending)
+            key = FreeText(prefix, pattern="[A-Za-z_][A-Za-z0-9_]*")
+            any_argument = LiteralText(syntax.key_tag), key, FreeText(suffix, self.forbidden_in_values)
+            arguments.append(RepeatedPieces(any_argument))
         number = (FreeText(syntax.number_suffix, pattern="[0-9]{1,2}"),) if syntax.number_suffix else ()
         return (
             LiteralText(check_name(tool.name) + syntax.name_suffix, parameters.unenforced),
             *number,
             LiteralText(syntax.line_break),
-            *known_arguments,
-            *additional_arguments,
+            *arguments,
             LiteralText(syntax.end_tag),
         )
 
-    def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
-        name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
-        if self.syntax.has_escaped_names:
-            name = name.replace("&", "&amp;").replace('"', "&quot;")
-        schemas, unenforced = expand_alternatives(parameter.schema)
-        return LiteralText(self.syntax.key_tag + name, unenforced), *build_one_of(list(self._build_values(schemas)))
-
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
-        """How the key may end, and what may follow."""
+        """Yield each end of the key that is allowed, with a value that may follow it."""
         for ending, kind in self.syntax.key_end_tags:
             is_text = _is_text(kind)
             prefix, suffix = self._find_surroundings(ending)
@@ -179,12 +181,6 @@ class CompiledXmlTagSyntax:
                         yield LiteralText(prefix), text
                     case _:
                         pass
-
-    def _build_any_argument(self) -> tuple[SyntaxPiece, ...]:
-        ending = next(text for text, kind in self.syntax.key_end_tags if _is_text(kind) is not False)
-        prefix, suffix = self._find_surroundings(ending)
-        key = FreeText(prefix, pattern="[A-Za-z_][A-Za-z0-9_]*")
-        return LiteralText(self.syntax.key_tag), key, FreeText(suffix, self.forbidden_in_values)
 
     def _find_surroundings(self, ending: str) -> tuple[str, str]:
         syntax = self.syntax
@@ -349,7 +345,7 @@ class XmlTagReader:
             self._state = XmlTagReader._parse_cdata_start
 
     def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read as much of the start of a CDATA section as there is; what is none is the value."""
+        """Read as much of the start of a CDATA section as there is; other text is the value."""
         while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
             pos, self._cdata_read = pos + 1, self._cdata_read + 1
             if self._cdata_read == len(_CDATA_START):
@@ -389,45 +385,40 @@ class XmlTagReader:
 
     def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read what follows a JSON value. Invalid JSON passes unchanged."""
-        pos, rest = self._scanner.read(text, pos)
-        self._append_text(self._writer.write_json(rest))
+        pos, chunk = self._scanner.read(text, pos)
+        self._append_text(self._writer.write_json(chunk))
         return self._end_value(pos)
 
     def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        pos, raw = self._scanner.read(text, pos)
-        self._chunks.append(raw)
-        if self._scanner.marker:
-            raw = "".join(self._chunks)
-            raw = raw.removeprefix("\n") if self._syntax.value_padding else raw
-            self._append_typed_value(raw)
-        return self._end_value(pos)
-
-    def _append_typed_value(self, raw: str) -> None:
-        """Append a complete value: converted to a type of the schema if possible, else as a string."""
-        if self._spliced_key and self._splice(raw):
-            return
-        # A number keeps its digits: 1.10 or 10000000000000001 would change through a float.
-        digits = match_number(raw, self._types)
+        pos, chunk = self._scanner.read(text, pos)
+        self._chunks.append(chunk)
+        if not self._scanner.marker:
+            return pos, ReadStatus.MORE
+        raw = "".join(self._chunks)
+        if self._syntax.value_padding:
+            raw = raw.removeprefix("\n")
+        if self._spliced_key:
+            try:
+                arguments = decode(raw)
+            except ValueError:
+                arguments = None
+            if isinstance(arguments, dict) and arguments.keys() <= self._parameters.names:
+                for key, value in arguments.items():
+                    self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
+                return self._end_value(pos)
+            # Not the object of all arguments, so an argument of its own.
+            self._append_text(self._writer.begin_argument(self._spliced_key))
+        # Converted to a type of the schema if possible, else as a string. A number keeps its digits: 1.10 or
+        # 10000000000000001 would change through a float.
+        writer, digits = self._writer, match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:
-            self._append_text(self._writer.write_json(digits))
+            self._append_text(writer.write_json(digits))
         elif isinstance(value, str):
-            self._append_text(self._writer.begin_string() + self._writer.write_text(value) + self._writer.end_string())
+            self._append_text(writer.begin_string() + writer.write_text(value) + writer.end_string())
         else:
-            self._append_text(self._writer.write_json(encode(value)))
-
-    def _splice(self, raw: str) -> bool:
-        """Append the arguments that are one object; without an object, begin the argument that it is then."""
-        try:
-            arguments = decode(raw)
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict) or not arguments.keys() <= self._parameters.names:
-            self._append_text(self._writer.begin_argument(self._spliced_key))
-            return False
-        for key, value in arguments.items():
-            self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
-        return True
+            self._append_text(writer.write_json(encode(value)))
+        return self._end_value(pos)
 
     def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
         if not self._scanner.marker:

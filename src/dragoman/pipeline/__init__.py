@@ -1,1 +1,1 @@
-"""Runs canonical requests on any engine and yields batches of canonical events. Knows no HTTP and no dialect."""
+"""Runs canonical requests on any engine and yields batches of canonical events."""

@@ -46,7 +46,7 @@ from .request_queue import ONE_QUEUE, QueueShare
 
 
 class CallTerms(Struct, frozen=True):
-    """What the server grants to one call.
+    """The terms on which the server serves one call.
 
     answer_id: the response's id; sequence ids are derived from it.
     new_id: generates tool call ids.
@@ -322,7 +322,8 @@ def check_countable(
 ) -> None:
     """Bound a prompt that may exceed the context, because its tokens are only counted or it is truncated.
 
-    verb: what is done with it. param: the field of a text.
+    verb: what is done with the prompt, in the error.
+    param: the field of a text.
 
     Raises:
         RequestError: the prompt is too long.
@@ -353,11 +354,11 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
         [len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall]
     )
     if calls > most:
-        message = f"The arguments of the tool calls have {calls} characters; at most {most} are taken."
+        message = f"The arguments of the tool calls have {calls} characters; at most {most} are accepted."
         raise RequestError(message, param="messages", code="string_above_max_length")
     tools = sum([len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool)])
     if tools > most:
-        message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
+        message = f"The parameters of the tools have {tools} characters; at most {most} are accepted."
         raise RequestError(message, param="tools", code="string_above_max_length")
 
 

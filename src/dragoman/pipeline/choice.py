@@ -1,4 +1,4 @@
-"""One choice of a response, from raw text to canonical events: its parsers, then its stop strings.
+"""One choice of a response, from token ids to canonical events: detokenizer, parsers, stop strings.
 
 Stop strings are the last stage: they end a choice's text, never its reasoning or a tool call's arguments.
 """
@@ -26,6 +26,83 @@ from ..core.events import (
 from ..core.syntax import Parser
 from ..parsers.base import Buffer
 from ..parsers.multi_pattern import AhoCorasick
+
+
+class ChoicePipeline:
+    """Converts the raw events of one choice into canonical ones, and counts the tokens that usage reports."""
+
+    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
+
+    def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
+        self._parser, self._stops = parser, stops
+        self.has_finished = False
+        self.n_tokens = 0
+        self.n_reasoning_tokens = 0
+
+    @property
+    def has_matched_stop(self) -> bool:
+        """Whether a stop string matched, so that the choice should be closed."""
+        return self._stops is not None and self._stops.matched is not None and not self.has_finished
+
+    def feed(self, event: Event) -> list[Event]:
+        events = [event] if self._parser is None else self._parser.feed(event)
+        if self._stops is not None:
+            events = [stopped_event for parsed_event in events for stopped_event in self._stops.feed(parsed_event)]
+        for emitted in events:
+            if type(emitted) is TextDelta:
+                self.n_tokens += len(emitted.tokens)
+            else:
+                tokens = len(get_answer_tokens(emitted))
+                self.n_tokens += tokens
+                if isinstance(emitted, ReasoningDelta):
+                    self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
+                elif isinstance(emitted, ChoiceFinished):
+                    self.has_finished = True
+        return events
+
+
+class StopStage:
+    """The stop strings of one choice, after its parsers.
+
+    The stop string is removed from the text unless includes_stop is set. One that completes within the first min_tokens
+    tokens does not count (as in vLLM). After a match only ChoiceFinished follows, with all tokens not yet sent.
+    """
+
+    def __init__(self, choice: int, stops: Sequence[str], *, includes_stop: bool, min_tokens: int) -> None:
+        self._choice = choice
+        self._build_stops = lambda: StopStrings(stops, includes_stop=includes_stop)
+        self._stops = self._build_stops()
+        self._min_tokens = min_tokens
+        self._n_tokens = 0
+        self._pending_tokens = Buffer()
+        self.matched: str | None = None
+
+    def feed(self, event: Event) -> list[Event]:
+        if isinstance(event, ChoiceFinished) and self.matched is not None:
+            unsent_tokens = self._pending_tokens.pop(len(self._pending_tokens))[1] + event.tokens
+            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=unsent_tokens)]
+        tokens = get_answer_tokens(event)
+        self._n_tokens += len(tokens)
+        if self.matched is not None:
+            self._pending_tokens.push("", tokens)
+            return []
+        if not isinstance(event, TextDelta):
+            # Text ends here: release what was held back for a possible stop string, which does not continue behind
+            # reasoning or a call.
+            text = self._stops.flush()
+            self._stops = self._build_stops()
+            pending_tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]
+            return [TextDelta(self._choice, text, pending_tokens), event] if text or pending_tokens else [event]
+        if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
+            return [event]
+        self._pending_tokens.push(event.text, tokens)
+        # An engine of events may report no tokens.
+        is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
+        text = self._stops.feed(event.text, ignore=is_early)
+        self.matched = self._stops.matched
+        if not text:
+            return []
+        return [TextDelta(event.choice, text, self._pending_tokens.pop(len(text))[1])]
 
 
 class StopStrings:
@@ -80,89 +157,7 @@ class StopStrings:
         return text
 
 
-class StopStage:
-    """The stop strings of one choice, after its parsers.
-
-    The stop string is removed from the text unless includes_stop is set. One that completes within the first min_tokens
-    tokens does not count (as in vLLM). After a match only ChoiceFinished follows, with all tokens not yet sent.
-    """
-
-    def __init__(self, choice: int, stops: Sequence[str], *, includes_stop: bool, min_tokens: int) -> None:
-        self._choice = choice
-        self._build_stops = lambda: StopStrings(stops, includes_stop=includes_stop)
-        self._stops = self._build_stops()
-        self._min_tokens = min_tokens
-        self._n_tokens = 0
-        self._pending_tokens = Buffer()
-        self.matched: str | None = None
-
-    def feed(self, event: Event) -> list[Event]:
-        if isinstance(event, ChoiceFinished) and self.matched is not None:
-            unsent_tokens = self._pending_tokens.pop(len(self._pending_tokens))[1] + event.tokens
-            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=unsent_tokens)]
-        tokens = get_answer_tokens(event)
-        self._n_tokens += len(tokens)
-        if self.matched is not None:
-            self._pending_tokens.push("", tokens)
-            return []
-        if not isinstance(event, TextDelta):
-            return [*self._flush(), event]
-        if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
-            return [event]
-        self._pending_tokens.push(event.text, tokens)
-        # An engine of events may report no tokens.
-        is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
-        text = self._stops.feed(event.text, ignore=is_early)
-        self.matched = self._stops.matched
-        if not text:
-            return []
-        return [TextDelta(event.choice, text, self._pending_tokens.pop(len(text))[1])]
-
-    def _flush(self) -> list[Event]:
-        """Text ends here: release what was held back for a possible stop string."""
-        text = self._stops.flush()
-        # A stop string does not continue behind reasoning or a call.
-        self._stops = self._build_stops()
-        tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]
-        if not text and not tokens:
-            return []
-        return [TextDelta(self._choice, text, tokens)]
-
-
-class ChoicePipeline:
-    """Converts the raw events of one choice into canonical ones, and counts the tokens that usage reports."""
-
-    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
-
-    def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
-        self._parser, self._stops = parser, stops
-        self.has_finished = False
-        self.n_tokens = 0
-        self.n_reasoning_tokens = 0
-
-    @property
-    def has_matched_stop(self) -> bool:
-        """Whether a stop string matched, so that the choice should be closed."""
-        return self._stops is not None and self._stops.matched is not None and not self.has_finished
-
-    def feed(self, event: Event) -> list[Event]:
-        events = [event] if self._parser is None else self._parser.feed(event)
-        if self._stops is not None:
-            events = [stopped_event for parsed_event in events for stopped_event in self._stops.feed(parsed_event)]
-        for emitted in events:
-            if type(emitted) is TextDelta:
-                self.n_tokens += len(emitted.tokens)
-            else:
-                tokens = len(get_answer_tokens(emitted))
-                self.n_tokens += tokens
-                if isinstance(emitted, ReasoningDelta):
-                    self.n_reasoning_tokens += sum(not token.markup for token in emitted.tokens)
-                elif isinstance(emitted, ChoiceFinished):
-                    self.has_finished = True
-        return events
-
-
-# Converts token ids into text, and the tokens of one choice into events.
+# Token ids into text, and the tokens of one choice into raw events.
 
 
 class VocabularyEntry(Struct, frozen=True, gc=False):

@@ -1,8 +1,8 @@
-"""Calls into engines: exception containment, deadlines and progress counters. Knows no HTTP.
+"""Calls into engines: exception containment, deadlines, progress counters and output queues.
 
 An engine may be third-party code. Whatever it raises fails its own request with EngineError, including exceptions that
-are no `Exception`: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning, and
-they would end the request's task without a response, or the whole process.
+are not an `Exception`: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning,
+and they would end the request's task without a response, or the whole process.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
     return await result
 
 
-# Queue between an engine and its single consumer: a list and one wake-up, no asyncio.Queue operation per token.
+# The queue between an engine and its single consumer: a list and one wake-up, no asyncio.Queue operation per token.
 
 
 class DeliveryRounds:
@@ -189,7 +189,7 @@ class DeliveryRounds:
 
 
 class OutputQueue(Generic[T]):
-    """Outputs of one request. Created, filled and emptied on one event loop.
+    """The outputs of one request that its consumer has not taken yet. Created, filled and emptied on one event loop.
 
     Bounded by the producer: a response has at most max_tokens outputs.
     """

@@ -1,6 +1,6 @@
 """The lifecycle of models: loading, unloading, and restarting failed engines.
 
-Knows no HTTP, and time only as an injected clock. `Models` decides; a `ModelSlot` is one model's state.
+`Models` decides; a `ModelSlot` is one model's state. Time comes from an injected clock.
 """
 
 from __future__ import annotations
@@ -300,8 +300,8 @@ class ModelSlot:
         model = self.model
         if model is None:
             return
-        events, held = model.progress.events, model.control is not None and model.control.is_paused
-        if events != self._events_seen or not model.progress.running or held:
+        events, is_paused = model.progress.events, model.control is not None and model.control.is_paused
+        if events != self._events_seen or not model.progress.running or is_paused:
             self._events_seen, self._progressed = events, self._clock()
 
     @property
@@ -339,8 +339,8 @@ class ModelSlot:
         self.summary = ModelSummary.from_model(model)
         # `keep_for` holds until the model is unloaded, so every load begins with the configured time.
         self._ttl = self.spec.ttl
-        # Who waited for the load has a claim to the model until they have resumed: an eviction in between would make
-        # all of them wait for another load.
+        # Requests that waited for the load have a claim to the model until they have resumed: an eviction in between
+        # would make all of them wait for another load.
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
 

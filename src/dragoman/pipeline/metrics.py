@@ -98,16 +98,31 @@ class RequestMetrics:
         return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
 
     def observe_batch(self, events: list[Event]) -> None:
-        count = 0
+        count, stats = 0, self._stats
         for event in events:
             if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
-            else:
-                count += len(get_answer_tokens(event))
-                self._observe_event(event)
+                continue
+            count += len(get_answer_tokens(event))
+            match event:
+                case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
+                    stats.prompt_tokens += prompt_tokens
+                    stats.prompt_tokens_cached += cached_tokens or 0
+                    stats.request_prompt_tokens.observe(prompt_tokens)
+                    stats.request_choices.observe(choices)
+                    self._start_time = self._clock() - elapsed
+                    stats.queue.observe(self._start_time - self._arrival_time)
+                    self._open_choices = choices
+                case ChoiceFinished(_, reason):
+                    self._open_choices -= 1
+                    if not self._open_choices:
+                        # Counted once per request, like the histograms. The choice that ends last gives the reason.
+                        stats.record_finish(reason)
+                case _:
+                    pass
         if not count:
             return
-        stats, now = self._stats, self._clock()
+        now = self._clock()
         self._tokens += count
         stats.generation_tokens += count
         if self._first_token_time is None:
@@ -117,25 +132,6 @@ class RequestMetrics:
         if count:
             stats.inter_token.observe((now - self._last_token_time) / count, count)
         self._last_token_time = now
-
-    def _observe_event(self, event: Event) -> None:
-        stats = self._stats
-        match event:
-            case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
-                stats.prompt_tokens += prompt_tokens
-                stats.prompt_tokens_cached += cached_tokens or 0
-                stats.request_prompt_tokens.observe(prompt_tokens)
-                stats.request_choices.observe(choices)
-                self._start_time = self._clock() - elapsed
-                stats.queue.observe(self._start_time - self._arrival_time)
-                self._open_choices = choices
-            case ChoiceFinished(_, reason):
-                self._open_choices -= 1
-                if not self._open_choices:
-                    # Counted once per request, like the histograms. The choice that ends last gives the reason.
-                    stats.record_finish(reason)
-            case _:
-                pass
 
     def __enter__(self) -> RequestMetrics:
         return self
@@ -185,7 +181,7 @@ async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> Asy
                         batch[index] = Finished(usage, timings)
                     case PromptTokens() | Finished():
                         pass
-                    # Events without tokens (a role, the start of a call) are no progress of the model.
+                    # Events without tokens (a role, the start of a call) do not show progress of the model.
                     case _ if get_answer_tokens(event):
                         last_token_at = clock()
                         first_token_at = last_token_at if first_token_at is None else first_token_at

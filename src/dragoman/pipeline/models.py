@@ -153,7 +153,16 @@ class Models:
 
     def find_slot(self, name: str) -> ModelSlot:
         """Find a model by name, alias or adapter. Raises ModelNotFound."""
-        slot = self._by_name.get(name) or self._find_adapter_slot(name)
+        slot = self._by_name.get(name)
+        for other in self._slots if slot is None else ():
+            # The adapters that are loaded, or will be with the model.
+            if other.model is not None:
+                adapters = () if other.model.adapters is None else (adapter.name for adapter in other.model.adapters)
+            else:
+                adapters = () if other.spec is None else other.spec.adapters
+            if name in adapters:
+                slot = other
+                break
         if slot is None:
             slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
         if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
@@ -166,17 +175,6 @@ class Models:
                 param="model",
             )
         return slot
-
-    def _find_adapter_slot(self, name: str) -> ModelSlot | None:
-        """The slot of the model for which an adapter of this name is loaded, or will be with the model."""
-        for slot in self._slots:
-            if slot.model is not None:
-                names = () if slot.model.adapters is None else (adapter.name for adapter in slot.model.adapters)
-            else:
-                names = () if slot.spec is None else slot.spec.adapters
-            if name in names:
-                return slot
-        return None
 
     def find_loaded(self, name: str) -> ServedModel:
         """Return a loaded model. Raises ModelNotFound, or Overloaded where it is not loaded now."""
@@ -316,24 +314,20 @@ class Models:
         await slot.download()
         async with self._load_lock:
             # It may have been loaded while this task waited for the lock.
-            if slot.state is ModelState.UNLOADED:
-                await self._evict_for(slot)
-                await slot.load()
-
-    async def _evict_for(self, new_slot: ModelSlot) -> None:
-        """Unload least recently used models until the new one fits; running requests finish first."""
-        memory_limit = self._memory
-        required = 0 if new_slot.spec is None else new_slot.spec.memory
-        if memory_limit is None:
-            return
-        while sum(slot.memory for slot in self._slots) + required > memory_limit:
-            candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
-            if not candidates:
-                raise EngineError(
-                    f"The model `{new_slot.name}` needs more memory than --model-memory-limit allows for all."
-                )
-            # Idle models first, whenever they were used: waiting for a busy one can take as long as its longest answer.
-            await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
+            if slot.state is not ModelState.UNLOADED:
+                return
+            required = 0 if slot.spec is None else slot.spec.memory
+            # Unload least recently used models until the new one fits; running requests finish first.
+            while self._memory is not None and sum(other.memory for other in self._slots) + required > self._memory:
+                candidates = [other for other in self._slots if other.memory and other.state is not ModelState.DRAINING]
+                if not candidates:
+                    raise EngineError(
+                        f"The model `{slot.name}` needs more memory than --model-memory-limit allows for all."
+                    )
+                # Idle models first, whenever they were used: waiting for a busy one can take as long as its longest
+                # answer.
+                await min(candidates, key=lambda other: (other.is_busy, other.last_used)).drain_and_unload()
+            await slot.load()
 
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
         """Retrieve the task's exception, also where no request waits for it any more."""

@@ -23,8 +23,7 @@ from .admission import (
     find_prompt_param,
 )
 from .choice import ChoicePipeline, StopStage, Vocabulary
-from .embedding import build_no_generation_error
-from .grammar import build_reasoning_budget, build_sampling, compile_grammar, find_callable_tools
+from .encoding import build_no_generation_error
 from .models import EventBackend, ServedModel, TokenBackend
 from .prompt_encoding import (
     EncodedPrompt,
@@ -34,6 +33,7 @@ from .prompt_encoding import (
     truncate_prompt,
 )
 from .request_queue import QueueTicket
+from .sampling import build_reasoning_budget, build_sampling, compile_grammar, find_callable_tools
 
 ChoiceFactory = Callable[[int], ChoicePipeline]
 NO_IDS: frozenset[int] = frozenset()

@@ -1,6 +1,7 @@
-"""Encodes the prompt: rendered by the chat template, tokenised, and truncated where the request asks for it.
+"""Encodes prompts: renders and tokenises them, and shortens conversations where the request allows it.
 
-Large prompts are encoded in a thread, so that the event loop stays responsive.
+Large prompts are encoded in a thread, so that the event loop stays responsive. Below that: the recent prompts of each
+owner, to which a new one is compared.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     text: the rendered text.
     prompt_tail: see ParseContext.
     ignored_options: template options of the request that the template does not read.
-    n_dropped: number of messages left out, see `truncation`.
+    n_dropped: number of messages left out, see `build_fitting_prompt`.
     images: in order, preprocessed but not yet placed.
-    applied_edits: see `truncation`.
+    applied_edits: see `build_edited_prompt`.
     """
 
     ids: tuple[int, ...]
@@ -170,7 +171,7 @@ async def render_conversation(
         base, templates = _model_renderer(backend), backend.request_templates
         if templates is None:
             raise Unsupported(
-                "This server does not take chat templates from requests (--trust-request-chat-template).",
+                "This server does not accept chat templates in requests (--trust-request-chat-template).",
                 param="chat_template",
             )
         renderer = await templates.renderer(base, source)
@@ -286,55 +287,8 @@ def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Tex
             return part
 
 
-# The recent prompts of each owner, for comparison with a new one. Bounded and in memory only.
-
-Prompt = tuple[int, ...]
-
-
-class RecentPrompts:
-    """An LRU cache of prompts.
-
-    max_owners: owners whose prompts are cached; the least recently active one is evicted.
-    max_prompts: prompts per owner and model.
-    max_tokens: longest prompt that is cached, in tokens.
-    """
-
-    def __init__(self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072) -> None:
-        self._max_owners, self._max_prompts, self._max_tokens = max_owners, max_prompts, max_tokens
-        self._prompts: OrderedDict[tuple[str, str], deque[Prompt]] = OrderedDict()
-
-    def remember(self, owner: str, model: str, prompt: Prompt) -> None:
-        if len(prompt) > self._max_tokens:
-            return
-        prompts = self._prompts.setdefault((owner, model), deque(maxlen=self._max_prompts))
-        prompts.append(prompt)
-        self._prompts.move_to_end((owner, model))
-        while len(self._prompts) > self._max_owners:
-            self._prompts.popitem(last=False)
-
-    def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
-        """This owner's prompt with the longest common prefix; the latest of equals."""
-        candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
-        return max(candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None)
-
-
-def count_common_prefix(first: Prompt, second: Prompt) -> int:
-    """Length of the common prefix. Binary search over slices: comparing slices runs in C, unlike a loop over
-    tokens.
-    """
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        # From `low` on, as the rest is known to be equal: all slices together are no longer than the prompt.
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-# Shortens a conversation: drops the oldest turns where it exceeds the model's context, and clears old tool results
-# and reasoning where the request allows it. Counts what is dropped and the tokens saved.
+# Shortening: drops the oldest turns of a conversation that exceeds the model's context, and clears old tool results and
+# reasoning. Counts what is dropped and the tokens saved.
 
 PLACEHOLDER = Text("[old tool result cleared]")
 
@@ -504,3 +458,50 @@ def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
         turn_of_call |= {part.id: turn for part in message.parts if isinstance(part, ToolCall)}
     last_index = max((turn[-1] for turn in turns), default=-1)
     return [turn for turn in turns if last_question not in turn and last_index not in turn]
+
+
+# The recent prompts of each owner, for comparison with a new one. Bounded and in memory only.
+
+Prompt = tuple[int, ...]
+
+
+class RecentPrompts:
+    """An LRU cache of prompts.
+
+    max_owners: owners whose prompts are cached; the least recently active one is evicted.
+    max_prompts: prompts per owner and model.
+    max_tokens: longest prompt that is cached, in tokens.
+    """
+
+    def __init__(self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072) -> None:
+        self._max_owners, self._max_prompts, self._max_tokens = max_owners, max_prompts, max_tokens
+        self._prompts: OrderedDict[tuple[str, str], deque[Prompt]] = OrderedDict()
+
+    def remember(self, owner: str, model: str, prompt: Prompt) -> None:
+        if len(prompt) > self._max_tokens:
+            return
+        prompts = self._prompts.setdefault((owner, model), deque(maxlen=self._max_prompts))
+        prompts.append(prompt)
+        self._prompts.move_to_end((owner, model))
+        while len(self._prompts) > self._max_owners:
+            self._prompts.popitem(last=False)
+
+    def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
+        """This owner's prompt with the longest common prefix; the latest of equals."""
+        candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
+        return max(candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None)
+
+
+def count_common_prefix(first: Prompt, second: Prompt) -> int:
+    """Length of the common prefix. Binary search over slices: comparing slices runs in C, unlike a loop over
+    tokens.
+    """
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        # From `low` on, as the rest is known to be equal: all slices together are no longer than the prompt.
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

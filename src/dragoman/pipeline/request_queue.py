@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from enum import Enum
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -198,7 +199,7 @@ class RequestQueue:
         owner.last_arrival = self._n_arrived
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
         # Nearly always an append: the order of arrival is the last part of the key.
-        insort(owner.waiting, request, key=_get_order)
+        insort(owner.waiting, request, key=attrgetter("order"))
         self._n_waiting += 1
         owner.n_present += 1
         self._n_present += 1
@@ -371,10 +372,6 @@ class RequestQueue:
             others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]
             excess_tokens -= victim.tokens
         return victims
-
-
-def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
-    return request.order
 
 
 def _get_turn(owner: _Owner) -> tuple[bool, float, int]:

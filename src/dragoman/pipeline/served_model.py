@@ -1,8 +1,8 @@
-"""A model that this process serves: a name, a backend, and its settings."""
+"""A model that this process serves: its backend, its adapters, its settings and facts about its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -35,86 +35,6 @@ from ..prompts.tokenizer import HfTokenizer
 from .choice import Vocabulary
 from .engine_calls import DeliveryRounds, Progress
 from .request_queue import RequestQueue
-
-# The LoRA adapters of a model: names that clients select and that the engine resolves. Loaded and unloaded at run
-# time.
-
-
-class Adapter(Struct, frozen=True):
-    """A LoRA adapter.
-
-    name: the model name that clients use.
-    path: directory of its weights; engines without real weights never open it.
-    """
-
-    name: str
-    path: str
-
-
-class Adapters:
-    """The loaded adapters of one model, in the order in which they were loaded.
-
-    adapters: those that the engine has at startup.
-    loader: the engine, where it must load the weights; None where it only needs the names.
-    is_remote: paths are on another machine, which checks them.
-    """
-
-    def __init__(
-        self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None, *, is_remote: bool = False
-    ) -> None:
-        self._loader, self._is_remote = loader, is_remote
-        self._adapters = {adapter.name: adapter for adapter in adapters}
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether an adapter's path is opened on this machine."""
-        return self._loader is not None and not self._is_remote
-
-    def __iter__(self) -> Iterator[Adapter]:
-        return iter(tuple(self._adapters.values()))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._adapters
-
-    async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
-        """Load an adapter.
-
-        replace: replace a loaded adapter of the same name.
-
-        Raises:
-            RequestError: an adapter of this name is loaded (as in vLLM), or the engine cannot use the weights.
-        """
-        if adapter.name in self._adapters and not replace:
-            raise RequestError(
-                f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
-            )
-        if self._loader:
-            await self._loader.load_adapter(adapter.name, adapter.path)
-        self._adapters[adapter.name] = adapter
-
-    def drop(self, name: str) -> None:
-        """Remove an adapter that the engine does not have."""
-        self._adapters.pop(name, None)
-
-    def replace_all(self, adapters: Iterable[Adapter]) -> None:
-        """Take over what an engine in another process has: another front end may have changed it."""
-        self._adapters = {adapter.name: adapter for adapter in adapters}
-
-    async def unload(self, name: str) -> None:
-        if self._adapters.pop(name, None) is None:
-            raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
-        if self._loader:
-            await self._loader.unload_adapter(name)
-
-
-def read_adapter(text: str) -> Adapter:
-    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises ValueError."""
-    if text.lstrip().startswith("{"):
-        return msgspec.json.decode(text, type=Adapter)
-    name, separator, path = text.partition("=")
-    if not separator or not name or not path:
-        raise ValueError(f"an adapter is NAME=PATH, not {text[:60]!r}")
-    return Adapter(name, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +188,9 @@ class ServedModel:
     """The tokens that open a tool call, each as a sequence."""
 
     def __post_init__(self) -> None:
-        special = self.backend.tokenizer.special_tokens if isinstance(self.backend, TokenBackend) else {}
+        special: Mapping[str, int] = {}
+        if isinstance(self.backend, TokenBackend):
+            special = self.backend.tokenizer.special_tokens
         markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
         # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
         marker_ids = frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
@@ -330,3 +252,83 @@ class ServedModel:
     def keep_loaded(self) -> AbstractContextManager[None]:
         """Context manager that prevents the model from being unloaded. Raises Overloaded if it was just unloaded."""
         return _NO_GUARD if self.usage_guard is None else self.usage_guard
+
+
+# LoRA adapters: names that clients select and that the engine resolves. Loaded and unloaded at run time.
+
+
+class Adapter(Struct, frozen=True):
+    """A LoRA adapter.
+
+    name: the model name that clients use.
+    path: directory of its weights; engines without real weights never open it.
+    """
+
+    name: str
+    path: str
+
+
+class Adapters:
+    """The loaded adapters of one model, in the order in which they were loaded.
+
+    adapters: those that the engine has at startup.
+    loader: the engine, where it must load the weights; None where it only needs the names.
+    is_remote: paths are on another machine, which checks them.
+    """
+
+    def __init__(
+        self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None, *, is_remote: bool = False
+    ) -> None:
+        self._loader, self._is_remote = loader, is_remote
+        self._adapters = {adapter.name: adapter for adapter in adapters}
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether an adapter's path is opened on this machine."""
+        return self._loader is not None and not self._is_remote
+
+    def __iter__(self) -> Iterator[Adapter]:
+        return iter(tuple(self._adapters.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._adapters
+
+    async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
+        """Load an adapter.
+
+        replace: replace a loaded adapter of the same name.
+
+        Raises:
+            RequestError: an adapter of this name is loaded (as in vLLM), or the engine cannot use the weights.
+        """
+        if adapter.name in self._adapters and not replace:
+            raise RequestError(
+                f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
+            )
+        if self._loader:
+            await self._loader.load_adapter(adapter.name, adapter.path)
+        self._adapters[adapter.name] = adapter
+
+    def drop(self, name: str) -> None:
+        """Remove an adapter that the engine does not have."""
+        self._adapters.pop(name, None)
+
+    def replace_all(self, adapters: Iterable[Adapter]) -> None:
+        """Take over what an engine in another process has: another front end may have changed it."""
+        self._adapters = {adapter.name: adapter for adapter in adapters}
+
+    async def unload(self, name: str) -> None:
+        if self._adapters.pop(name, None) is None:
+            raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
+        if self._loader:
+            await self._loader.unload_adapter(name)
+
+
+def read_adapter(text: str) -> Adapter:
+    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises ValueError."""
+    if text.lstrip().startswith("{"):
+        return msgspec.json.decode(text, type=Adapter)
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise ValueError(f"an adapter is NAME=PATH, not {text[:60]!r}")
+    return Adapter(name, path)

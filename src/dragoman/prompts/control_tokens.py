@@ -68,9 +68,11 @@ class ControlTokens:
 
     def find_completed_names(self, literals: Iterable[str]) -> frozenset[str]:
         """The strings that complete some name between the end of one literal and the beginning of another."""
-        prefixes, suffixes = self._find_halves(literals)
-        if not prefixes or not suffixes:
-            return frozenset()
+        prefixes, suffixes = set[str](), set[str]()
+        for literal in literals:
+            end, start = literal[-self.max_length :].lower(), literal[: self.max_length].lower()
+            prefixes.update(end[n:] for n in range(len(end)) if end[n:] in self.prefixes)
+            suffixes.update(start[:n] for n in range(1, len(start) + 1) if start[:n] in self.suffixes)
         return frozenset(
             name[start:end]
             for name in self._lowercase_names
@@ -79,14 +81,6 @@ class ControlTokens:
             for end in range(start + 1, len(name))
             if name[end:] in suffixes
         )
-
-    def _find_halves(self, literals: Iterable[str]) -> tuple[set[str], set[str]]:
-        prefixes, suffixes = set[str](), set[str]()
-        for literal in literals:
-            end, start = literal[-self.max_length :].lower(), literal[: self.max_length].lower()
-            prefixes.update(end[n:] for n in range(len(end)) if end[n:] in self.prefixes)
-            suffixes.update(start[:n] for n in range(1, len(start) + 1) if start[:n] in self.suffixes)
-        return prefixes, suffixes
 
 
 class ControlTokenBreaker:
@@ -104,52 +98,34 @@ class ControlTokenBreaker:
         completable: frozenset[str] = frozenset(),
         breaks_all_starts: bool = False,
     ) -> None:
-        self._break_char = break_char
-        self._control_tokens, self._completable, self._breaks_all_starts = (
-            control_tokens,
-            completable,
-            breaks_all_starts,
-        )
+        self._control_tokens, self._break_char = control_tokens, break_char
+        self._completable, self._breaks_all_starts = completable, breaks_all_starts
 
     def break_text(self, text: str) -> str:
-        if self._control_tokens.is_harmless(text):
-            if not self._completable:
-                return text
-            cuts = self._find_completed_cuts(text)
-        else:
-            cuts = self._find_name_cuts(text) | self._find_border_cuts(text) | self._find_completed_cuts(text)
-        if not cuts:
+        control_tokens = self._control_tokens
+        is_harmless = control_tokens.is_harmless(text)
+        if is_harmless and not self._completable:
             return text
-        return self._break_char.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
-
-    def _find_name_cuts(self, text: str) -> set[int]:
-        # Whether a name of a single character is here, which cannot be broken from inside.
-        cuts = {
-            start if text[start] in self._control_tokens.names else start + 1
-            for start in self._control_tokens.find_starts(text)
-        }
-        if self._breaks_all_starts:
-            cuts |= {start + 1 for start in self._control_tokens.find_first_characters(text)}
-        return cuts
-
-    def _find_border_cuts(self, text: str) -> set[int]:
         cuts = set[int]()
         stripped = text.strip()
         begin = text.find(stripped)
         end = begin + len(stripped)
-        # Both: a template may trim the value before it writes its own text next to it.
-        if self._control_tokens.ends_in_prefix(stripped) or self._control_tokens.ends_in_prefix(text):
-            cuts.add(end)
-        if self._control_tokens.starts_with_suffix(stripped) or self._control_tokens.starts_with_suffix(text):
-            cuts.add(begin)
-        return cuts
-
-    def _find_completed_cuts(self, text: str) -> set[int]:
-        stripped = text.strip()
-        if not stripped or len(stripped) > self._control_tokens.max_length or stripped.lower() not in self._completable:
-            return set()
-        begin = text.find(stripped)
-        return {begin, begin + len(stripped)}
+        if not is_harmless:
+            # A name of a single character cannot be broken from inside.
+            starts = control_tokens.find_starts(text)
+            cuts.update(start if text[start] in control_tokens.names else start + 1 for start in starts)
+            if self._breaks_all_starts:
+                cuts.update(start + 1 for start in control_tokens.find_first_characters(text))
+            # Both: a template may trim the value before it writes its own text next to it.
+            if control_tokens.ends_in_prefix(stripped) or control_tokens.ends_in_prefix(text):
+                cuts.add(end)
+            if control_tokens.starts_with_suffix(stripped) or control_tokens.starts_with_suffix(text):
+                cuts.add(begin)
+        if stripped and len(stripped) <= control_tokens.max_length and stripped.lower() in self._completable:
+            cuts |= {begin, end}
+        if not cuts:
+            return text
+        return self._break_char.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
 
 
 def _build_char_pattern(characters: set[str]) -> re.Pattern[str]:

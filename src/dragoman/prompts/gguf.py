@@ -1,5 +1,4 @@
-"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that there is one kind of tokenizer. Pure; no file
-I/O.
+"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that there is one kind of tokenizer.
 
 The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against llama.cpp, since a GGUF file does
 not describe its tokenizer completely.
@@ -95,7 +94,11 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
             parts = _build_wordpiece(vocabulary)
         case model_type:
             raise TokenizerError(f"its vocabulary type is not supported: `{model_type}`")
-    added_tokens = [_build_added_token(id, name, kind) for id, (name, kind) in _find_special_tokens(vocabulary).items()]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added_tokens = [
+        {"id": id, "content": name, "special": kind == _CONTROL, **flags}
+        for id, (name, kind) in _find_special_tokens(vocabulary).items()
+    ]
     return msgspec.json.encode(
         {"version": "1.0", "added_tokens": added_tokens, "truncation": None, "padding": None, **parts}
     )
@@ -104,11 +107,6 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
 def _find_special_tokens(vocabulary: GgufVocabulary) -> dict[int, tuple[str, int]]:
     kinds = enumerate(vocabulary.kinds)
     return {id: (vocabulary.tokens[id], kind) for id, kind in kinds if kind in (_CONTROL, _USER_DEFINED)}
-
-
-def _build_added_token(id: int, name: str, kind: int) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": id, "content": name, "special": kind == _CONTROL, **flags}
 
 
 def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
@@ -164,12 +162,10 @@ def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
 def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """WordPiece: words start with a marker here, whereas BERT's vocabulary marks continuations."""
     special = _find_special_tokens(vocabulary)
-    words = {
-        name
-        if id in special or (name.startswith("[") and name.endswith("]"))
-        else (name[1:] if name.startswith("\u2581") else f"##{name}"): id
-        for id, name in enumerate(vocabulary.tokens)
-    }
+    words: dict[str, int] = {}
+    for id, name in enumerate(vocabulary.tokens):
+        is_plain = id not in special and not (name.startswith("[") and name.endswith("]"))
+        words[(name[1:] if name.startswith("\u2581") else f"##{name}") if is_plain else name] = id
     unknown = vocabulary.tokens[vocabulary.unknown] if vocabulary.unknown is not None else "[UNK]"
     return {
         "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True},

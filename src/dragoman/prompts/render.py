@@ -37,11 +37,8 @@ from .control_tokens import ControlTokenBreaker
 from .template import GENERATION_MARK, ChatTemplate, Template, TemplateFeatures
 from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
 
-# Converts canonical messages and tools to the values that chat templates read. Pure; knows no tokens and no wire
-# format.
-#
-# The shapes are those of transformers' `apply_chat_template`: OpenAI's messages, but with a call's arguments as an
-# object.
+# Converts canonical messages and tools to the values that chat templates read. The shapes are those of transformers'
+# `apply_chat_template`: OpenAI's messages, but with a call's arguments as an object.
 
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 
@@ -50,7 +47,7 @@ StringVisitor = Callable[[str], str]
 
 
 class MessageOptions(msgspec.Struct, frozen=True):
-    """How a template reads messages.
+    """The options by which messages become values of a template.
 
     features: what the template supports.
     reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
@@ -67,14 +64,44 @@ def build_message_values(messages: Sequence[Message], options: MessageOptions, v
     """Build the template's `messages`. Raises RequestError, Unsupported."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     converter = _MessageConverter(options, names, visit)
-    return [
-        value for message in _merge_leading_messages(messages, options.features) for value in converter.convert(message)
-    ]
+    supported = list(messages)
+    if not options.features.supports_developer:
+        supported = [
+            msgspec.structs.replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
+            for message in messages
+        ]
+    # Leading system messages are merged into one: many templates reject several.
+    count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
+    if count > 1:
+        leading, texts = supported[:count], list[str]()
+        for message in leading:
+            lines = [part.text for part in message.parts if isinstance(part, Text)]
+            if len(lines) < len(message.parts):
+                raise Unsupported("System and developer messages can contain only text.", param="messages")
+            texts.append("\n".join(lines))
+        role = Role.DEVELOPER if any(message.role is Role.DEVELOPER for message in leading) else Role.SYSTEM
+        supported[:count] = [Message(role, (Text("\n\n".join(texts)),))]
+    return [value for message in supported for value in converter.convert(message)]
 
 
 def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]:
     """Build the template's `tools`: functions in OpenAI's format; a custom tool has one string parameter `input`."""
-    return [_build_tool(tool, visit) for tool in tools]
+    values: list[Json] = []
+    for tool in tools:
+        description: JsonDict = {} if tool.description is None else {"description": visit(tool.description)}
+        parameters: Json = {"type": "object", "properties": {}}
+        if isinstance(tool, FunctionTool):
+            if tool.parameters is not None:
+                parameters = map_strings(_decode_object_or_text(tool.parameters), visit)
+        else:
+            text = "The input of the tool, as free text."
+            if tool.definition is not None:
+                text = f"The input of the tool. It must follow this {tool.syntax or 'lark'} grammar:\n{tool.definition}"
+            argument: JsonDict = {"type": "string", "description": visit(text)}
+            parameters = {"type": "object", "properties": {"input": argument}, "required": ["input"]}
+        function: JsonDict = {"name": visit(tool.name), **description, "parameters": parameters}
+        values.append({"type": "function", "function": function})
+    return values
 
 
 def map_strings(value: Json, visit: StringVisitor) -> Json:
@@ -91,14 +118,14 @@ def map_strings(value: Json, visit: StringVisitor) -> Json:
 
 
 class _MessageConverter:
-    """Converts the messages of one conversation. names: tool names by call id."""
+    """Converts the messages of one conversation.
+
+    names: tool names by call id.
+    """
 
     def __init__(self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor) -> None:
-        self._features, self._reasoning_markers, self._allows_images = (
-            options.features,
-            options.reasoning_markers,
-            options.allows_images,
-        )
+        self._features, self._reasoning_markers = options.features, options.reasoning_markers
+        self._allows_images = options.allows_images
         self._names, self._visit_string = names, visit
 
     def convert(self, message: Message) -> Iterator[JsonDict]:
@@ -114,7 +141,14 @@ class _MessageConverter:
             if pending:
                 yield self._convert_plain(message, pending)
                 pending = []
-            content = _prefix_error(part.content) if part.is_error else part.content
+            content: Sequence[Part] = part.content
+            if part.is_error:
+                # Templates have no field for failure, so the text of the result says it.
+                first, *others = content or (Text(""),)
+                if not isinstance(first, Text):
+                    content = [Text("Error:"), first, *others]
+                elif not first.text.lower().startswith("error"):
+                    content = [Text(f"Error: {first.text}"), *others]
             name = self._names.get(part.call_id, message.name if message.role is Role.TOOL else None)
             result_content = self._convert_content(content, "\n")
             yield {
@@ -141,8 +175,16 @@ class _MessageConverter:
         calls: list[Json] = [self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)]
         reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
         content_parts: list[Part] = [part for part in message.parts if not isinstance(part, (ToolCall, Reasoning))]
-        if not reasoning:
-            reasoning, content_parts = self._split_reasoning(content_parts)
+        text = "".join(part.text for part in content_parts if isinstance(part, Text))
+        for end_marker in () if reasoning else self._reasoning_markers:
+            # From the right: reasoning may mention its own marker, the answer after it does not.
+            text_before, marker, text_after = text.rpartition(end_marker)
+            if marker:
+                begin_marker = end_marker.replace("/", "", 1)
+                reasoning = text_before.rpartition(begin_marker)[2].strip("\n")
+                other_parts = [part for part in content_parts if not isinstance(part, Text)]
+                content_parts = [Text(text_after.lstrip("\n")), *other_parts]
+                break
         content = self._convert_content(content_parts, "")
         # Templates test `content is none` to leave the text out; an empty string would be a line of its own in some.
         if calls and not content and self._features.accepts_null_content:
@@ -155,20 +197,6 @@ class _MessageConverter:
             value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
         return {**value, "tool_calls": calls} if calls else value
 
-    def _split_reasoning(self, content_parts: list[Part]) -> tuple[str, list[Part]]:
-        text = "".join(part.text for part in content_parts if isinstance(part, Text))
-        for end_marker in self._reasoning_markers:
-            # From the right: reasoning may mention its own marker, the answer after it does not.
-            text_before, marker, text_after = text.rpartition(end_marker)
-            if marker:
-                begin_marker = end_marker.replace("/", "", 1)
-                other_parts = [part for part in content_parts if not isinstance(part, Text)]
-                return text_before.rpartition(begin_marker)[2].strip("\n"), [
-                    Text(text_after.lstrip("\n")),
-                    *other_parts,
-                ]
-        return "", content_parts
-
     def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
         """A string, or a list of parts where there are several and the template supports lists.
 
@@ -178,17 +206,11 @@ class _MessageConverter:
         only_text = len(texts) == len(parts)
         has_several = len(parts) > 1 and separator != ""
         if not self._features.accepts_parts or (only_text and self._features.accepts_strings and not has_several):
-            if not only_text:
-                self._check_text(parts)
+            others = [part for part in parts if not isinstance(part, (Text, Refusal, Reasoning))]
+            if any(self._convert_part(part).keys() == {"type"} for part in others):
+                raise Unsupported("The chat template of this model supports only text.", param="messages")
             return self._visit_string(separator.join(texts))
         return [self._convert_part(part) for part in parts]
-
-    def _check_text(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if isinstance(part, (Text, Refusal, Reasoning)):
-                continue
-            if self._convert_part(part).keys() == {"type"}:
-                raise Unsupported("The chat template of this model supports only text.", param="messages")
 
     def _convert_part(self, part: Part) -> JsonDict:
         match part:
@@ -216,37 +238,6 @@ class _MessageConverter:
         return {"id": self._visit_string(call.id), "type": "function", "function": function}
 
 
-def _merge_leading_messages(messages: Sequence[Message], features: TemplateFeatures) -> list[Message]:
-    """Merge leading system messages into one: many templates reject several."""
-    supported = [_replace_unsupported_role(message, features) for message in messages]
-    count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
-    if count < 2:
-        return supported
-    texts = ["\n".join(_require_text(part) for part in message.parts) for message in supported[:count]]
-    role = Role.DEVELOPER if any(message.role is Role.DEVELOPER for message in supported[:count]) else Role.SYSTEM
-    return [Message(role, (Text("\n\n".join(texts)),)), *supported[count:]]
-
-
-def _replace_unsupported_role(message: Message, features: TemplateFeatures) -> Message:
-    if message.role is Role.DEVELOPER and not features.supports_developer:
-        return msgspec.structs.replace(message, role=Role.SYSTEM)
-    return message
-
-
-def _require_text(part: Part) -> str:
-    if isinstance(part, Text):
-        return part.text
-    raise Unsupported("System and developer messages can contain only text.", param="messages")
-
-
-def _prefix_error(content: Sequence[Text | Image | Audio | File]) -> Sequence[Text | Image | Audio | File]:
-    """Prefix a failed tool result's text, since templates have no field for failure."""
-    first, *rest = content or (Text(""),)
-    if not isinstance(first, Text):
-        return [Text("Error:"), first, *rest]
-    return content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
-
-
 def _decode_object_or_text(text: str) -> JsonDict | str:
     """Arguments as an object, or unchanged if they are not a JSON object."""
     try:
@@ -256,28 +247,10 @@ def _decode_object_or_text(text: str) -> JsonDict | str:
     return value if isinstance(value, dict) else text
 
 
-def _build_tool(tool: Tool, visit: StringVisitor) -> JsonDict:
-    description: JsonDict = {} if tool.description is None else {"description": visit(tool.description)}
-    schema = _build_parameters(tool, visit)
-    return {"type": "function", "function": {"name": visit(tool.name), **description, "parameters": schema}}
-
-
-def _build_parameters(tool: Tool, visit: StringVisitor) -> Json:
-    if isinstance(tool, FunctionTool):
-        if tool.parameters is None:
-            return {"type": "object", "properties": {}}
-        return map_strings(_decode_object_or_text(tool.parameters), visit)
-    description = "The input of the tool, as free text."
-    if tool.definition is not None:
-        description = f"The input of the tool. It must follow this {tool.syntax or 'lark'} grammar:\n{tool.definition}"
-    argument: JsonDict = {"type": "string", "description": visit(description)}
-    return {"type": "object", "properties": {"input": argument}, "required": ["input"]}
-
-
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
 _USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
 _NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
-"""How the first of them, up to U+FDEF, begin in UTF-8 and as escapes of JSON, however deeply it is nested."""
+"""The beginnings of the first of them, up to U+FDEF, in UTF-8 and as escapes of JSON, however deeply it is nested."""
 _MAX_TAIL_CHARS = 64
 
 
@@ -415,7 +388,12 @@ class Renderer:
         reading = self._message_options[pictures is not None]
         visible_tools = conversation.tools if tools is None else tools
         values = _TemplateValues(self._template, reading, conversation, visible_tools)
-        encoded = _encode_conversation(conversation)
+        try:
+            # All that the template can be given.
+            encoded = msgspec.json.encode(conversation)
+        except UnicodeEncodeError as error:
+            message = "The messages are not valid Unicode: they contain an unpaired surrogate."
+            raise RequestError(message, param="messages") from error
         # Nearly no conversation has a noncharacter or an escape in it: the others are taken apart.
         if self._has_noncharacters or _NONCHARACTER_STARTS[0] in encoded or _NONCHARACTER_STARTS[1] in encoded:
             mark, sign = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
@@ -432,18 +410,18 @@ class Renderer:
             text, tail = yield from prompt.render_closed(options.add_generation_prompt, mark_char)
         if pictures is not None:
             text = pictures.insert_into(text)
-        sampled_prefixes = self._build_sampled_prefixes(conversation)
-        ids = tuple(self._tokenizer.encode_broken(text, mark, sampled_prefixes, cache_owner=cache_owner))
+        tokenizer, prefixes = self._tokenizer, None
+        if conversation.sampled_turns:
+            prefixes = SampledPrefixes(conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes)
+        ids = tuple(tokenizer.encode_broken(text, mark, prefixes, cache_owner=cache_owner))
         return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored_options)
-
-    def _build_sampled_prefixes(self, conversation: Conversation) -> SampledPrefixes | None:
-        if not conversation.sampled_turns:
-            return None
-        return SampledPrefixes(conversation.sampled_turns, self._tokenizer.control_ids, self._tokenizer.token_bytes)
 
 
 class _TemplateValues:
-    """The values that a template gets for one conversation. ignored: options that the template does not read."""
+    """The values that a template gets for one conversation.
+
+    ignored_options: options of the request that the template does not read.
+    """
 
     def __init__(
         self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
@@ -451,21 +429,24 @@ class _TemplateValues:
         options = conversation.template
         self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
         reasoning = conversation.reasoning
-        variables_set: JsonDict = {}
+        self._reasoning_variables: JsonDict = {}
         if reasoning.enabled is not None:
-            variables = template.features.variables
             # DeepSeek's and Granite's templates call the switch `thinking`, most others as Qwen3 does.
-            variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
-                reasoning.enabled
-            )
-        self._reasoning_variables = (
-            variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
-        )
-        self._kwargs = _read_kwargs(options.kwargs, template)
-        value = _decode_json(options.documents, "documents") if options.documents else None
-        if value is not None and not isinstance(value, list):
+            has_thinking = "thinking" in template.features.variables - {"enable_thinking"}
+            self._reasoning_variables["thinking" if has_thinking else "enable_thinking"] = reasoning.enabled
+        if reasoning.effort is not None:
+            self._reasoning_variables["reasoning_effort"] = reasoning.effort
+        kwargs = _decode_json(options.kwargs, "chat_template_kwargs") if options.kwargs else {}
+        if not isinstance(kwargs, dict):
+            raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+        for name in kwargs:
+            # `return_...` are options of transformers' `apply_chat_template` for its result, not variables.
+            if name in template.reserved_names or name.startswith("return_"):
+                raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
+        documents = _decode_json(options.documents, "documents") if options.documents else None
+        if documents is not None and not isinstance(documents, list):
             raise RequestError("documents must be a list.", param="documents")
-        self._documents = value
+        self._kwargs, self._documents = kwargs, documents
         names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
         self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
@@ -492,7 +473,10 @@ class _TemplateValues:
 
 
 class _Prompt:
-    """One prompt, still with break characters. n_chars: characters in the values."""
+    """One prompt, still with break characters.
+
+    n_chars: characters in the values.
+    """
 
     def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
         self._values, self._now = values, now
@@ -551,23 +535,14 @@ class _Prompt:
         return text.replace(_escape_char(self._break_char), self._break_char) if "\\u" in text else text
 
 
-def _encode_conversation(conversation: Conversation) -> bytes:
-    """All that a template can be given, as JSON."""
-    try:
-        return msgspec.json.encode(conversation)
-    except UnicodeEncodeError as error:
-        message = "The messages are not valid Unicode: they contain an unpaired surrogate."
-        raise RequestError(message, param="messages") from error
-
-
 def _choose_unused_chars(texts: str) -> tuple[str, str]:
     """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
     # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66 exist to choose from.
     unused_chars = (char for char in map(chr, _NONCHARACTERS) if char not in texts and _escape_char(char) not in texts)
-    chosen = tuple(islice(unused_chars, 2))
-    if len(chosen) < 2:
+    chars = tuple(islice(unused_chars, 2))
+    if len(chars) < 2:
         raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
-    return chosen[0], chosen[1]
+    return chars[0], chars[1]
 
 
 def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
@@ -595,19 +570,6 @@ def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
             names = ("reasoning_content", "reasoning", "thinking")
             reasoning_fields: JsonDict = {name: f"{message[name]}{end_marker}" for name in names if name in message}
             return message | (reasoning_fields or {"content": end_marker})
-
-
-def _read_kwargs(text: str | None, template: Template) -> JsonDict:
-    if not text:
-        return {}
-    value = _decode_json(text, "chat_template_kwargs")
-    if not isinstance(value, dict):
-        raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
-    for name in value:
-        # `return_...` are options of transformers' `apply_chat_template` for its result, not variables of a template.
-        if name in template.reserved_names or name.startswith("return_"):
-            raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
-    return value
 
 
 def _decode_json(text: str, param: str) -> Json:

@@ -43,18 +43,18 @@ class RequestTemplates:
         """
         # The renderer of a model lives as long as the model, so its id cannot be taken by another one meanwhile.
         key = id(base), source
-        known = self._renderers.get(key)
-        if known is None:
+        renderer = self._renderers.get(key)
+        if renderer is None:
             special_tokens = base.template.special_tokens
             reply = await self._ask(TemplateCall(_source(source, special_tokens)))
             assert reply.info is not None
             template = RequestTemplate(source, special_tokens, reply.info.features, reply.info.reserved_names)
-            known = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
-            self._renderers[key] = known
+            renderer = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
+            self._renderers[key] = renderer
             if len(self._renderers) > _CACHE_SIZE:
                 self._renderers.popitem(last=False)
         self._renderers.move_to_end(key)
-        return known
+        return renderer
 
     async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
         """Run the steps. Raises as `renderer`, and RequestError where the template rejects the messages."""

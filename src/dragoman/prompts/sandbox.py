@@ -1,4 +1,4 @@
-"""Sandboxed Jinja for chat templates. Knows no messages and no models.
+"""Sandboxed Jinja for chat templates.
 
 In addition to Jinja's immutable sandbox every rendering has a budget: each loop iteration and macro call is a step, and
 every string is charged when it is created. Hooks are inserted into the syntax tree before it is compiled, see
@@ -56,30 +56,34 @@ class HookInserter(NodeTransformer):
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
-        literal = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
+        n_chars = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
         node.nodes = [
-            child if isinstance(child, nodes.TemplateData) else self._build_hook_call("written", child)
+            child if isinstance(child, nodes.TemplateData) else self._build_hook_call("charge_value", child)
             for child in node.nodes
         ]
-        if literal:
-            node.nodes.insert(0, self._build_hook_call("literal", nodes.Const(literal, lineno=node.lineno)))
+        if n_chars:
+            node.nodes.insert(0, self._build_hook_call("charge_literal", nodes.Const(n_chars, lineno=node.lineno)))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [self._build_hook_call("written", part) for part in node.nodes]
+        node.nodes = [self._build_hook_call("charge_value", part) for part in node.nodes]
         return node
 
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         self.generic_visit(node)
         if node.name in WIDTH_FILTERS:
-            node.args = [self._build_hook_call("small", argument) for argument in node.args]
+            node.args = [self._build_hook_call("check_width", argument) for argument in node.args]
             for keyword in node.kwargs:
-                keyword.value = self._build_hook_call("small", keyword.value)
-        if node.node is None or _has_no_input(node):
+                keyword.value = self._build_hook_call("check_width", keyword.value)
+        # The innermost filter of a filter block has no input node: its input is the rendered block.
+        node_input: nodes.Expr | None = node
+        while isinstance(node_input, nodes.Filter):
+            node_input = node_input.node
+        if node.node is None or node_input is None:
             return node
         if node.name not in CONTAINER_FILTERS:
-            node.node = self._build_hook_call("written", node.node)
+            node.node = self._build_hook_call("charge_value", node.node)
         return self._build_hook_call("check_result", node)
 
     def visit_List(self, node: nodes.List) -> nodes.Node:
@@ -95,7 +99,7 @@ class HookInserter(NodeTransformer):
     def _hook_literal(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
         # A literal of constants alone is no longer than its source, whatever the request holds.
-        return self._build_hook_call("written", node) if any(node.find_all(nodes.Name)) else node
+        return self._build_hook_call("charge_value", node) if any(node.find_all(nodes.Name)) else node
 
     def _insert_step(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
@@ -109,19 +113,8 @@ class HookInserter(NodeTransformer):
         return call
 
 
-def _has_no_input(node: nodes.Filter) -> bool:
-    """Whether it is a filter block, whose input is the rendered block."""
-    node_input: nodes.Expr | None = node
-    while isinstance(node_input, nodes.Filter):
-        node_input = node_input.node
-    return node_input is None
-
-
-# Template values are Any, and so are nearly all of Jinja's types.
-
-
 Value = Any
-"""Any value in a template."""
+"""Any value in a template; nearly all of Jinja's types are Any."""
 _MAX_WIDTH = 100_000
 """Maximum integer where it could be a width or a count; for a string, a hundredth of it."""
 _ITEM_CHARS = 4
@@ -214,10 +207,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
 
     def step(self) -> str:
+        """Hook: count a loop iteration or a macro call."""
         self.budget.count_step()
         return ""
 
-    def literal(self, characters: int) -> str:
+    def charge_literal(self, characters: int) -> str:
+        """Hook: charge text of the template itself before it is printed."""
         self.budget.spend_chars(characters)
         return ""
 
@@ -227,7 +222,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.budget.spend_chars(len(value))  # pyright: ignore[reportUnknownArgumentType]
         return value
 
-    def written(self, value: Value) -> Value:
+    def charge_value(self, value: Value) -> Value:
         """Hook: charge a value before it is printed."""
         if type(value) is str:  # Nearly every value.
             self.budget.spend_chars(len(value))
@@ -235,7 +230,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.budget.spend_value(value)
         return value
 
-    def small(self, value: Value) -> Value:
+    def check_width(self, value: Value) -> Value:
         """Hook: bound a value that may be a width."""
         if (isinstance(value, int) and abs(value) > _MAX_WIDTH) or (
             isinstance(value, str) and len(value) > _MAX_WIDTH // 100
@@ -250,24 +245,25 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
-        name, owner = _find_method(__obj)
-        if isinstance(owner, str):
-            __self._check_method(name, owner, (*args, *kwargs.values()))
+        # Jinja's wrapper of the method `format` has the same `__name__` and `__self__`.
+        method = vars(__obj).get("__wrapped__", __obj) if isinstance(__obj, _FUNCTION) else __obj
+        if isinstance(method, _METHOD) and isinstance(method.__self__, str):
+            __self._check_method(method.__name__, method.__self__, (*args, *kwargs.values()))
         if __obj is dict:
-            __self.written(kwargs)
+            __self.charge_value(kwargs)
         return __self.check_result(super().call(__context, __obj, *args, **kwargs))
 
     def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
         """Called by `map` and similar filters, which look up a filter by name."""
         if name not in CONTAINER_FILTERS:
-            self.written(value)
+            self.charge_value(value)
         return self.check_result(super().call_filter(name, value, *args, **kwargs))
 
     def _check_method(self, name: str, owner: str, args: tuple[Any, ...]) -> None:
         for value in args:
-            self.written(value)
+            self.charge_value(value)
             if isinstance(value, int):
-                self.small(value)
+                self.check_width(value)
         match name, args:
             case "replace", (str(old), str(new), *_):
                 self.budget.spend_chars(_count_replaced(owner, old, new))
@@ -291,7 +287,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 self._check_repeat(right, left)
             case "%", str(), _:
                 _check_format(left)
-                self.written(right)
+                self.charge_value(right)
             case "*", int(), int() if left.bit_length() + right.bit_length() > _MAX_BITS:
                 raise BudgetExceeded("a number is too large")
             case "**", int(), int() if left.bit_length() * abs(right) > _MAX_BITS:
@@ -303,7 +299,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _check_repeat(self, sequence: str | list[Any] | tuple[Any, ...], times: int) -> None:
         self.budget.spend_chars(len(sequence) * max(times, 0))
         if not isinstance(sequence, str) and times > 1:
-            self.small(times)
+            self.check_width(times)
             for _ in range(times):
                 self.budget.spend_value(sequence)
 
@@ -324,14 +320,6 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)
-
-
-def _find_method(function: Value) -> tuple[str, object]:
-    """A built-in method's name and object. Jinja's wrapper of `format` has the same `__name__` and `__self__`."""
-    unwrapped = vars(function).get("__wrapped__", function) if isinstance(function, _FUNCTION) else function
-    if isinstance(unwrapped, _METHOD):
-        return unwrapped.__name__, unwrapped.__self__
-    return "", None
 
 
 _METHOD = types.BuiltinMethodType
@@ -367,7 +355,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """As in transformers: plain JSON, without HTML escapes."""
-    environment.written(value)
+    environment.charge_value(value)
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise BudgetExceeded("an indentation is too wide")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -411,13 +399,9 @@ def _join(environment: Sandbox, value: Value, d: Value = "", attribute: str | in
         for name in steps:
             items = [environment.getitem(item, int(name) if str(name).isdigit() else name) for item in items]
     environment.budget.spend_chars(len(str(d)) * len(items))
-    parts = [_write_item(environment, item) for item in items]
-    return str(d).join(parts)
-
-
-def _write_item(environment: Sandbox, item: Value) -> str:
-    environment.written(item)
-    return "" if isinstance(item, Undefined) else str(item)
+    for item in items:
+        environment.charge_value(item)
+    return str(d).join("" if isinstance(item, Undefined) else str(item) for item in items)
 
 
 class _Namespace(Namespace):

@@ -1,4 +1,4 @@
-"""A chat template: compiled once, rendered under a budget. Knows no tokens."""
+"""Chat templates: compiled once, rendered under a budget. Also their features, and fill-in-the-middle prompts."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    splits = [
+        call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) and call.node.attr == "split"
+    ]
+    split_arguments = [call.args[0] for call in splits if call.args]
     # Found by trying: templates concatenate or iterate arguments in too many ways to be recognized in the source.
     needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
@@ -94,7 +98,7 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
         variables=frozenset(variables),
         fields=frozenset(fields),
         literals=frozenset(constants | literals),
-        split_separators=frozenset(_find_split_separators(tree)),
+        split_separators=frozenset(str(node.value) for node in split_arguments if isinstance(node, nodes.Const)),
         replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter)) or "replace" in fields,
     )
 
@@ -121,15 +125,6 @@ def insert_generation_mark(tree: nodes.Template) -> bool:
     assert tree.environment is not None
     tree.body.insert(-1, mark.set_environment(tree.environment))
     return True
-
-
-def _find_split_separators(tree: nodes.Template) -> set[str]:
-    separators = set[str]()
-    for call in tree.find_all(nodes.Call):
-        separator = call.args[0] if call.args else None
-        if isinstance(call.node, nodes.Getattr) and call.node.attr == "split" and isinstance(separator, nodes.Const):
-            separators.add(str(separator.value))
-    return separators
 
 
 def _shows_needle(
@@ -197,7 +192,10 @@ _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 
 
 class Template(Protocol):
-    """A template, wherever it is rendered. reserved_names: variables that a client must not set."""
+    """A template, wherever it is rendered.
+
+    reserved_names: variables that a client must not set.
+    """
 
     @property
     def source(self) -> str: ...
@@ -278,7 +276,11 @@ class ChatTemplate:
             self._idle_templates.append(sandboxed)
             return text
         except jinja2.TemplateError as error:
-            raise RequestError(_describe_error(error), param="messages") from error
+            message = f"The chat template fails on these messages: {error.message}"
+            # Of `raise_exception`: the template's own words.
+            if type(error) is jinja2.TemplateError:
+                message = error.message or "The chat template rejects these messages."
+            raise RequestError(message, param="messages") from error
         except _FAILURES as error:
             raise RequestError(f"The chat template fails on these messages: {error}", param="messages") from error
 
@@ -298,18 +300,15 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
     template_path = directory / "chat_template.jinja"
     if name != "default":
         template_path = directory / "additional_chat_templates" / f"{name}.jinja"
-    source = (
-        template_path.read_text(encoding="utf-8")
-        if template_path.is_file()
-        else _read_processor_template(directory, name) or config.find_template(name)
-    )
+    # Transformers stored templates of multimodal models here until 2025.
+    processor_path = directory / "chat_template.json"
+    source: str | None = None
+    if template_path.is_file():
+        source = template_path.read_text(encoding="utf-8")
+    elif processor_path.is_file():
+        source = _decode_config(processor_path.read_bytes()).find_template(name)
+    source = source or config.find_template(name)
     return None if source is None else ChatTemplate(source, config.list_special_tokens())
-
-
-def _read_processor_template(directory: Path, name: str) -> str | None:
-    """`chat_template.json`, in which transformers stored templates of multimodal models until 2025."""
-    path = directory / "chat_template.json"
-    return _decode_config(path.read_bytes()).find_template(name) if path.is_file() else None
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
@@ -381,13 +380,6 @@ def _decode_config(raw: bytes) -> _Config:
         raise ValueError(f"tokenizer_config.json: {error}") from error
 
 
-def _describe_error(error: jinja2.TemplateError) -> str:
-    """The message for the client: that of `raise_exception` unchanged."""
-    if type(error) is jinja2.TemplateError:
-        return error.message or "The chat template rejects these messages."
-    return f"The chat template fails on these messages: {error.message}"
-
-
 _EPOCH = datetime(2000, 1, 1)
 _RESERVED = frozenset(
     [
@@ -435,7 +427,8 @@ INFILL_FAMILIES = (
 class InfillPrompt(Struct, frozen=True):
     """A prompt for the text between two others.
 
-    ids: the prompt. stop_ids: tokens besides end-of-sequence that end the answer.
+    ids: the prompt.
+    stop_ids: tokens besides end-of-sequence that end the answer.
     """
 
     ids: tuple[int, ...]

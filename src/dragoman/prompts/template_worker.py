@@ -42,14 +42,17 @@ class TemplateCall(Struct, frozen=True):
 
 
 class TemplateInfo(Struct, frozen=True):
-    """What `Renderer` needs to know about a template."""
+    """The facts about a template that `Renderer` needs."""
 
     features: TemplateFeatures
     reserved_names: frozenset[str]
 
 
 class TemplateReply(Struct, frozen=True):
-    """The reply to a call: one of the fields is set. error: message and param of a RequestError."""
+    """The reply to a call: one of the fields is set.
+
+    error: message and param of a RequestError.
+    """
 
     text: str = ""
     info: TemplateInfo | None = None
@@ -63,26 +66,21 @@ def start(_: bytes) -> Callable[[bytes], bytes]:
 def work(data: bytes) -> bytes:
     call = msgspec.msgpack.decode(data, type=TemplateCall)
     try:
-        reply = _reply(call)
+        template = _compile(call.template)
+        if call.variables is None or call.now is None:
+            reply = TemplateReply(info=TemplateInfo(template.features, template.reserved_names))
+        else:
+            reply = TemplateReply(text=template.render(call.variables, now=call.now, characters=call.characters))
+        return msgspec.msgpack.encode(reply)
+    except UnicodeEncodeError:
+        reply = TemplateReply(error=("The chat template writes half of a surrogate pair.", "chat_template"))
     except RequestError as error:
         reply = TemplateReply(error=(error.message[:2000], error.param))
     return msgspec.msgpack.encode(reply)
 
 
-def _reply(call: TemplateCall) -> TemplateReply:
-    template = _compiled(call.template)
-    if call.variables is None or call.now is None:
-        return TemplateReply(info=TemplateInfo(template.features, template.reserved_names))
-    text = template.render(call.variables, now=call.now, characters=call.characters)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError("The chat template writes half of a surrogate pair.", param="chat_template") from error
-    return TemplateReply(text=text)
-
-
 @lru_cache(maxsize=_CACHE_SIZE)
-def _compiled(template: TemplateSource) -> ChatTemplate:
+def _compile(template: TemplateSource) -> ChatTemplate:
     return ChatTemplate(template.source, dict(template.special_tokens))
 
 

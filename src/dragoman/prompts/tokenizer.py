@@ -1,4 +1,4 @@
-"""A Hugging Face `tokenizer.json` as the core's Tokenizer. Knows no templates, models or requests.
+"""A Hugging Face `tokenizer.json` as the core's Tokenizer: vocabulary, encoding with a cache, reuse of sampled ids.
 
 Sampled token ids are reused in prompts: a text has many tokenisations, and a cached prefix matches one of them only.
 """
@@ -23,7 +23,7 @@ from tokenizers import models
 from ..core.errors import RequestError
 from .control_tokens import ControlTokens
 
-# JSON as Python values, for templates and tokenizer files. Pure.
+# JSON as Python values, for templates and tokenizer files.
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonDict: TypeAlias = "dict[str, Json]"
@@ -48,10 +48,10 @@ def decode_object(raw: bytes | str) -> JsonDict:
     return value
 
 
-# Reads and rewrites the vocabulary in a `tokenizer.json`. Pure: JSON text in, JSON text out.
+# Reads and rewrites the vocabulary in a `tokenizer.json`.
 #
 # Control tokens are the added tokens that no text may become. An added token of blanks only, or of one character and
-# not marked special, is none: vocabularies add runs of spaces and single characters as plain text, and without them
+# not marked special, is not one: vocabularies add runs of spaces and single characters as plain text, and without them
 # text would be tokenised unlike in training.
 
 TokenizerPart = dict[str, Any]
@@ -121,12 +121,28 @@ def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) 
 def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: str) -> TokenizerPart:
     """Rename the control tokens to names that no text contains, as the nonce is secret.
 
-    They cannot be removed, since the library numbers added tokens by their order.
+    They cannot be removed, since the library numbers added tokens by their order. They are renamed in the model too:
+    both alphabets encode the blank differently, so it cannot form the hidden names.
     """
     hidden_names = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
     entries: list[TokenizerPart] = data.get("added_tokens") or []
     renamed_entries = [entry | {"content": hidden_names.get(entry["content"], entry["content"])} for entry in entries]
-    return data | {"added_tokens": renamed_entries, "model": _hide_names(data["model"], hidden_names)}
+    model: TokenizerPart = data["model"]
+    vocab = model.get("vocab")
+    if find_model_type(model) == "Unigram":
+        pieces: list[tuple[str, float]] = vocab or []
+        changes: TokenizerPart = {"vocab": [(hidden_names.get(name, name), score) for name, score in pieces]}
+    else:
+        words: dict[str, int] = vocab or {}
+        changes = {"vocab": {hidden_names.get(word, word): id for word, id in words.items()}}
+        if model.get("unk_token") in hidden_names:
+            changes["unk_token"] = hidden_names[model["unk_token"]]
+        merges: list[str | list[str]] = model.get("merges") or []
+        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+        plain_pairs = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
+        if len(plain_pairs) < len(pairs):
+            changes["merges"] = plain_pairs
+    return data | {"added_tokens": renamed_entries, "model": model | changes}
 
 
 def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
@@ -232,25 +248,6 @@ def _find_space_char(data: TokenizerPart) -> str:
     return "\u2581"
 
 
-def _hide_names(model: TokenizerPart, hidden_names: Mapping[str, str]) -> TokenizerPart:
-    """Rename tokens in the model too: both alphabets encode the blank differently, so it cannot form the hidden
-    names.
-    """
-    vocab = model.get("vocab")
-    if find_model_type(model) == "Unigram":
-        scored: list[tuple[str, float]] = vocab or []
-        return model | {"vocab": [(hidden_names.get(name, name), score) for name, score in scored]}
-    words: dict[str, int] = vocab or {}
-    changes: TokenizerPart = {"vocab": {hidden_names.get(word, word): id for word, id in words.items()}}
-    if model.get("unk_token") in hidden_names:
-        changes["unk_token"] = hidden_names[model["unk_token"]]
-    merges: list[str | list[str]] = model.get("merges") or []
-    pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
-    if any({*pair, "".join(pair)} & hidden_names.keys() for pair in pairs):
-        changes["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
-    return model | changes
-
-
 def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
     """The pre-tokeniser with `prepend_scheme` "first" replaced by "never"; None if there is none."""
     if part is None:
@@ -277,27 +274,24 @@ class SampledPrefixes:
     def __init__(self, runs: Sequence[Ids], control_ids: Set[int], token_bytes: Callable[[int], bytes]) -> None:
         """runs: sampled ids, each preceded by those of its prompt since the last control token."""
         self._ids_by_bytes: defaultdict[bytes, deque[Ids]] = defaultdict(deque)
+        pieces: list[list[int]] = []
         for run in runs:
-            for piece in _split_at_controls(run, control_ids):
-                token_texts = list(map(token_bytes, piece))
-                # Another model may have sampled the run: ids outside this vocabulary are ignored.
-                if all(token_texts):
-                    self._ids_by_bytes[b"".join(token_texts)].append(piece)
+            pieces.append([])
+            for id in run:
+                if id in control_ids:
+                    pieces.append([])
+                else:
+                    pieces[-1].append(id)
+        for piece in pieces:
+            token_texts = list(map(token_bytes, piece))
+            # Another model may have sampled the run: ids outside this vocabulary are ignored.
+            if piece and all(token_texts):
+                self._ids_by_bytes[b"".join(token_texts)].append(tuple(piece))
 
     def take_ids(self, text: str) -> Ids | None:
         """The ids of this text; None where it was not sampled."""
         matching_ids = self._ids_by_bytes.get(text.encode("utf-8", "surrogatepass"))
         return matching_ids.popleft() if matching_ids else None
-
-
-def _split_at_controls(run: Ids, control_ids: Set[int]) -> list[Ids]:
-    pieces: list[list[int]] = [[]]
-    for id in run:
-        if id in control_ids:
-            pieces.append([])
-        else:
-            pieces[-1].append(id)
-    return [tuple(piece) for piece in pieces if piece]
 
 
 def find_ids_since_control(prompt: Ids, control_ids: Set[int]) -> Ids:
@@ -306,18 +300,14 @@ def find_ids_since_control(prompt: Ids, control_ids: Set[int]) -> Ids:
     return prompt[start:]
 
 
-__all__ = ["HfTokenizer", "SpecialTokenWrapping", "TokenizerError", "load_tokenizer"]
-
-
 MAX_UNSHARED_CHARS = 16_384
 """Longer texts, in characters, are encoded without the GIL: other threads would notice the wait."""
-
-
 MIN_SCANNED_CHARS = 2048
-"""Where only the library finds the control tokens, it encodes shorter prompts as a whole: that costs less."""
+"""The shortest prompt, in characters, whose pieces are cached where only the library finds the control tokens: it
+encodes shorter ones as a whole, which costs less."""
 MAX_CACHED_CHARS = 4 * 1024 * 1024
 ENTRY_CHARS = 256
-"""What the entry of a piece takes beside its text, in characters: pieces as short as a role are cached too."""
+"""The size of the entry of a piece beside its text, in characters: pieces as short as a role are cached too."""
 
 
 class EncodingCache:
@@ -338,10 +328,10 @@ class EncodingCache:
         """The ids of a piece. is_first: it begins a prompt, where some tokenizers encode differently."""
         key = (owner, is_first, text)
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
+            cached_ids = self._entries.get(key)
+            if cached_ids is not None:
                 self._entries.move_to_end(key)
-                return found.tolist()
+                return cached_ids.tolist()
         # Outside the lock: two threads may encode the same text, which costs less than one waiting for the other.
         ids = list(encode())
         with self._lock:
@@ -388,11 +378,22 @@ class HfTokenizer:
         self._plain_tokenizer = _build_tokenizer(plain_data)
         self._inner_tokenizer = self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
         self._scanner, self._scanned_ids = _build_scanner(control_tokens)
-        self._control_pattern = _build_control_pattern(control_tokens)
+        self._control_pattern: re.Pattern[str] | None = None
+        """Finds what the scanner finds, a hundred times as fast; None where tokens look at their neighbours."""
+        if not any(token.single_word or token.lstrip or token.rstrip for token in control_tokens):
+            # The scanner takes the leftmost name, and the longest of several; `re` the first alternative that matches.
+            control_names = sorted((token.content for token in control_tokens if token.content), key=len, reverse=True)
+            self._control_pattern = re.compile("|".join(map(re.escape, control_names)) or r"(?!)")
         self._encoding_cache = EncodingCache()
         self._special_tokens = MappingProxyType({token.content: token.id for token in added_tokens})
         self._special_ids = frozenset(token.id for token in added_tokens if token.special)
-        self._byte_table = _build_byte_table(self._full_tokenizer, added_tokens, read_bytes)
+        vocabulary: dict[str, int] = self._full_tokenizer.get_vocab(with_added_tokens=True)
+        byte_table = [b""] * (max([-1, *vocabulary.values(), *(token.id for token in added_tokens)]) + 1)
+        for name, id in vocabulary.items():
+            byte_table[id] = read_bytes(name)
+        for token in added_tokens:
+            byte_table[token.id] = token.content.encode()
+        self._byte_table = tuple(byte_table)
         self._can_spell_controls = can_spell_controls(tokenizer_data, control_tokens)
         self._max_token_bytes = max(map(len, self._byte_table), default=1)
         self._control_ids = frozenset(token.id for token in control_tokens)
@@ -525,20 +526,18 @@ def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
     Raises TokenizerError, FileNotFoundError.
     """
     config = directory / "tokenizer_config.json"
-    extra_tokens = _read_config_tokens(config.read_bytes()) if config.is_file() else ()
+    extra_tokens: list[AddedToken] = []
+    if config.is_file():
+        try:
+            entries = msgspec.json.decode(config.read_bytes(), type=_Config).added_tokens_decoder
+            extra_tokens = [msgspec.convert({**entry, "id": int(id)}, AddedToken) for id, entry in entries.items()]
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise TokenizerError(f"tokenizer_config.json: {error}") from error
     return HfTokenizer((directory / "tokenizer.json").read_bytes(), extra_tokens, generates=generates)
 
 
 class _Config(msgspec.Struct):
     added_tokens_decoder: dict[str, dict[str, Any]] = {}
-
-
-def _read_config_tokens(raw: bytes) -> tuple[AddedToken, ...]:
-    try:
-        entries = msgspec.json.decode(raw, type=_Config).added_tokens_decoder
-        return tuple(msgspec.convert({**entry, "id": int(id)}, AddedToken) for id, entry in entries.items())
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise TokenizerError(f"tokenizer_config.json: {error}") from error
 
 
 def _build_tokenizer(data: TokenizerPart) -> tokenizers.Tokenizer:
@@ -569,31 +568,6 @@ def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer
         if scanner.add_tokens([entry]):  # pyright: ignore[reportUnknownMemberType]
             true_ids.append(token.id)
     return scanner, tuple(true_ids)
-
-
-def _build_control_pattern(controls: Sequence[AddedToken]) -> re.Pattern[str] | None:
-    """A pattern that finds what the scanner finds, a hundred times as fast; None where tokens look at their neighbours.
-
-    The scanner takes the leftmost name, and the longest of several.
-    """
-    if any(token.single_word or token.lstrip or token.rstrip for token in controls):
-        return None
-    # `re` takes the first alternative that matches, not the longest.
-    names = sorted((token.content for token in controls if token.content), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, names)) if names else r"(?!)")
-
-
-def _build_byte_table(
-    tokenizer: tokenizers.Tokenizer, added: Sequence[AddedToken], read_bytes: Callable[[str], bytes]
-) -> tuple[bytes, ...]:
-    names: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    size = max(max(names.values(), default=-1), max((token.id for token in added), default=-1)) + 1
-    table = [b""] * size
-    for name, id in names.items():
-        table[id] = read_bytes(name)
-    for token in added:
-        table[token.id] = token.content.encode()
-    return tuple(table)
 
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> tokenizers.Encoding:

@@ -16,7 +16,11 @@ from msgspec import Struct
 
 
 class CharClass(Struct, frozen=True):
-    """One character. source: its regular expression. text: the character, where there is only one."""
+    """One character.
+
+    source: its regular expression.
+    text: the character, where there is only one.
+    """
 
     source: str
     text: str | None = None
@@ -39,7 +43,10 @@ class AlternationNode(Struct, frozen=True):
 
 
 class RepetitionNode(Struct, frozen=True):
-    """A repetition. max_count: None is unbounded."""
+    """A repetition.
+
+    max_count: None is unbounded.
+    """
 
     item: Node
     min_count: int
@@ -48,7 +55,10 @@ class RepetitionNode(Struct, frozen=True):
 
 
 class CaptureGroupNode(Struct, frozen=True):
-    """A group. name: None for a group that captures nothing by name."""
+    """A group.
+
+    name: None for a group that captures nothing by name.
+    """
 
     name: str | None
     item: Node
@@ -124,26 +134,24 @@ class _PatternParser:
     def _parse_concatenation(self) -> Node:
         items: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            items.append(self._parse_quantifier(self._parse_atom()))
+            item, bounds = self._parse_atom(), self._parse_bounds()
+            if bounds is None:
+                items.append(item)
+                continue
+            is_lazy = self._peek() == "?"
+            if self._peek() == "+":
+                raise self.build_error("a possessive quantifier")
+            self.pos += is_lazy
+            if self._parse_bounds() is not None:
+                raise self.build_error("a quantifier of a quantifier")
+            if isinstance(item, StartAnchor | EndAnchor):
+                raise self.build_error("a repeated ^ or $")
+            # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass
+            # cannot follow.
+            if bounds[1] != 1 and can_be_empty(item):
+                raise self.build_error("a repetition of what can be empty")
+            items.append(RepetitionNode(item, *bounds, is_lazy))
         return ConcatenationNode(tuple(items))
-
-    def _parse_quantifier(self, item: Node) -> Node:
-        bounds = self._parse_bounds()
-        if bounds is None:
-            return item
-        is_lazy = self._peek() == "?"
-        if self._peek() == "+":
-            raise self.build_error("a possessive quantifier")
-        self.pos += is_lazy
-        if self._parse_bounds() is not None:
-            raise self.build_error("a quantifier of a quantifier")
-        if isinstance(item, StartAnchor | EndAnchor):
-            raise self.build_error("a repeated ^ or $")
-        # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass cannot
-        # follow.
-        if bounds[1] != 1 and can_be_empty(item):
-            raise self.build_error("a repetition of what can be empty")
-        return RepetitionNode(item, bounds[0], bounds[1], is_lazy)
 
     def _parse_bounds(self) -> tuple[int, int | None] | None:
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
@@ -166,7 +174,15 @@ class _PatternParser:
             case "(":
                 return self._parse_group()
             case "[":
-                return self._parse_class()
+                # A class is copied for `re`: it matches one character, so nothing can backtrack.
+                begin, self.pos = self.pos, self.pos + 1
+                self.pos += self._peek() == "^"
+                # A bracket that comes first is a member of the class, not its end.
+                self.pos += self._peek() == "]"
+                while self._peek() != "]":
+                    self.pos += 2 if self._peek() == "\\" else 1
+                self.pos += 1
+                return CharClass(self.source[begin : self.pos])
             case "\\":
                 return self._parse_escape()
             case ".":
@@ -194,17 +210,6 @@ class _PatternParser:
         item = self.parse_alternatives()
         self.pos += 1
         return CaptureGroupNode(name, item)
-
-    def _parse_class(self) -> Node:
-        """Copy a class for `re`: it matches one character, so nothing can backtrack."""
-        begin, self.pos = self.pos, self.pos + 1
-        self.pos += self._peek() == "^"
-        # A bracket that comes first is a member of the class, not its end.
-        self.pos += self._peek() == "]"
-        while self._peek() != "]":
-            self.pos += 2 if self._peek() == "\\" else 1
-        self.pos += 1
-        return CharClass(self.source[begin : self.pos])
 
     def _parse_escape(self) -> Node:
         kind = self.source[self.pos + 1]

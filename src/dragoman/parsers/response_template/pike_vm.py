@@ -1,7 +1,7 @@
 """Searches a stream for several patterns at once, reading each character once (a Pike VM).
 
 The leftmost match wins; of those that begin together the longest, then the pattern listed first. Within one pattern
-greedy and lazy quantifiers mean the same as in Python's `re`. Knows no events.
+greedy and lazy quantifiers mean the same as in Python's `re`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ EpsilonPath = tuple[int, tuple[int, ...]]
 
 
 class CharOp(Struct, frozen=True):
-    """Read one character. is_any: any character matches."""
+    """Read one character.
+
+    is_any: any character matches.
+    """
 
     source: str
     is_any: bool
@@ -72,31 +75,25 @@ class Program:
         self.code: list[Instruction] = []
         self.groups: list[str] = []
         """The name of each group, by its number."""
-        self.entry_points = [self._compile_pattern(number, node) for number, node in enumerate(patterns)]
-        self.pattern_indices = self._list_pattern_indices()
+        self.entry_points: list[int] = []
+        self.pattern_indices: list[int] = []
+        """The pattern that each instruction belongs to."""
+        for number, node in enumerate(patterns):
+            self.entry_points.append(len(self.code))
+            self._compile(node)
+            self.code.append(MatchOp(number))
+            self.pattern_indices += [number] * (len(self.code) - len(self.pattern_indices))
         self.char_matchers = [
             re.compile(op.source, re.DOTALL).match if isinstance(op, CharOp) else None for op in self.code
         ]
         self.epsilon_paths = [tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))]
         self.initial_paths = [tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points]
         """Paths from each start at the very beginning of a response."""
-        self.first_chars = re.compile("|".join(self._find_first_sources()) or r"(?!)", re.DOTALL)
+        first_ops = [self.code[target] for start in self.entry_points for target, _ in self.epsilon_paths[start]]
+        first_sources = [op.source for op in first_ops if isinstance(op, CharOp)]
+        self.first_chars = re.compile("|".join(first_sources) or r"(?!)", re.DOTALL)
         """Any character with which a match can begin."""
         self._stable_patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
-
-    def _compile_pattern(self, number: int, node: Node) -> int:
-        start = len(self.code)
-        self._compile(node)
-        self.code.append(MatchOp(number))
-        return start
-
-    def _list_pattern_indices(self) -> list[int]:
-        """The pattern that each instruction belongs to."""
-        indices, number = list[int](), 0
-        for op in self.code:
-            indices.append(number)
-            number += isinstance(op, MatchOp)
-        return indices
 
     def _compile(self, node: Node) -> None:
         if len(self.code) > MAX_INSTRUCTIONS:
@@ -111,21 +108,18 @@ class Program:
                 self._compile_alternation(options)
             case RepetitionNode(item, min_count, max_count, is_lazy):
                 self._compile_repetition(item, min_count, max_count, is_lazy)
+            case CaptureGroupNode(name, item) if name is None:
+                self._compile(item)
             case CaptureGroupNode(name, item):
-                self._compile_group(name, item)
+                assert name is not None
+                if name not in self.groups:  # A counted repetition compiles its groups more than once.
+                    self.groups.append(name)
+                slot = 2 * self.groups.index(name)
+                self.code.append(SaveOp(slot))
+                self._compile(item)
+                self.code.append(SaveOp(slot + 1))
             case StartAnchor() | EndAnchor():
                 self.code.append(AssertOp(isinstance(node, StartAnchor)))
-
-    def _compile_group(self, name: str | None, item: Node) -> None:
-        if name is None:
-            self._compile(item)
-            return
-        if name not in self.groups:  # A counted repetition compiles its groups more than once.
-            self.groups.append(name)
-        slot = 2 * self.groups.index(name)
-        self.code.append(SaveOp(slot))
-        self._compile(item)
-        self.code.append(SaveOp(slot + 1))
 
     def _compile_alternation(self, options: Sequence[Node]) -> None:
         split = SplitOp([])
@@ -163,7 +157,9 @@ class Program:
         split.targets.extend([exit_index, body] if is_lazy else [body, exit_index])
 
     def _follow_epsilon(self, start: int, *, at_start: bool) -> Iterator[EpsilonPath]:
-        """What is reachable without input, preferred paths first; an end assertion is reached and waits."""
+        """Yield the instructions that are reachable without input, preferred paths first; an end assertion is reached
+        and waits.
+        """
         stack: list[EpsilonPath] = [(start, ())]
         visited: set[int] = set()
         while stack:
@@ -183,30 +179,18 @@ class Program:
                 case _:
                     yield index, saves
 
-    def _find_first_sources(self) -> Iterator[str]:
-        for start in self.entry_points:
-            for target, _ in self.epsilon_paths[start]:
-                op = self.code[target]
-                if isinstance(op, CharOp):
-                    yield op.source
-
     def find_stable_pattern(self, threads: Sequence[MatchThread]) -> re.Pattern[str] | None:
         """The characters that change these threads: after any other character, which only `.` matches, they are the
         same.
         """
         positions = tuple(thread.instruction for thread in threads)
-        if positions not in self._stable_patterns:
-            self._stable_patterns[positions] = self._build_stable_pattern(positions)
-        return self._stable_patterns[positions]
-
-    def _build_stable_pattern(self, positions: tuple[int, ...]) -> re.Pattern[str] | None:
-        next_positions: list[int] = []
-        sources: list[str] = []
+        if positions in self._stable_patterns:
+            return self._stable_patterns[positions]
+        is_stable, next_positions, sources = True, list[int](), list[str]()
         for index in positions:
             op = self.code[index]
             if isinstance(op, CharOp) and op.is_any:
-                if (index, ()) not in self.epsilon_paths[index + 1]:
-                    return None
+                is_stable = is_stable and (index, ()) in self.epsilon_paths[index + 1]
                 reachable = [target for target, _ in self.epsilon_paths[index + 1]]
                 next_positions += [target for target in reachable if target not in next_positions]
             elif isinstance(op, CharOp):
@@ -217,9 +201,9 @@ class Program:
             for target, _ in self.epsilon_paths[start]
             if target not in next_positions
         ]
-        if tuple(next_positions) != positions or not sources:
-            return None
-        return re.compile("|".join(sources), re.DOTALL)
+        is_stable = is_stable and tuple(next_positions) == positions and bool(sources)
+        pattern = self._stable_patterns[positions] = re.compile("|".join(sources), re.DOTALL) if is_stable else None
+        return pattern
 
 
 class MatchThread(Struct, frozen=True, gc=False):
@@ -236,7 +220,10 @@ class MatchThread(Struct, frozen=True, gc=False):
 
 
 class PatternMatch(Struct, frozen=True):
-    """A match. Positions count from the start of the stream. captures: (name, start, end)."""
+    """A match. Positions count from the start of the stream.
+
+    captures: (name, start, end).
+    """
 
     pattern: int
     start: int
@@ -277,10 +264,16 @@ class PatternSearch:
         """Read text[pos:] until a match is certain; None if it is not by the end of the text."""
         offset = self._position - pos
         while pos < len(text):
-            if self._best is None:
-                pos = self._skip_ahead(text, pos)
+            # Characters that change nothing but the position are skipped.
+            if self._best is not None:
+                if not self._threads:
+                    return self._best
             elif not self._threads:
-                return self._best
+                match = self._program.first_chars.search(text, pos)
+                pos = len(text) if match is None else match.start()
+            elif (stable_pattern := self._program.find_stable_pattern(self._threads)) is not None:
+                match = stable_pattern.search(text, pos)
+                pos = max(pos, (len(text) if match is None else match.start()) - 1)
             self._position = offset + pos
             if pos < len(text):
                 pos += 1
@@ -301,17 +294,6 @@ class PatternSearch:
                         self._threads, visited, thread, self._program.epsilon_paths[thread.instruction + 1]
                     )
         return self._best
-
-    def _skip_ahead(self, text: str, pos: int) -> int:
-        """Skip characters that change nothing but the position."""
-        if not self._threads:
-            match = self._program.first_chars.search(text, pos)
-            return len(text) if match is None else match.start()
-        stable_pattern = self._program.find_stable_pattern(self._threads)
-        if stable_pattern is None:
-            return pos
-        match = stable_pattern.search(text, pos)
-        return max(pos, (len(text) if match is None else match.start()) - 1)
 
     def _step(self, char: str) -> None:
         """Read the character at the current position."""
@@ -354,28 +336,25 @@ class PatternSearch:
             for slot in slots:
                 slot_positions = (*slot_positions[:slot], self._position, *slot_positions[slot + 1 :])
             op = self._program.code[target]
-            if isinstance(op, MatchOp):
-                self._record_match(op.pattern, thread.start, slot_positions)
-                # Any other path of this pattern is less preferred.
-                visited.update(
-                    index
-                    for index, pattern_index in enumerate(self._program.pattern_indices)
-                    if pattern_index == op.pattern
-                )
-                return
-            threads.append(MatchThread(target, thread.start, slot_positions))
-
-    def _record_match(self, pattern: int, start: int, slot_positions: Sequence[int]) -> None:
-        """Record a match if it beats the current one: earlier, on a preferred path, or longer."""
-        best = self._best
-        if best is None or start < best.start or best.pattern == pattern:
-            is_better = True
-        else:
-            is_better = start == best.start and (self._position, -pattern) > (best.end, -best.pattern)
-        if is_better:
-            pairs = zip(self._program.groups, slot_positions[::2], slot_positions[1::2], strict=True)
-            captures = tuple((name, begin, end) for name, begin, end in pairs if begin >= 0 and end >= 0)
-            self._best = PatternMatch(pattern, start, self._position, captures)
+            if not isinstance(op, MatchOp):
+                threads.append(MatchThread(target, thread.start, slot_positions))
+                continue
+            best, pattern = self._best, op.pattern
+            # A match beats the current one if it is earlier, on a preferred path of the same pattern, or longer.
+            if best is None or thread.start < best.start or best.pattern == pattern:
+                is_better = True
+            else:
+                is_longer = (self._position, -pattern) > (best.end, -best.pattern)
+                is_better = thread.start == best.start and is_longer
+            if is_better:
+                pairs = zip(self._program.groups, slot_positions[::2], slot_positions[1::2], strict=True)
+                captures = tuple((name, begin, end) for name, begin, end in pairs if begin >= 0 and end >= 0)
+                self._best = PatternMatch(pattern, thread.start, self._position, captures)
+            # Any other path of this pattern is less preferred.
+            visited.update(
+                index for index, pattern_index in enumerate(self._program.pattern_indices) if pattern_index == pattern
+            )
+            return
 
     def _is_beaten(self, thread: MatchThread) -> bool:
         """Whether this thread can no longer win."""

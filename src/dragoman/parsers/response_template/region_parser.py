@@ -47,11 +47,14 @@ from .template import (
     read_template,
 )
 
-# Sinks of a region's text, which convert it into events. None knows delimiters.
+# Sinks of a region's text, which convert it into events.
 
 
 class ParsedCall(Struct, frozen=True):
-    """A parsed call. arguments: JSON text, or a custom tool's input."""
+    """A parsed call.
+
+    arguments: JSON text, or a custom tool's input.
+    """
 
     name: str
     arguments: str
@@ -65,7 +68,9 @@ def parse_calls(
     value = parse_content(field.content, body)
     scope: dict[str, Json] = dict(captures)
     if field.transform_each:
-        value = [fill_transform(field.transform, {**scope, **_require_object(item)}) for item in _require_list(value)]
+        if not isinstance(value, list):
+            raise ValueError("'transform_each' requires a list")
+        value = [fill_transform(field.transform, {**scope, **_require_object(item)}) for item in value]
     elif field.transform is not None:
         value = fill_transform(field.transform, {**scope, "content": value})
     parsed = [_parse_call(item, tools) for item in (value if isinstance(value, list) else [value])]
@@ -74,12 +79,6 @@ def parse_calls(
     if not calls:
         raise ValueError("no call of a declared tool")
     return calls
-
-
-def _require_list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise ValueError("'transform_each' requires a list")
-    return value
 
 
 def _require_object(value: Json) -> dict[str, Json]:
@@ -105,21 +104,17 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
             arguments = arguments["input"]
         return ParsedCall(name, _encode_arguments(arguments), is_custom=True)
     if isinstance(arguments, dict) and tool.parameters is not None:
-        arguments = _cast_arguments(arguments, tool.parameters)
+        declared = decode(tool.parameters)
+        properties = declared.get("properties") if isinstance(declared, dict) else None
+        # Texts are cast to the schema's types: in XML every value is text.
+        if isinstance(properties, dict):
+            types = {key: find_schema_types(properties.get(key)) for key in arguments}
+            arguments = {key: _cast_value(value, types[key]) for key, value in arguments.items()}
     return ParsedCall(name, _encode_arguments({} if arguments is None else arguments), is_custom=False)
 
 
 def _encode_arguments(arguments: Json) -> str:
     return arguments if isinstance(arguments, str) else encode(arguments)
-
-
-def _cast_arguments(arguments: dict[str, Json], schema: str) -> dict[str, Json]:
-    """Cast texts to the schema's types: in XML every value is text."""
-    declared = decode(schema)
-    properties = declared.get("properties") if isinstance(declared, dict) else None
-    if not isinstance(properties, dict):
-        return arguments
-    return {key: _cast_value(value, find_schema_types(properties.get(key))) for key, value in arguments.items()}
 
 
 def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
@@ -193,7 +188,7 @@ class DiscardSink:
 
 
 class VerbatimSink(DiscardSink):
-    """Emits text that turned out to be no call, with its delimiters."""
+    """Emits text that turned out not to be a call, with its delimiters."""
 
     def feed(self, text: str, tokens: Tokens) -> None:
         self._emit(TextDelta, text, tokens)
@@ -253,7 +248,10 @@ class TextSink(DiscardSink):
 
 
 class BufferedCallSink(DiscardSink):
-    """Buffers a region with calls that can only be parsed when it is complete. captures: of its opening delimiter."""
+    """Buffers a region with calls that can only be parsed when it is complete.
+
+    captures: of its opening delimiter.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Parses a response template from JSON and validates that every feature of it is supported.
 
-The format is transformers' `response_template`, version 1. Knows no stream.
+The format is transformers' `response_template`, version 1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from .pattern import (
 )
 from .pike_vm import Program, find_matches
 
-# Content parsers of response templates, and transforms of their values.
-#
-# Every function raises ValueError for text that it cannot parse. Knows no regions and no events.
+# Content parsers of response templates, and transforms of their values. Every function raises ValueError for text that
+# it cannot parse.
 
 
 class TextContent(Struct, frozen=True):
@@ -37,7 +36,10 @@ class TextContent(Struct, frozen=True):
 
 
 class ScalarContent(Struct, frozen=True):
-    """A scalar. kind: int, float or bool."""
+    """A scalar.
+
+    kind: int, float or bool.
+    """
 
     kind: str
     strip: bool = True
@@ -89,7 +91,7 @@ def parse_content(content: Content, text: str) -> Json:
         case TextContent(strip):
             return _strip_text(text, strip)
         case ScalarContent(kind, strip):
-            return _parse_scalar(kind, _strip_text(text, strip))
+            return _SCALAR_PARSERS[kind](_strip_text(text, strip))
         case JsonContent():
             try:
                 return decode(_to_standard_json(content, text))
@@ -111,10 +113,9 @@ def parse_content(content: Content, text: str) -> Json:
             return entries
 
 
-def _parse_scalar(kind: str, text: str) -> Json:
-    if kind == "bool":
-        return text.lower() in ("true", "1")
-    return int(text) if kind == "int" else float(text)
+_SCALAR_PARSERS: Mapping[str, Callable[[str], Json]] = MappingProxyType(
+    {"int": int, "float": float, "bool": lambda text: text.lower() in ("true", "1")}
+)
 
 
 def _strip_text(text: str, strip: bool) -> str:
@@ -143,8 +144,7 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
     return "".join(parts)
 
 
-_KEY_OR_STRING = re.compile(r'"|\w+')
-_STRING_SPECIALS = re.compile(r'["\\]')
+_KEY_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?|\w+', re.DOTALL)
 
 
 def _quote_keys(text: str) -> str:
@@ -152,25 +152,12 @@ def _quote_keys(text: str) -> str:
     parts: list[str] = []
     pos = 0
     while (match := _KEY_OR_STRING.search(text, pos)) is not None:
-        end = match.end()
-        if match.group() == '"':
-            end = _find_string_end(text, end)
-            parts.append(text[pos:end])
-        else:
-            word = match.group()
-            # Only after `{` or `,`: a word before a colon elsewhere belongs to a value.
-            is_key = text[end : end + 1] == ":" and text[pos : match.start()].rstrip()[-1:] in ("{", ",")
-            parts.append(text[pos : match.start()] + (f'"{word}"' if is_key else word))
+        before, word, end = text[pos : match.start()], match.group(), match.end()
+        # Only after `{` or `,`: a word before a colon elsewhere belongs to a value.
+        is_key = word[0] != '"' and text[end : end + 1] == ":" and before.rstrip()[-1:] in ("{", ",")
+        parts.append(before + (f'"{word}"' if is_key else word))
         pos = end
     return "".join([*parts, text[pos:]])
-
-
-def _find_string_end(text: str, pos: int) -> int:
-    while (match := _STRING_SPECIALS.search(text, pos)) is not None:
-        if match.group() == '"':
-            return match.end()
-        pos = match.end() + 1
-    return len(text)
 
 
 def _parse_xml(content: XmlContent, text: str) -> Json:
@@ -277,7 +264,10 @@ CallLayout = KeyedCallLayout | NamedByDelimiterLayout | BufferedCallLayout
 
 
 class Delimiter(Struct, frozen=True):
-    """A delimiter. texts: its alternatives, where it is not a pattern."""
+    """A delimiter.
+
+    texts: its alternatives, where it is not a pattern.
+    """
 
     node: Node
     texts: tuple[str, ...] = ()
@@ -479,9 +469,18 @@ def _read_content(location: str, name: str, args: msgspec.Raw) -> Content:
         case "int" | "float" | "bool":
             return ScalarContent(name, _decode(location, args, _StripArgs).strip)
         case "json":
-            return _build_json_content(location, _decode(location, args, _JsonArgs))
+            options = _decode(location, args, _JsonArgs)
+            if not all(delimiter for pair in options.string_delims for delimiter in pair):
+                raise ValueError(f"{location}: a string delimiter may not be empty")
+            return JsonContent(options.unquoted_keys, options.string_delims, options.allow_non_json, options.strip)
         case "xml-inline":
-            return _build_xml_content(location, _decode(location, args, _XmlArgs))
+            xml = _decode(location, args, _XmlArgs)
+            node = _compile_pattern(location, lambda: parse_pattern(xml.tag_pattern))
+            if not find_group_names(node) >= {"key", "value"} or can_be_empty(node):
+                problem = "tag_pattern needs the groups 'key' and 'value', and may not match nothing"
+                raise ValueError(f"{location}: {problem}")
+            program = _compile_pattern(location, lambda: Program([node]))
+            return XmlContent(program, _read_value_content(location, xml.value_parser), xml.merge_duplicates)
         case "kv-lines":
             lines = _decode(location, args, _LinesArgs)
             if not lines.line_sep or not lines.kv_sep:
@@ -493,26 +492,14 @@ def _read_content(location: str, name: str, args: msgspec.Raw) -> Content:
             raise ValueError(f"{location}: there is no content parser {name!r}")
 
 
-def _build_json_content(location: str, args: _JsonArgs) -> Content:
-    if not all(delimiter for pair in args.string_delims for delimiter in pair):
-        raise ValueError(f"{location}: a string delimiter may not be empty")
-    return JsonContent(args.unquoted_keys, args.string_delims, args.allow_non_json, args.strip)
-
-
-def _build_xml_content(location: str, args: _XmlArgs) -> Content:
-    node = _compile_pattern(location, lambda: parse_pattern(args.tag_pattern))
-    if not find_group_names(node) >= {"key", "value"} or can_be_empty(node):
-        raise ValueError(f"{location}: tag_pattern needs the groups 'key' and 'value', and may not match nothing")
-    program = _compile_pattern(location, lambda: Program([node]))
-    return XmlContent(program, _read_value_content(location, args.value_parser), args.merge_duplicates)
-
-
 def _read_value_content(location: str, parser: _ValueParser | None) -> Content | None:
     return None if parser is None else _read_content(f"{location}, value_parser", parser.name, parser.args)
 
 
 def _infer_call_layout(content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]) -> CallLayout:
-    """How early a call is known: only plain JSON streams, under a transform that names the keys."""
+    """The layout of a call, which decides how early it is known: only plain JSON streams, under a transform that names
+    the keys.
+    """
     if not (isinstance(content, JsonContent) and content.is_plain) or is_per_item or not isinstance(transform, dict):
         return BufferedCallLayout()
     match transform.get("function", transform):

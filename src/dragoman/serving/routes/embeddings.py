@@ -12,7 +12,7 @@ from ...core.errors import NotFound
 from ...dialects.base import Header
 from ...dialects.embeddings import read_cohere_embed, read_embeddings, render_cohere_embed, render_embeddings
 from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores, render_tei_rerank
-from ...pipeline.embedding import embed, score_pairs
+from ...pipeline.encoding import embed, score_pairs
 from ...pipeline.engine_calls import limit_call_time
 from ...pipeline.models import ServedModel
 from ..auth import Access

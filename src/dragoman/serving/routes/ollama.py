@@ -42,7 +42,7 @@ from ...dialects.ollama import (
     render_show,
     render_tags,
 )
-from ...pipeline.embedding import embed, find_embedder
+from ...pipeline.encoding import embed, find_embedder
 from ...pipeline.metrics import RequestMetrics, measure
 from ...pipeline.models import (
     EmbedderBackend,

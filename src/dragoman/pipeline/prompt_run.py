@@ -39,7 +39,7 @@ from .request_queue import QueuedRequest
 log = logging.getLogger(__name__)
 
 _DIRECT_OUTPUTS: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, Ended})
-"""What a receiver may be given, where it is the last of a delivery."""
+"""The outputs that a receiver may get, where they are the last of a delivery."""
 
 
 class BatchReceiver(Protocol):
@@ -470,7 +470,7 @@ class EventRun:
             self._waiting_task.cancel()
 
     def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException | None:
-        """What to raise instead of an exception of the engine's stream; None where we have ended the response."""
+        """The exception to raise instead of one of the engine's stream; None where we have ended the response."""
         # The cancellation is ours, but where another is pending as well, the consumer is being cancelled and that
         # prevails.
         if (self._ended or self._failure is not None) and (task is None or not task.uncancel()):
@@ -501,7 +501,7 @@ class EventRun:
         if event is None:
             raise ProtocolError("the engine yielded None instead of an event")
         self._grammar.feed(event)
-        events = [event]
+        events: list[Event] = [event]
         match event:
             case Started():
                 self._started = event
@@ -512,7 +512,14 @@ class EventRun:
                 pass
             case Finished(usage):
                 self._completion_tokens = usage.completion
-                events = [Finished(self._complete_usage(usage))]
+                counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion
+                if self._was_stopped:
+                    usage = self._build_usage()
+                # The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning.
+                elif self._job.parses_reasoning or (usage.reasoning is None and counts_tokens):
+                    n_reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
+                    usage = msgspec.structs.replace(usage, reasoning=n_reasoning)
+                events = [Finished(usage)]
             case _:
                 pipeline = self._choices[event.choice]
                 # The engine does not know that a stop string has ended the choice.
@@ -525,15 +532,6 @@ class EventRun:
         if self._was_stopped and all(choice.has_finished for choice in self._choices):
             self._ended = True
         return events
-
-    def _complete_usage(self, usage: Usage) -> Usage:
-        """The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning."""
-        if self._was_stopped:
-            return self._build_usage()
-        counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion
-        if self._job.parses_reasoning or (usage.reasoning is None and counts_tokens):
-            return msgspec.structs.replace(usage, reasoning=sum(choice.n_reasoning_tokens for choice in self._choices))
-        return usage
 
     def _build_usage(self) -> Usage:
         completion = sum(choice.n_tokens for choice in self._choices)

@@ -22,7 +22,7 @@ from ..core.embeddings import (
     TextPairs,
     TokenizedPair,
 )
-from ..core.engine import Embedder, TextEncoder
+from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .admission import check_countable
@@ -116,12 +116,12 @@ def build_no_generation_error(backend: EncoderBackend) -> Unsupported:
 
 async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
     """Token ids of each input, at most `limit`. Raises ContextTooLong, or RequestError for an input without tokens."""
-    text_length = sum(len(text) for text in texts.inputs if isinstance(text, str))
+    n_chars = sum(len(text) for text in texts.inputs if isinstance(text, str))
 
-    def work() -> tuple[tuple[int, ...], ...]:
+    def encode_all() -> tuple[tuple[int, ...], ...]:
         return tuple(_encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs)))
 
-    return work() if text_length <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
+    return encode_all() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode_all)
 
 
 def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int) -> tuple[int, ...]:
@@ -175,7 +175,23 @@ async def score_pairs(
     """
     model.encoding_queue.check_capacity(queue_share)
     if (encoder := model.text_encoder) is not None:
-        return await _score_elsewhere(model, encoder, request, queue_share)
+        texts = (*request.queries, *request.documents)
+        if encoder.scores_texts:
+            return await run_in_turn(model, queue_share, estimate_tokens(texts), lambda: encoder.score_texts(request))
+        # The engine elsewhere only embeds.
+        if request.activation is not None:
+            raise Unsupported(_NO_ACTIVATION, param="use_activation")
+        side_limits = (
+            ("max_tokens_per_query", request.max_query_tokens),
+            ("max_tokens_per_doc", request.max_document_tokens),
+        )
+        for param, limit in side_limits:
+            if limit is not None:
+                raise Unsupported("This model's upstream does not truncate the texts of one side.", param=param)
+        text_request = TextEmbedRequest(model.name, TextInputs(texts, request.truncate))
+        tokens = estimate_tokens(texts)
+        embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(text_request))
+        return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
     if isinstance(backend := model.backend, ScorerBackend):
         limit = backend.engine.max_tokens
         _check_lengths(backend.tokenizer, request, limit)
@@ -193,26 +209,6 @@ async def score_pairs(
     embed_request = EmbedRequest(model.name, inputs, normalize=True)
     embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
-
-
-async def _score_elsewhere(
-    model: ServedModel, encoder: TextEncoder, pairs: TextPairs, queue_share: QueueShare
-) -> RelevanceScores:
-    """Score by an engine elsewhere, or by its embeddings where it only embeds."""
-    tokens = estimate_tokens((*pairs.queries, *pairs.documents))
-    if encoder.scores_texts:
-        return await run_in_turn(model, queue_share, tokens, lambda: encoder.score_texts(pairs))
-    if pairs.activation is not None:
-        raise Unsupported(_NO_ACTIVATION, param="use_activation")
-    for param, limit in (
-        ("max_tokens_per_query", pairs.max_query_tokens),
-        ("max_tokens_per_doc", pairs.max_document_tokens),
-    ):
-        if limit is not None:
-            raise Unsupported("This model's upstream does not truncate the texts of one side.", param=param)
-    request = TextEmbedRequest(model.name, TextInputs((*pairs.queries, *pairs.documents), pairs.truncate))
-    embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
-    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(pairs.queries))
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:

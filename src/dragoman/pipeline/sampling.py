@@ -1,4 +1,4 @@
-"""What a response may be sampled from: its sampling parameters, its reasoning budget, and its grammar.
+"""The constraints of a response's sampling: sampling parameters, reasoning budget and grammar.
 
 The grammar has the reasoning first, then the response format or calls of the declared tools.
 """
