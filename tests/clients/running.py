@@ -35,7 +35,7 @@ def serving(arguments: str, folder: Path) -> Generator[str]:
         server.close()
 
 
-Said = dict[str, dict[str, Any]]
+Results = dict[str, dict[str, Any]]
 """By the name of each trial: what a client made of the answers."""
 
 MODELS = """models:
@@ -45,12 +45,12 @@ MODELS = """models:
 """Where a client leaves the temperature to the server, `tiny` says the same each time."""
 
 
-def tried(folder: Path, *command: str) -> Said:
+def tried(folder: Path, *command: str) -> Results:
     """What a client tells, a line of JSON a trial, of a server of `scripted` and `tiny`, whose address it is told."""
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:
-        told = run(folder, *command, address)
-    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        output = run(folder, *command, address)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {line.pop("name"): line for line in lines}
 
 

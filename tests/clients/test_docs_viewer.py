@@ -28,7 +28,7 @@ def page(tmp_path: Path) -> Generator[Page]:
         assert [url for url in opened.requested if not url.startswith(origins)] == []
 
 
-def test_every_route_of_the_description_is_shown(page: Page, tmp_path: Path):
+def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path):
     with serving("tiny --store memory", tmp_path) as address:
         page.open(f"{address}/docs")
         page.wait("document.querySelector('#operation h2')")

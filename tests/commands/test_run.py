@@ -85,7 +85,7 @@ def test_an_incomplete_answer_is_reported(url: str):
         (["tiny", "--schema", "absent.json", "Hi"], "absent.json: No such file"),
     ],
 )
-def test_what_cannot_be_asked_is_exit_code_2(url: str, arguments: list[str], why: str):
+def test_an_invalid_request_is_exit_code_2(url: str, arguments: list[str], why: str):
     done = run_command("run", *(argument.format(url=url) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert why in done.stderr

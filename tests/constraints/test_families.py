@@ -125,7 +125,7 @@ def walk(
 def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
     """One in which the marks of this family are tokens, or one in which no mark is."""
     marks = [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["] if tokens else []
-    tokenizer = vocabularies.made(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
+    tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
     return tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]])
 
 

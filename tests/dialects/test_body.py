@@ -213,6 +213,6 @@ def test_completions_read_bodies_in_the_same_way():
 @pytest.mark.parametrize(
     "half", [r"\ud83d", r"\ud83dx", r"\ude00", r"\ud83d\ud83d\ude00", r"\ud83d\\ude00", r"\ude00\ud83d\ude00"]
 )
-def test_half_a_surrogate_pair_is_told_as_what_it_is(half: str):
-    told = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
-    assert told == "A string of the body has half a surrogate pair, which is no text."
+def test_an_unpaired_surrogate_is_named_in_the_error(half: str):
+    message = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
+    assert message == "A string of the body has half a surrogate pair, which is no text."

@@ -36,15 +36,15 @@ class Server:
         self._reader.start()
 
     def _read_address(self) -> str:
-        said: list[str] = []
+        lines: list[str] = []
         for line in self._process.stdout or ():
-            said.append(line)
+            lines.append(line)
             found = re.search(r"http://[\w.]+:\d+", line)
             if found:
                 return found[0]
         self.close()
         log = Path(self._log.name).read_text()
-        raise AssertionError(f"the server did not say where it listens:\n{''.join(said)}\n{log}")
+        raise AssertionError(f"the server did not say where it listens:\n{''.join(lines)}\n{log}")
 
     def close(self) -> None:
         self._process.terminate()
@@ -58,7 +58,7 @@ class Server:
         self._log.close()
 
 
-class House:
+class PageRunner:
     """One page being run. Close it."""
 
     def __init__(self, folder: Path) -> None:
@@ -134,5 +134,5 @@ class House:
 
 def _environment() -> dict[str, str]:
     """This Python's commands first, no settings and no keys of whoever runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
+    return environment | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -194,7 +194,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-async def test_a_call_that_is_demanded_is_made_or_the_request_is_rejected(subject: Subject, choice: Any) -> None:
+async def test_a_required_call_is_generated_or_the_request_is_rejected(subject: Subject, choice: Any) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice, max_tokens=200)
     body = await subject.check("tool_choice", answer, "tool_choice", "tools")
     if body is not None:
@@ -295,12 +295,12 @@ async def test_a_client_that_leaves_ends_its_generation(subject: Subject) -> Non
 async def test_token_ids_go_in_and_come_out(subject: Subject) -> None:
     body = {"prompt": [300, 301, 302], "temperature": 0, "max_tokens": 5, "return_token_ids": True}
     answer = await subject.client.post("/v1/completions", json=body)
-    told = await subject.check("token ids", answer, "prompt", "return_token_ids")
-    if told is not None:
-        assert told["choices"][0]["prompt_token_ids"] == [300, 301, 302]
-        assert told["usage"]["prompt_tokens"] == 3
-        ids = told["choices"][0]["token_ids"]
-        assert len(ids) == told["usage"]["completion_tokens"]
+    response = await subject.check("token ids", answer, "prompt", "return_token_ids")
+    if response is not None:
+        assert response["choices"][0]["prompt_token_ids"] == [300, 301, 302]
+        assert response["usage"]["prompt_tokens"] == 3
+        ids = response["choices"][0]["token_ids"]
+        assert len(ids) == response["usage"]["completion_tokens"]
 
 
 async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> None:
@@ -308,9 +308,9 @@ async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> 
     counted = await subject.client.post(
         "/tokenize", json={"messages": [{"role": "user", "content": "Tell me a story."}]}
     )
-    told = await subject.check("count", counted, "model", "messages")
-    if told is not None:
-        assert told["count"] == used
+    response = await subject.check("count", counted, "model", "messages")
+    if response is not None:
+        assert response["count"] == used
 
 
 UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]

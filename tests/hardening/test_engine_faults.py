@@ -338,8 +338,8 @@ async def _check_background(app: ASGIApp, id: str) -> None:
     path = f"/v1/responses/{id}"
     followed = Request("GET", "/v1/responses/{id}", path, query=b"stream=true")
     check_response(followed, await send_request(app, followed), failing=True)
-    shown = await send_request(app, Request("GET", "/v1/responses/{id}", path))
-    assert json.loads(shown.body)["status"] not in ("queued", "in_progress"), "left in progress"
+    background = await send_request(app, Request("GET", "/v1/responses/{id}", path))
+    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), "left in progress"
 
 
 async def crash(count: int) -> None:

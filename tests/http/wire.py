@@ -36,9 +36,9 @@ class Wire(NamedTuple):
             writer.write(packet)
             await writer.drain()
         async with asyncio.timeout(10):
-            said = await reader.read(-1)
+            output = await reader.read(-1)
         writer.close()
-        return said
+        return output
 
     async def over(self) -> None:
         """Until nobody is connected and nothing runs; the test's own limit ends it."""
@@ -104,9 +104,9 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         headers,
         body.decode("latin-1"),
     ]
-    said = json.dumps(came).encode()
-    await send(start(200, (b"content-length", str(len(said)).encode())))
-    await send(piece(said))
+    payload = json.dumps(came).encode()
+    await send(start(200, (b"content-length", str(len(payload)).encode())))
+    await send(piece(payload))
 
 
 async def stream(_: Scope, receive: Receive, send: Send) -> None:

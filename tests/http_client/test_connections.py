@@ -149,23 +149,23 @@ async def test_an_aborted_response_closes_its_connection() -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    asked, closed = asyncio.Event(), asyncio.Event()
+    requested, closed = asyncio.Event(), asyncio.Event()
 
     async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
-        asked.set()
+        requested.set()
         assert await reader.read() == b""
         closed.set()
 
     async with serve(handle) as far, client() as http:
         task = asyncio.create_task(http.send("GET", far.url, {}))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         await closed.wait()
         assert http.num_connections == 0
 
 
-async def test_a_response_whose_rest_is_there_keeps_its_connection() -> None:
+async def test_a_fully_received_response_keeps_its_connection() -> None:
     async with serve(repeating(CHUNKED + b"2\r\nok\r\n0\r\n\r\n")) as far, client() as http:
         for _ in range(2):
             (await http.send("GET", far.url, {})).close(drain=True)

@@ -44,7 +44,7 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(MANY), views)
-def test_the_grammar_is_kept_and_the_chunks_put_together_are_the_whole(
+def test_the_stream_follows_the_grammar_and_its_chunks_join_to_the_whole(
     sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
     stream = written(CompletionsWriter(HEADER, view), case.events)

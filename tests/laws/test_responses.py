@@ -94,10 +94,10 @@ def normal(value: Any) -> Any:
 @given(one_answer, views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions):
     last, snapshots = sdk.response(streamed(case, view))
-    told = whole(case, view)
-    assert normal(json.loads(last.to_json(warnings=False))) == normal(told)
+    response = whole(case, view)
+    assert normal(json.loads(last.to_json(warnings=False))) == normal(response)
     for index, snapshot in snapshots.items():
-        item = told["output"][index]
+        item = response["output"][index]
         if item["type"] != "tool_search_call":
             assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
 
@@ -109,7 +109,7 @@ def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRende
 
 
 @given(one_answer, views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: ResponsesRenderOptions):
+def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOptions):
     grammar.check_stream(streamed(case, view))
     grammar.check_object(whole(case, view))
 
@@ -132,16 +132,16 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
     ]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
-    told = whole(case, view)
-    assert [text_of(item) for item in told["output"]] == [
+    response = whole(case, view)
+    assert [text_of(item) for item in response["output"]] == [
         json.loads(part.arguments)
         if isinstance(part, ToolCall) and item["type"] == "tool_search_call"
         else replace_surrogates(part.arguments if isinstance(part, ToolCall) else part.text)
-        for part, item in zip(parts, told["output"], strict=True)
+        for part, item in zip(parts, response["output"], strict=True)
     ]
-    assert (told["status"] == "completed") == (choice.reason is FinishReason.STOP)
+    assert (response["status"] == "completed") == (choice.reason is FinishReason.STOP)
     if view.logprobs is not None:
-        scores = [item["content"][0].get("logprobs") for item in told["output"] if item["type"] == "message"]
+        scores = [item["content"][0].get("logprobs") for item in response["output"] if item["type"] == "message"]
         texts = [part for part in parts if isinstance(part, Text)]
         listed = [[(entry["token"], entry["logprob"]) for entry in each] for each in scores if each is not None]
         assert listed == [
@@ -185,8 +185,8 @@ def test_an_answer_may_fail_at_any_point(
 def test_every_write_is_whole_events(case: Case):
     writer = ResponsesWriter(HEADER, ResponsesRenderOptions(), ECHO)
     for event in case.events:
-        said = writer.feed(event)
-        assert not said or said.endswith(b"\n\n")
+        output = writer.feed(event)
+        assert not output or output.endswith(b"\n\n")
 
 
 # What is kept.
@@ -195,24 +195,24 @@ def test_every_write_is_whole_events(case: Case):
 def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[bytes]]:
     """All events of a response in the background, those of each canonical event together."""
     writer = ResponsesWriter(HEADER, view, ECHO)
-    return writer, [writer.render_queued_events(), *(said for event in case.events if (said := writer.feed(event)))]
+    return writer, [writer.render_queued_events(), *(output for event in case.events if (output := writer.feed(event)))]
 
 
 @given(one_answer, views)
 def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesRenderOptions):
-    writer, said = queued(case, view)
-    events = grammar.check_stream(b"".join(said) + writer.end)
+    writer, writes = queued(case, view)
+    events = grammar.check_stream(b"".join(writes) + writer.end)
     assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
     assert events[-1]["response"] == json.loads(writer.render_full(case.reply))
 
 
 @given(one_answer, views)
-def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view: ResponsesRenderOptions):
+def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRenderOptions):
     """Seals and times differ each time they are made."""
-    seals = (f"seal {i}" for i in range(1_000_000))
+    signatures = (f"seal {i}" for i in range(1_000_000))
 
     def seal(thought: str) -> str:
-        return next(seals)
+        return next(signatures)
 
     view = msgspec.structs.replace(view, seal_reasoning=seal)
     writer = ResponsesWriter(HEADER, view, ECHO)
@@ -242,14 +242,16 @@ def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesRenderOptions, dat
 def test_a_response_may_be_ended_from_outside_at_any_point(
     case: Case, view: ResponsesRenderOptions, error: EngineError | None, data: st.DataObject
 ):
-    writer, said = queued(case, view)
-    told = b"".join(said[: data.draw(st.integers(1, len(said) - 1))])
-    end = finalize(StoredResponse(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())), told, error)
+    writer, writes = queued(case, view)
+    prefix = b"".join(writes[: data.draw(st.integers(1, len(writes) - 1))])
+    end = finalize(
+        StoredResponse(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())), prefix, error
+    )
     assert (
         end.first_number
-        == stored.read_sequence_number(stored.get_last_event(told)) + 1
+        == stored.read_sequence_number(stored.get_last_event(prefix)) + 1
         == stored.read_sequence_number(end.events)
     )
-    last = grammar.check_stream(told + end.events + writer.end)[-1]["response"]
+    last = grammar.check_stream(prefix + end.events + writer.end)[-1]["response"]
     assert last == json.loads(end.response)
     assert last["status"] == end.status == ("cancelled" if error is None else "failed")

@@ -58,10 +58,10 @@ class Mortal:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         async with aclosing(self._actor.generate(request)) as events:
-            said = 0
+            count = 0
             async for event in events:
-                said += 1
-                self.dead |= said == self.die_at
+                count += 1
+                self.dead |= count == self.die_at
                 if self.dead:
                     await self._stopped.wait()
                     raise EngineError("The engine crashed.")

@@ -28,8 +28,8 @@ class Bytes:
         return id >= END
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        kept = (id for id in ids if not (skip_special_tokens and self.is_special(id)))
-        return b"".join(self._bytes[id] for id in kept).decode("utf-8", "replace")
+        visible = (id for id in ids if not (skip_special_tokens and self.is_special(id)))
+        return b"".join(self._bytes[id] for id in visible).decode("utf-8", "replace")
 
 
 BYTES = Bytes()

@@ -48,11 +48,11 @@ class Client:
             self.speaks.set()
 
     async def ask(self, app: ASGIApp, path: str) -> None:
-        asked = scope(path)
-        asked["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
+        request_scope = scope(path)
+        request_scope["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
             {asgi_extensions.DIRECT_WRITE_EXTENSION: self} if self._direct else {}
         )
-        await app(asked, self.receive, self.send)
+        await app(request_scope, self.receive, self.send)
 
 
 async def bare(scope: Scope, receive: Receive, send: Send) -> None:

@@ -36,7 +36,7 @@ from tests.serving.described import (
     resolve,
     routes,
 )
-from tests.serving.house import house
+from tests.serving.house import build_server
 from tests.serving.test_tenancy import serving, tenant
 
 RUNS, EACH = 3, 300
@@ -65,9 +65,9 @@ TABLES: dict[str, Body | tuple[Body, ...]] = {
     "sglang_params": (generation.SGLANG_REQUEST.inner or {})["sampling_params"],
     "tgi": generation.TGI_REQUEST,
     "tgi_params": (generation.TGI_REQUEST.inner or {})["parameters"],
-    "ollama_chat": generation.CHAT_REQUEST,
-    "ollama_generate": generation.GENERATE_REQUEST,
-    "ollama_options": (generation.CHAT_REQUEST.inner or {})["options"],
+    "ollama_chat": generation._OLLAMA_CHAT_REQUEST,  # pyright: ignore[reportPrivateUsage]
+    "ollama_generate": generation._OLLAMA_GENERATE_REQUEST,  # pyright: ignore[reportPrivateUsage]
+    "ollama_options": (generation._OLLAMA_CHAT_REQUEST.inner or {})["options"],  # pyright: ignore[reportPrivateUsage]
     "ollama_embed": generation.EMBED_REQUEST,
     "ollama_embeddings": generation.EMBEDDINGS_REQUEST,
     "ollama_model": generation.MODEL_REQUEST,
@@ -298,7 +298,7 @@ KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
 
 
 async def test_a_key_sees_the_routes_that_it_may_use() -> None:
-    served = house(options=KEYS)
+    served = build_server(options=KEYS)
     assert (await served.get("/openapi.json")).status_code == 401
     user, admin = [
         (await served.get("/openapi.json", {"authorization": f"Bearer {key}"})).json() for key in ("user", "root")
@@ -310,12 +310,12 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
     assert user["paths"]["/health"]["get"]["security"] == []
     # Nothing that only administrators' routes have is left behind.
     assert "WeightUpdate" not in user["components"]["schemas"]
-    assert (await house().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
+    assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"])
 async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
-    served = house()
+    served = build_server()
     first = await served.get(path)
     assert (first.status_code, (await served.get(path)).content) == (200, first.content)
     tag = first.headers["etag"]
@@ -329,7 +329,7 @@ async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
 
 
 async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None:
-    served = house(options=KEYS)
+    served = build_server(options=KEYS)
     page = await served.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=|https?://", page.text)
@@ -342,7 +342,7 @@ async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None
 
 
 async def test_a_mounted_application_describes_the_same() -> None:
-    served = house()
+    served = build_server()
     scope_path = "/llm/openapi.json"
     plain = (await served.get("/openapi.json")).content
     async with httpx2.AsyncClient(

@@ -26,8 +26,8 @@ def call(
     return read_messages(body, ReaderOptions(sealing_key=Wax(check) if key else None))
 
 
-def thought(asked: GenerationCall) -> str | None:
-    prompt = asked.requests[0].prompt
+def thought(call: GenerationCall) -> str | None:
+    prompt = call.requests[0].prompt
     assert isinstance(prompt, Conversation)
     *thoughts, text = prompt.messages[1].parts
     assert text == Text("b")
@@ -41,8 +41,8 @@ def thinking(text: str, signature: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("check", VerificationMode)
 def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
-    asked = call(thinking("hm", "HM"), check)
-    assert (thought(asked), asked.warnings) == ("hm", ())
+    parsed = call(thinking("hm", "HM"), check)
+    assert (thought(parsed), parsed.warnings) == ("hm", ())
 
 
 @pytest.mark.parametrize("check", VerificationMode)
@@ -52,8 +52,8 @@ def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
     ids=("omitted", "redacted"),
 )
 def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: VerificationMode):
-    asked = call(block, check)
-    assert (thought(asked), asked.warnings) == ("hm", ())
+    parsed = call(block, check)
+    assert (thought(parsed), parsed.warnings) == ("hm", ())
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: Verif
         {"type": "redacted_thinking", "data": "foreign"},
     ],
 )
-def test_what_was_not_made_here_is_left_out_or_refused(block: dict[str, str]):
-    asked = call(block)
-    assert thought(asked) is None
-    assert len(asked.warnings) == 1
+def test_reasoning_of_another_server_is_left_out_or_refused(block: dict[str, str]):
+    parsed = call(block)
+    assert thought(parsed) is None
+    assert len(parsed.warnings) == 1
     field = "data" if block["type"] == "redacted_thinking" else "signature"
     with pytest.raises(RequestError, match=f"Invalid `{field}` in `{block['type']}` block") as refused:
         call(block, VerificationMode.STRICT)
@@ -81,7 +81,7 @@ def test_nobodys_signature_is_looked_at_where_that_is_switched_off():
     assert thought(call(thinking("hm", "foreign"), key=False)) == "hm"
 
 
-def test_a_thought_that_nobody_signed_is_believed_but_by_the_strict():
+def test_an_unsigned_thought_is_accepted_unless_strict():
     assert thought(call(thinking("hm", ""))) == "hm"
     with pytest.raises(RequestError):
         call(thinking("hm", ""), VerificationMode.STRICT)

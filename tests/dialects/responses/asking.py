@@ -68,14 +68,14 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
     return caught.value
 
 
-def events(call: GenerationCall, *said: Event) -> list[Json]:
+def events(call: GenerationCall, *sequence: Event) -> list[Json]:
     """The events of a finished stream, which keeps the grammar."""
     writer = call.writer(HEADER)
-    return check_stream(b"".join(writer.feed(event) for event in said) + writer.end)
+    return check_stream(b"".join(writer.feed(event) for event in sequence) + writer.end)
 
 
-def whole(call: GenerationCall, *said: Event) -> Json:
+def whole(call: GenerationCall, *sequence: Event) -> Json:
     folded = ReplyBuilder()
-    for event in said:
+    for event in sequence:
         folded.feed(event)
     return json.loads(call.writer(HEADER).render_full(folded.build()))

@@ -44,10 +44,10 @@ async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
     engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048), build_rng, clock)
     await engine.start()
     client = Client(engine)
-    told = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock)))
-    await client.ends(told)
+    outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock)))
+    await client.ends(outputs)
     await engine.stop()
-    assert [output for output in told if isinstance(output, Scheduled)] == [Scheduled("x", 0, 16, 2.0)]
+    assert [output for output in outputs if isinstance(output, Scheduled)] == [Scheduled("x", 0, 16, 2.0)]
 
 
 async def answer() -> AsyncGenerator[list[Event]]:

@@ -50,12 +50,12 @@ class Client:
     sent: list[bytes] = field(default_factory=list[bytes])
     n_direct: int = 0
     started: bool = False
-    _asked: int = 0
+    _write_checks: int = 0
 
     @property
     def can_write(self) -> bool:
-        self._asked += 1
-        return self.started and self.turns[self._asked % len(self.turns)]
+        self._write_checks += 1
+        return self.started and self.turns[self._write_checks % len(self.turns)]
 
     def write(self, body: bytes) -> None:
         self.n_direct += 1
@@ -113,17 +113,17 @@ def sending(packets: list[bytes]) -> Callable[[Far, asyncio.StreamReader, asynci
 
 async def respond(path: str, packets: list[bytes], *, stream: bool, turns: list[bool], parses: bool) -> Client:
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), turns)
-    asked = scope(path)
+    request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if turns:
         extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
-    asked["extensions"] = extensions
+    request_scope["extensions"] = extensions
     async with serve(sending(packets)) as far, front(far, parses=parses) as app:
-        await cast(Any, app)(asked, client.receive, client.send)
+        await cast(Any, app)(request_scope, client.receive, client.send)
     return client
 
 
-def without_seals(client: Client) -> bytes:
+def strip_signatures(client: Client) -> bytes:
     """Reasoning is encrypted with a nonce."""
     return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", b"".join(client.sent))
 
@@ -162,7 +162,7 @@ def test_both_drivers_send_the_same(
     async def both() -> None:
         pulled = await respond(path, packets, stream=stream, turns=[], parses=parses)
         pushed = await respond(path, packets, stream=stream, turns=turns, parses=parses)
-        assert without_seals(pushed) == without_seals(pulled)
+        assert strip_signatures(pushed) == strip_signatures(pulled)
 
     asyncio.run(both())
 
@@ -223,12 +223,12 @@ async def ask(engine: Pushing, **more: Any) -> Client:
     app = create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
     body = {"model": "m", "stream": True, **PATHS["/v1/messages"], **more}
     client = Client(json.dumps(body).encode(), [True])
-    asked = scope("/v1/messages")
-    asked["extensions"] = {
+    request_scope = scope("/v1/messages")
+    request_scope["extensions"] = {
         asgi_extensions.DISCONNECT_EXTENSION: client.watch,
         asgi_extensions.DIRECT_WRITE_EXTENSION: client,
     }
-    await cast(Any, app)(asked, client.receive, client.send)
+    await cast(Any, app)(request_scope, client.receive, client.send)
     return client
 
 

@@ -56,9 +56,9 @@ def settings(**more: object) -> Settings:
 
 
 @asynccontextmanager
-async def started(asked: Settings) -> AsyncGenerator[Models]:
+async def started(settings: Settings) -> AsyncGenerator[Models]:
     with without_accelerator():
-        models = build_models(asked, SystemClock())
+        models = build_models(settings, SystemClock())
         await models.start()
         try:
             yield models

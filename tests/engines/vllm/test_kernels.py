@@ -46,10 +46,10 @@ def kernels() -> Generator[None]:
 
 @asynccontextmanager
 async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, httpx2.AsyncClient]]:
-    asked = Settings(model=model, served_model_name=("m",), **settings)
+    loaded = Settings(model=model, served_model_name=("m",), **settings)
     if model.startswith("vllm:"):
-        asked = msgspec.structs.replace(asked, dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
-    models = build_models(asked, SystemClock())
+        loaded = msgspec.structs.replace(loaded, dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
+    models = build_models(loaded, SystemClock())
     await models.start()
     try:
         transport = httpx2.ASGITransport(create_app(models))

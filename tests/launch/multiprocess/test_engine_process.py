@@ -187,13 +187,13 @@ def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: 
     with sharing(tmp_path, "--store", "none") as running, ExitStack() as stack:
         expected = running.post("/v1/chat/completions", ask(max_tokens=300, temperature=0, ignore_eos=True))[1]
         lost = [stack.enter_context(streaming(running, 1)) for _ in range(3)]
-        kept = stack.enter_context(streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True)))
+        survivor = stack.enter_context(streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True)))
         assert running.read_metric("vllm:num_requests_running") >= 3
         running.kill(1)
         for stream in lost:
             with pytest.raises(LOST):
                 stream.read()
-        deltas = [json.loads(event) for event in iter(lambda: read_event(kept), b"") if event != b"[DONE]"]
+        deltas = [json.loads(event) for event in iter(lambda: read_event(survivor), b"") if event != b"[DONE]"]
         assert "".join(map(find_delta, deltas)) == find_text(json.loads(expected))
         running.wait_until_replaced(1, 2)
         # Only the engine knows; a sequence without a client would run for a long time.

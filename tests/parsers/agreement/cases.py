@@ -208,11 +208,11 @@ def read_reasoning(case: Case) -> tuple[Reading, ...]:
 
 def _read(build: Callable[[], Parser], text: str, markers: Collection[str]) -> tuple[Reading, ...]:
     marks = find_marks()
-    kept = [
+    lines = [
         piece for piece in split_tokens(text) if not _CONTROL.fullmatch(piece) or any(piece in one for one in markers)
     ]
-    tokens = [Token(index, piece, special=piece in marks) for index, piece in enumerate(kept)]
-    whole = [TextDelta(0, "".join(kept), tuple(tokens))] if kept else []
+    tokens = [Token(index, piece, special=piece in marks) for index, piece in enumerate(lines)]
+    whole = [TextDelta(0, "".join(lines), tuple(tokens))] if lines else []
     each = [TextDelta(0, token.text, (token,)) for token in tokens]
     return tuple(_as_reading(shape(fold(parse(build(), deltas)))) for deltas in (whole, each))
 

@@ -40,10 +40,10 @@ async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
     script = folder / "script.yaml"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "dragoman", "serve", f"scripted:{script}", "--port", "0", "--store", store]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
     with (folder / "server.log").open("a") as log:
         process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs on this loop
-            command, env=kept | {"XDG_STATE_HOME": str(folder)}, stdout=subprocess.PIPE, stderr=log, text=True
+            command, env=environment | {"XDG_STATE_HOME": str(folder)}, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
         assert process.stdout is not None
