@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .running import MODELS, PATIENCE, Results, serving
+from .client_process import MODELS, PATIENCE, Results, serving
 
 PAGES = Path(__file__).parent / "browser"
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from .client_process import serving
 from .devtools import BROWSER, Page, browsing
-from .running import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks
-from tests.docs.house import PageRunner
+from tests.docs.harness import PageRunner
 
-from .running import Results, needs, tried
+from .client_process import Results, needs, tried
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents" / "langchain.md"
-SCRIPT = Path(__file__).parent / "langchain" / "says.py"
+SCRIPT = Path(__file__).parent / "langchain" / "program.py"
 DIALECTS = ("chat", "responses", "messages")
 
 pytestmark = [pytest.mark.clients, needs("langchain", "langchain_openai", "langchain_anthropic")]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("lm_eval", "datasets")]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .running import Results, needs, tried
+from .client_process import Results, needs, tried
 
-SCRIPT = Path(__file__).parent / "ollama" / "says.py"
+SCRIPT = Path(__file__).parent / "ollama" / "program.py"
 CALLS = [["add", {"a": 2, "b": 3}], ["add", {"a": 4, "b": 4}]]
 
 pytestmark = pytest.mark.clients

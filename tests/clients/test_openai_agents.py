@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .running import Results, needs, tried
+from .client_process import Results, needs, tried
 
-SCRIPT = Path(__file__).parent / "openai_agents" / "says.py"
+SCRIPT = Path(__file__).parent / "openai_agents" / "program.py"
 KINDS = ("chat", "responses", "socket")
 
 pytestmark = [pytest.mark.clients, needs("agents", "websockets")]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .running import Results, needs, tried
+from .client_process import Results, needs, tried
 
-SCRIPT = Path(__file__).parent / "pydantic_ai" / "says.py"
+SCRIPT = Path(__file__).parent / "pydantic_ai" / "program.py"
 DIALECTS = ("chat", "responses", "messages")
 
 pytestmark = [pytest.mark.clients, needs("pydantic_ai", "openai", "anthropic")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests")]
 

@@ -14,7 +14,7 @@ import pytest
 from dragoman.engines import tiny
 
 from ..docs.blocks import blocks
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests", "safetensors", "datasets", "accelerate")]
 

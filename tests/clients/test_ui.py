@@ -18,8 +18,8 @@ import pytest
 
 from tests.pictures import png
 
+from .client_process import serving
 from .devtools import BROWSER, Page, PageError, browsing
-from .running import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
 

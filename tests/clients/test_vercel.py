@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import Results, tried
+from .client_process import Results, tried
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()

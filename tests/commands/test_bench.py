@@ -28,12 +28,12 @@ from dragoman.simulation.report import Slo, summarize
 from dragoman.simulation.timing import Timing
 from dragoman.simulation.workload import WorkloadRequest
 from dragoman.simulation.workload_sources import UniformLength, generate_poisson
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 from ..loopback import served
 from ..virtual_time import run_in_virtual_time
 from .app_client import AppClient
-from .calling import call, fault, get_output
+from .cli_runner import call, fault, get_output
 
 SIM = Settings(model="sim")
 

@@ -20,7 +20,7 @@ from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
 from ..engines.simulator.logs import examples
 from ..loopback import served
-from .calling import call, fault, get_output
+from .cli_runner import call, fault, get_output
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 

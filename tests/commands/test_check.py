@@ -11,7 +11,7 @@ import pytest
 from tests.check.reference import DefectProxy, build_reference, serve
 from tests.check.wire import Defect, edit_json
 
-from .calling import call, fault, get_output
+from .cli_runner import call, fault, get_output
 
 
 @pytest.fixture(scope="module")

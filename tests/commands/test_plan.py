@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.engines.simulator.profile import load
 
-from .calling import fault, get_output
+from .cli_runner import fault, get_output
 
 SMALL = ("poisson", "--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 LLAMA = "meta-llama/Llama-3.1-8B"

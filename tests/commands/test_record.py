@@ -16,7 +16,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 from ..loopback import served
-from .calling import fault
+from .cli_runner import fault
 
 HOSTS = ("localhost", "127.0.0.1")
 STREAM = {"model": "tiny", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}

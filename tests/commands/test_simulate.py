@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.simulation.calibrate import read_log
 
-from .calling import fault, get_output
+from .cli_runner import fault, get_output
 
 SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 

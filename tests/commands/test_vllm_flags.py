@@ -11,7 +11,7 @@ import typer.main
 from dragoman.cli import create_app
 from dragoman.commands.options import explain_vllm_flag, list_explained_flags
 
-from .calling import fault, get_output
+from .cli_runner import fault, get_output
 
 FLAGS = Path(__file__).parents[1] / "data" / "vllm-0.33.0-engine-flags.txt"
 SHORT = ("--num-prompts", "3", "--request-rate", "5", "--input-len", "50", "--output-len", "4")

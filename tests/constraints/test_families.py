@@ -25,7 +25,7 @@ from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import allowed, text
-from tests.parsers.running import context, fold, parse, tool_format
+from tests.parsers.parsing import context, fold, parse, tool_format
 from tests.prompts import vocabularies
 
 Schema = dict[str, Any]

@@ -14,7 +14,7 @@ from dragoman.core.errors import RequestError
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.completions import read_completions
 
-from .asking import HELLO, OPTIONS
+from .bodies import HELLO, OPTIONS
 
 HEAD = b'{"messages":[{"role":"user","content":"x"}],'
 

@@ -54,7 +54,7 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 
 from ..pictures import PIXEL, data_url, framed
-from .asking import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
+from .bodies import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ANSWER = (Started(1), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1)))

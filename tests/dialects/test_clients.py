@@ -28,7 +28,7 @@ from dragoman.core.request import SamplingOptions
 from dragoman.dialects.base import Header
 
 from ..laws.sdk import OpenAiSdk
-from .asking import (
+from .bodies import (
     HEADER,
     VLLM,
     chat,

@@ -9,7 +9,7 @@ from dragoman.core.request import GenerationLimits, Regex
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.completions import COMPLETIONS
 
-from .asking import OPTIONS, VLLM, completions, completions_refusal, completions_request
+from .bodies import OPTIONS, VLLM, completions, completions_refusal, completions_request
 
 
 def prompts(prompt: object) -> tuple[object, ...]:

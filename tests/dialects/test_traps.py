@@ -32,7 +32,7 @@ from dragoman.dialects.base import GenerationCall, Header, Profile
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.errors import render_openai_error
 
-from .asking import (
+from .bodies import (
     HELLO,
     OPTIONS,
     WEATHER,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .blocks import Block, blocks
-from .house import PageRunner
+from .harness import PageRunner
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()]

@@ -23,7 +23,7 @@ from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
 from dragoman.tenants.shared import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FUNCTIONS = frozenset(

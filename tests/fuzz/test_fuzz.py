@@ -27,8 +27,8 @@ from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 from tests.engines.encoder.directories import write_encoder
 from tests.hardening.test_routes import TABLE
-from tests.serving.house import tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import tokenizer
+from tests.serving.responses.harness import lifespan
 
 from .exchange import Request, send_request
 from .judge import check_response

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.serving.auth import Access
-from tests.serving.house import build_server
+from tests.serving.harness import build_server
 
 from .test_routes import TABLE
 

@@ -15,7 +15,7 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 LONG = "The weather in Oslo is fine today. " * 12_000
 BODIES: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from dragoman.serving.body import BodyMemoryBudget, BodyMemoryShare, ClientGone,
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import build_server
+from tests.serving.harness import build_server
 
 LIMIT = 1000
 

@@ -12,7 +12,7 @@ from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.auth import Access
 from dragoman.serving.cors import CorsPolicy
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server
+from tests.serving.harness import ServerHarness, build_server
 
 from .test_routes import CALLS, TABLE
 

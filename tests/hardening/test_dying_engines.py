@@ -20,8 +20,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.pipeline.mortal import Clock, Mortal, never
-from tests.serving.house import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ ENDS = {
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
-    engine, clock = Mortal(tokenizer()), Clock()
+    engine, clock = FailingEngine(tokenizer()), Clock()
     models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
     (place,) = models.slots
     await models.start()

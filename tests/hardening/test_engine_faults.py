@@ -36,7 +36,7 @@ from dragoman.store import MemoryStore
 from tests.engines.rollout.executors import Dice
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 TIMEOUT = 0.3
 """Seconds of each request's deadline: what ends those whose engine hangs."""

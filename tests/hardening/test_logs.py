@@ -12,7 +12,7 @@ from starlette.types import Message
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.request_log import RequestLog
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server, scope
+from tests.serving.harness import ServerHarness, build_server, scope
 
 SECRET, KEY = "the-secret-prompt", "sk-the-key"
 LOGGED = ServingOptions(access_log=True, api_keys=(KEY,))

@@ -14,7 +14,7 @@ from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import ServerHarness, build_server
+from tests.serving.harness import ServerHarness, build_server
 
 PUBLIC = {
     "/health",

@@ -23,7 +23,7 @@ from dragoman.launch import Server, ShutdownConfig, build_uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.settings import Settings
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ import pytest
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import SqliteStore
-from tests.serving.working import working
+from tests.serving.background_server import working
 
 KEYS = ServingOptions(api_keys=("a", "b"))
 HI: Any = [{"role": "user", "content": "hi"}]

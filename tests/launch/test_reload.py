@@ -26,7 +26,7 @@ from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server, stop
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 
 @pytest.fixture

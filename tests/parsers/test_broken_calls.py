@@ -11,7 +11,7 @@ from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 
-from .running import Shape, answer, context, fold, parse, shape, tool_format
+from .parsing import Shape, answer, context, fold, parse, shape, tool_format
 
 KIMI = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>")
 HERMES = ("<tool_call>", "</tool_call>")

@@ -18,7 +18,7 @@ from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.model_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
-from .running import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format
+from .parsing import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format
 from .test_laws import operations
 
 SCRAPS = [

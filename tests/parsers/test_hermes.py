@@ -12,7 +12,7 @@ from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta,
 from dragoman.core.message import CustomTool, FunctionTool
 from dragoman.core.syntax import JsonValue, LiteralText
 
-from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
+from .parsing import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
 
 
 def hermes(*tools: str | CustomTool):

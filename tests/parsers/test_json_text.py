@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.parsers.json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader
 
-from .running import cut
+from .parsing import cut
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

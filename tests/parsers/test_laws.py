@@ -15,7 +15,7 @@ from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.think import ThinkFormat
 
-from .running import (
+from .parsing import (
     END,
     PATCH,
     SPECIAL,

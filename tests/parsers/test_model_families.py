@@ -17,7 +17,7 @@ from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
 
 from .goldens import TOOLS, Case, ExpectedPart, golden, names
-from .running import context, fold, parse, tool_format
+from .parsing import context, fold, parse, tool_format
 
 CALLERS = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0]]
 CASES = [pytest.param(name, case, id=f"{name} {n}") for name in CALLERS for n, case in enumerate(golden(name))]

@@ -16,7 +16,7 @@ from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
 from dragoman.parsers import registry
 from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
-from .running import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
+from .parsing import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
 from .templates import (
     ASSISTANT,
     COHERE,

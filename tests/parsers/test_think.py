@@ -9,7 +9,7 @@ from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningD
 from dragoman.core.syntax import ReasoningSyntax
 from dragoman.parsers.think import ThinkFormat
 
-from .running import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
+from .parsing import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
 
 OPEN = "<|im_start|>assistant\n<think>\n"
 CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"

@@ -11,9 +11,9 @@ from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token
 from dragoman.pipeline.choice import Detokenizer, TextAssembler, Vocabulary
 
-from .spelling import BYTES, END, THINK, WORDS, Bytes
+from .byte_tokenizer import BYTES, END, THINK, WORDS, ByteTokenizer
 
-ids = st.lists(st.integers(0, Bytes.vocab_size - 1) | st.sampled_from(range(0x80, 0x100)))
+ids = st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100)))
 
 
 def vocabulary() -> Vocabulary:

@@ -13,8 +13,8 @@ from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.testing.engine_kit import build_terms
-from tests.pipeline.mortal import Clock, Mortal, never
-from tests.serving.house import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 
@@ -24,7 +24,7 @@ def lent() -> HfTokenizer:
     return tokenizer()
 
 
-def served(name: str, engine: Mortal) -> ServedModel:
+def served(name: str, engine: FailingEngine) -> ServedModel:
     return ServedModel(name, EventBackend(engine), 4096, 0)
 
 
@@ -33,7 +33,7 @@ class ModelHost:
 
     def __init__(self, lent: HfTokenizer, *, memory: int | None = None) -> None:
         self.lent, self.clock = lent, Clock()
-        self.engines: dict[str, list[Mortal]] = {}
+        self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
         offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c")]
         self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
@@ -42,7 +42,7 @@ class ModelHost:
         def load() -> ServedModel:
             if self.broken:
                 raise OSError("no such file")
-            self.engines.setdefault(name, []).append(Mortal(self.lent))
+            self.engines.setdefault(name, []).append(FailingEngine(self.lent))
             return served(name, self.engines[name][-1])
 
         return ModelSpec(name, load, 0, ttl=ttl, memory=10)
@@ -63,7 +63,7 @@ async def count_events(model: ServedModel) -> int:
 
 def names(*served_names: str) -> Models:
     first, *aliases = served_names
-    model = ServedModel(first, EventBackend(Mortal(tokenizer())), 1, 0, tuple(aliases))
+    model = ServedModel(first, EventBackend(FailingEngine(tokenizer())), 1, 0, tuple(aliases))
     return Models([model, ServedModel("other", model.backend, 1, 0)])
 
 
@@ -195,8 +195,8 @@ async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> N
         await host.models.load_and_find("a")
 
 
-async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
-    engine, clock = Mortal(lent), Clock()
+async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
+    engine, clock = FailingEngine(lent), Clock()
     models = Models([served("m", engine)], clock=clock, sleep=never)
     await models.start()
     return models, engine, clock

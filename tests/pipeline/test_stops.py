@@ -21,7 +21,7 @@ from dragoman.core.events import (
 )
 from dragoman.pipeline.choice import StopStage, StopStrings, TextAssembler, Vocabulary
 
-from .spelling import BYTES, Bytes
+from .byte_tokenizer import BYTES, ByteTokenizer
 
 END = ChoiceFinished(0, FinishReason.LENGTH)
 stops_of = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -152,7 +152,7 @@ def test_a_stop_that_does_not_count_is_not_held():
 
 
 @given(
-    st.lists(st.integers(0, Bytes.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
+    st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
     st.lists(st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]), min_size=1, max_size=3),
     st.booleans(),
 )

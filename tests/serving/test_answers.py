@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server
+from tests.serving.harness import ServerHarness, build_server
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 HELLO = ScriptEntry((Say("Hello there"),), repeat=True)

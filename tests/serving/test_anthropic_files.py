@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import anthropic
 import pytest
 
-from tests.serving.house import build_server
+from tests.serving.background_server import working
+from tests.serving.harness import build_server
 from tests.serving.test_message_batches import sdk
-from tests.serving.working import working
 
 VERSION = {"anthropic-version": "2023-06-01"}
 NOW = datetime.fromtimestamp(1_700_000_000, UTC)

@@ -19,9 +19,9 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import Bounds, MemoryStore, SqliteStore
-from tests.serving.house import Still, build_server
-from tests.serving.responses.house import lifespan
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import Still, build_server
+from tests.serving.responses.harness import lifespan
 
 CHAT = "/v1/chat/completions"
 NONE = BatchRequestCounts(total=0, completed=0, failed=0)

@@ -11,8 +11,8 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.house import build_server
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import build_server
 
 HI = [{"role": "user", "content": "What is the capital of Japan?"}]
 TOOL: dict[str, Any] = {"name": "f", "description": "Finds.", "input_schema": {"type": "object"}}

@@ -17,7 +17,7 @@ from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.crypto import Sealer
 from dragoman.serving.service import ServingOptions
 
-from .house import ServerHarness, build_server
+from .harness import ServerHarness, build_server
 
 OWN = Sealer(b"a key").for_owner("me")
 FOREIGN = (Sealer(b"a key").for_owner("you"), Sealer(b"another").for_owner("me"))

@@ -46,7 +46,7 @@ from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore
 from tests.http.wire import Wire, answers, serving
 
-from .house import Counting, Still, scope, tokenizer
+from .harness import Counting, Still, scope, tokenizer
 
 TOKENIZER = tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)

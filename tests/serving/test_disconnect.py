@@ -16,7 +16,7 @@ from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, find_on_disconne
 from dragoman.serving.body import ClientGone
 from dragoman.serving.disconnect import StreamTimeouts, cancel_on_disconnect, with_disconnect_events
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server, scope
+from tests.serving.harness import ServerHarness, build_server, scope
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -22,7 +22,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 
 from ..engines.encoder.directories import CLS, SCORER, SEP, WORDS, write_encoder
-from .house import body, build_server, scope
+from .harness import body, build_server, scope
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import build_server
+from tests.serving.harness import build_server
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 CHAT = "/v1/chat/completions"

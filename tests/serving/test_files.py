@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore
-from tests.serving.house import Still, build_server
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import Still, build_server
 
 CONTENT = b'{"custom_id": "a"}\n' * 100_000
 

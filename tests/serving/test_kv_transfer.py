@@ -19,7 +19,7 @@ from dragoman.prompts.template import load_template
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
 
-from .house import Counting, Still, tokenizer
+from .harness import Counting, Still, tokenizer
 
 TRANSFER = {"do_remote_decode": True}
 

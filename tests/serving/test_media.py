@@ -26,8 +26,8 @@ from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.http.wire import serving
 from tests.pictures import PIXEL, PIXEL_URL, data_url, png
-from tests.serving.house import Still, tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import Still, tokenizer
+from tests.serving.responses.harness import lifespan
 
 RED, BLUE = PIXEL, png(2, 2, (0, 0, 255))
 SEEN = Image(InlineMedia(RED, "image/png"))

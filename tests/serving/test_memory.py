@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dragoman.http import asgi_extensions
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
 from tests.engines.simulator.serving import Twin, twin
-from tests.serving.house import scope
+from tests.serving.harness import scope
 
 STREAMS = 150
 ENDLESS = {"max_tokens": 2000, "ignore_eos": True, "stream": True}

@@ -12,9 +12,9 @@ from anthropic.types.messages import MessageBatch
 
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, Replace, SqliteStore
-from tests.serving.house import ServerHarness, Still
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, Still
 from tests.serving.test_batches import Passing
-from tests.serving.working import working
 
 
 def sdk(it: ServerHarness, key: str = "none") -> anthropic.AsyncAnthropic:

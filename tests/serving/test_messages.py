@@ -16,7 +16,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import ServerHarness, build_server
+from tests.serving.harness import ServerHarness, build_server
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]

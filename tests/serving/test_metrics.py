@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 
-from .house import ServerHarness, build_server
+from .harness import ServerHarness, build_server
 
 
 def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:

@@ -27,8 +27,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import GenerationConfig, Settings
 
-from ..pipeline.mortal import Clock, Mortal, never
-from .house import build_server, tokenizer
+from ..pipeline.failing_engine import Clock, FailingEngine, never
+from .harness import build_server, tokenizer
 from .test_vllm import serving
 
 HELLO = [{"role": "user", "content": "What is the capital of Japan?"}]
@@ -408,7 +408,7 @@ class OnDemand:
         lent = tokenizer()
 
         def load() -> ServedModel:
-            return ServedModel("a", EventBackend(Mortal(lent)), 4096, 0)
+            return ServedModel("a", EventBackend(FailingEngine(lent)), 4096, 0)
 
         self.clock = Clock()
         spec = ModelSpec("a", load, 0, aliases=("b",), ttl=60.0, memory=10)

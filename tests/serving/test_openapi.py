@@ -36,7 +36,7 @@ from tests.serving.described import (
     resolve,
     routes,
 )
-from tests.serving.house import build_server
+from tests.serving.harness import build_server
 from tests.serving.test_tenancy import serving, tenant
 
 RUNS, EACH = 3, 300

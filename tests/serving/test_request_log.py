@@ -21,7 +21,7 @@ from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
 from dragoman.simulation.logs.table import read_json_lines
 
-from .house import build_server
+from .harness import build_server
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
 EVENTS: tuple[Event, ...] = (

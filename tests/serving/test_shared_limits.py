@@ -18,7 +18,7 @@ from dragoman.tenants import Tenant
 from dragoman.tenants.shared import Batch, BatchResult, LimitsStoreUnavailable, SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
 from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 from .test_tenancy import CHAT, Moved, Server, serving, tenant
 

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server
-from tests.serving.responses.house import remembering
+from tests.serving.harness import ServerHarness, build_server
+from tests.serving.responses.harness import remembering
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]

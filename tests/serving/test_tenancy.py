@@ -28,8 +28,8 @@ from dragoman.settings import Settings
 from dragoman.store import Change, MemoryStore, SqliteStore, Store
 from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.house import tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import tokenizer
+from tests.serving.responses.harness import lifespan
 
 NOW = datetime(2026, 11, 23, 10, 30, tzinfo=UTC).timestamp()
 HELLO: list[dict[str, str]] = [{"role": "user", "content": "Hello"}]

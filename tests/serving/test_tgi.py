@@ -21,7 +21,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from .house import build_server
+from .harness import build_server
 from .test_vllm import post, serving
 
 PARAMETERS: dict[str, Any] = {"max_new_tokens": 6, "details": True}

@@ -11,9 +11,9 @@ from anthropic import beta_async_tool
 from dragoman.core.request import Conversation
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Delete, Key, MemoryStore
-from tests.serving.house import ServerHarness, Still, build_server
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, Still, build_server
 from tests.serving.test_message_batches import sdk
-from tests.serving.working import working
 
 PROMPT = '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say Both are mild.]]'
 

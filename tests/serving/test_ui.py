@@ -21,7 +21,7 @@ from dragoman.serving.routes.ui import load_page_files
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, load_settings
 
-from .house import ServerHarness, build_server
+from .harness import ServerHarness, build_server
 
 UI = ServingOptions(ui=True)
 PROTECTED = ServingOptions(ui=True, api_keys=("user",), admin_keys=("root",))

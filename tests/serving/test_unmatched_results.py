@@ -9,8 +9,8 @@ import pytest
 from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import CallTool, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import ServerHarness, build_server
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, build_server
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

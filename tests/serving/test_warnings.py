@@ -12,8 +12,8 @@ from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
 from tests.serving import test_batches, test_message_batches
-from tests.serving.house import ServerHarness, build_server
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, build_server
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 HI = [{"role": "user", "content": "hi"}]

@@ -18,7 +18,7 @@ from dragoman.dialects.anthropic import map_anthropic_status, read_messages, ren
 from dragoman.dialects.base import GenerationCall, Header
 
 from ...laws.anthropic_sdk import as_stream, client
-from .asking import OPTIONS
+from .bodies import OPTIONS
 
 Script = Callable[[tuple[Message, ...]], tuple[Event, ...]]
 

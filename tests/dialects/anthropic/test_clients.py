@@ -28,8 +28,8 @@ from dragoman.dialects.base import Profile
 from dragoman.dialects.models import ModelCard, render_model, render_model_list
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
-from ..asking import HEADER, streamed
-from .asking import HELLO, Json, conversation, messages, request
+from ..bodies import HEADER, streamed
+from .bodies import HELLO, Json, conversation, messages, request
 from .serving import Served
 
 STOP = ChoiceFinished(0, FinishReason.STOP)

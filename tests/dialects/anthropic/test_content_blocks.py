@@ -23,8 +23,8 @@ from dragoman.core.message import (
 )
 
 from ... import pictures
-from .. import asking
-from .asking import HELLO, Json, conversation, messages, parts, read_error_message, turns
+from .. import bodies
+from .bodies import HELLO, Json, conversation, messages, parts, read_error_message, turns
 
 PIXEL = base64.b64encode(pictures.PIXEL).decode()
 CALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
@@ -98,7 +98,7 @@ def test_the_same_conversation_is_the_same_in_chat():
     )
     image = {"type": "image_url", "image_url": "https://x/y"}
     call = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
-    there = asking.conversation(
+    there = bodies.conversation(
         messages=[
             {"role": "system", "content": "s"},
             {"role": "user", "content": [text("a"), image]},

@@ -32,9 +32,9 @@ from dragoman.core.request import (
 from dragoman.dialects.anthropic import ThreadUnsupported, read_messages, render_count_tokens
 from dragoman.dialects.base import ReaderOptions
 
-from ..asking import streamed
-from ..wax import Wax
-from .asking import (
+from ..bodies import streamed
+from ..sealing_key import ReadableSealingKey
+from .bodies import (
     HELLO,
     NOTHING,
     OPTIONS,
@@ -232,7 +232,7 @@ def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visi
 
 def test_thoughts_are_signed_where_there_is_a_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
-    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
+    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
     assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 

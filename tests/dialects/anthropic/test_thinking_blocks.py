@@ -11,7 +11,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
 from dragoman.dialects.base import GenerationCall, ReaderOptions, VerificationMode
 
-from ..wax import Wax
+from ..sealing_key import ReadableSealingKey
 
 
 def call(
@@ -23,7 +23,7 @@ def call(
         {"role": "user", "content": "c"},
     ]
     body = msgspec.json.encode({"model": "m", "max_tokens": 5, "messages": messages})
-    return read_messages(body, ReaderOptions(sealing_key=Wax(check) if key else None))
+    return read_messages(body, ReaderOptions(sealing_key=ReadableSealingKey(check) if key else None))
 
 
 def thought(call: GenerationCall) -> str | None:
@@ -91,6 +91,6 @@ def test_an_unsigned_thought_is_accepted_unless_strict():
 def test_counting_believes_what_the_call_believes():
     message = {"role": "assistant", "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}]}
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "a"}, message]})
-    counted = read_count_tokens(body, ReaderOptions(sealing_key=Wax()))
+    counted = read_count_tokens(body, ReaderOptions(sealing_key=ReadableSealingKey()))
     assert counted.conversation.messages[1].parts == (Text("b"),)
     assert counted.warnings

@@ -9,7 +9,7 @@ import pytest
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.dialects.anthropic.wire import AnthropicWireTool
 
-from .asking import HELLO, NOTHING, WEATHER, Json, conversation, messages, read_error_message, refusal
+from .bodies import HELLO, NOTHING, WEATHER, Json, conversation, messages, read_error_message, refusal
 
 SEARCH: Json = {"type": "web_search_20260318", "name": "web_search", "max_uses": 5}
 EDITOR = {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line"}

@@ -24,8 +24,8 @@ from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import render_anthropic_error
 
 from ...laws.anthropic_sdk import AnthropicSdk
-from ..asking import streamed, whole
-from .asking import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
+from ..bodies import streamed, whole
+from .bodies import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)

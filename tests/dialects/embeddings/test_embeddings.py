@@ -17,7 +17,7 @@ from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.embeddings import EMBEDDINGS, EmbedCall, EmbeddingsBody, read_embeddings, render_embeddings
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("embd-1", 7, "m")
 # OpenAI's OpenAPI document 2.3.0, and vLLM 0.33.

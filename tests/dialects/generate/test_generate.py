@@ -35,7 +35,7 @@ from dragoman.dialects.generate import (
 )
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 

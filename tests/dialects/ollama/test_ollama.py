@@ -56,7 +56,7 @@ from dragoman.dialects.ollama.wire import (
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
 
 from ...pictures import PIXEL
-from ..asking import HELLO, OPTIONS
+from ..bodies import HELLO, OPTIONS
 
 CLOCK = AnswerClock(lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0))
 USER = Message(Role.USER, (Text("hello"),))

@@ -26,7 +26,7 @@ from dragoman.dialects.responses import ResponsesCall
 
 from ...laws.responses_sdk import ResponsesSdk
 from ...pictures import PIXEL_URL
-from .asking import HEADER, WEATHER, call, conversation, events, input_rows, refusal, request, responses, turns, whole
+from .bodies import HEADER, WEATHER, call, conversation, events, input_rows, refusal, request, responses, turns, whole
 
 Json = dict[str, Any]
 SEARCH: Json = {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}

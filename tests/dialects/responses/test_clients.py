@@ -31,7 +31,7 @@ from dragoman.dialects.base import Profile
 from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.responses import read_responses
 
-from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
+from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
 
 Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)

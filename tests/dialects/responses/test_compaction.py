@@ -24,7 +24,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
 
-from .asking import HEADER, SEALED, events, refusal, responses, whole
+from .bodies import HEADER, SEALED, events, refusal, responses, whole
 
 USER: Any = {"role": "user", "content": "Do it."}
 CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}

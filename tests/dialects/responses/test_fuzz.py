@@ -23,10 +23,10 @@ from dragoman.dialects.responses.wire import (
 )
 
 from ...pictures import PIXEL_URL
-from ..wax import Wax
+from ..sealing_key import ReadableSealingKey
 
 Json = dict[str, Any]
-SEALED = ReaderOptions(default_model="m", sealing_key=Wax())
+SEALED = ReaderOptions(default_model="m", sealing_key=ReadableSealingKey())
 KINDS = (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES[:6])
 TOOLS = ("function", "custom", "namespace", "web_search", "allowed_tools")
 WORDS = (

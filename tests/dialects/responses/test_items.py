@@ -30,8 +30,8 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.base import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
-from ..wax import Wax
-from .asking import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns
+from ..sealing_key import ReadableSealingKey
+from .bodies import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
@@ -181,7 +181,7 @@ def test_unreadable_reasoning_is_left_out_with_a_warning():
 def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
-        parsed = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
+        parsed = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
         continued = parsed.with_items([b'{"id":"1",%s}' % parsed.input[0].rest]).call.requests[0].prompt
         assert isinstance(continued, Conversation)
         (message,) = continued.messages
@@ -193,9 +193,9 @@ def test_a_strict_server_names_the_item_with_foreign_reasoning(visible: list[obj
     item = {"type": "reasoning", "summary": visible, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
     with pytest.raises(RequestError, match="not created by this server") as refused:
-        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax(VerificationMode.STRICT)))
+        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey(VerificationMode.STRICT)))
     assert refused.value.param == "input[1].encrypted_content"
-    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax())).call.warnings
+    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())).call.warnings
     assert warning.endswith("replaced by its visible content" if visible else "left out")
 
 

@@ -9,7 +9,7 @@ from dragoman.core.errors import Unsupported
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody
 
-from .asking import call, refusal
+from .bodies import call, refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in RESPONSES.rows if row.status is not SupportStatus.HONOURED]

@@ -24,8 +24,8 @@ from dragoman.core.request import JsonObject, JsonSchema, ReasoningOptions, Stri
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, assign_ids, read_responses
 
-from ..wax import Wax
-from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
+from ..sealing_key import ReadableSealingKey
+from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
 FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
@@ -98,7 +98,9 @@ def test_hidden_reasoning_is_no_item():
 
 def test_reasoning_is_encrypted_where_requested_if_there_is_a_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
-    parsed = read_responses(json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
+    parsed = read_responses(
+        json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
+    )
     assert whole(parsed.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
     assert parsed.call.warnings == ()
     (warning,) = call(include=body["include"]).warnings

@@ -20,7 +20,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 
-from .asking import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
+from .bodies import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
 
 RUN: dict[str, Any] = {
     "type": "custom",

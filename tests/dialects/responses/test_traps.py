@@ -27,7 +27,7 @@ from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
 
 from ...laws.responses_sdk import ResponsesSdk
-from .asking import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
+from .bodies import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
 
 Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)

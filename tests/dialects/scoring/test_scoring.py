@@ -25,7 +25,7 @@ from dragoman.dialects.scoring import (
     render_tei_rerank,
 )
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("x-1", 7, "m")
 SIDES = {"text_1": "a", "text_2": ["b", "c"]}

@@ -42,7 +42,7 @@ from dragoman.dialects.sglang import (
     read_sglang,
 )
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 

@@ -33,7 +33,7 @@ from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter, is_tgi_body, map_tgi_status, read_tgi, render_tgi_error
 from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiParameters
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 GREEDY = SamplingOptions(temperature=0.0)
 ENDING = GenerationLimits(include_stop=True)

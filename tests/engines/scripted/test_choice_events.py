@@ -38,7 +38,7 @@ from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, Think, UsageOverride, Wait
 from dragoman.engines.scripted.engine import TokenizedPrompt, generate_events, render_transcript
 
-from .asking import Naps, ask, chat, engine, events, user
+from .harness import Naps, ask, chat, engine, events, user
 from .triples import Triples
 
 EVERYTHING = (Think("Let me see."), Say("Hé, 😀!"), CallTool("f", '{"x": "ü"}'), Refuse("No."))

@@ -13,7 +13,7 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
-from .asking import Naps, ask, assistant, chat, engine, result, user
+from .harness import Naps, ask, assistant, chat, engine, result, user
 
 
 async def parts(*messages: Message, tools: tuple[str, ...] = ("f", "g")) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from dragoman.core.events import Finished, Started, TextDelta
 from dragoman.core.message import ToolChoice
 from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptedEngine, ScriptEntry, Wait
 
-from .asking import ask, chat, engine, user
+from .harness import ask, chat, engine, user
 
 HELLO = Script.of(Say("Hello, world"))
 

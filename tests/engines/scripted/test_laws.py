@@ -15,7 +15,7 @@ from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, Think, Wait
 from dragoman.prompts.tokenizer import load_tokenizer
 
-from .asking import ask, chat, engine, events
+from .harness import ask, chat, engine, events
 from .triples import Triples
 
 TEXTS = st.text("aé😀 \n<|im_end|>", max_size=12)

@@ -15,7 +15,7 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import Subject
 from dragoman.engines.scripted import MatchRule, Say, Script, ScriptEntry
 
-from .asking import ask, assistant, chat, engine, result, user
+from .harness import ask, assistant, chat, engine, result, user
 
 
 async def get_answers(script: Script, *requests: GenerateRequest) -> list[str]:

@@ -20,7 +20,7 @@ from dragoman.core.request import (
 from dragoman.engines.script.script import Part
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, Think
 
-from .asking import ask, chat, engine, user
+from .harness import ask, chat, engine, user
 
 
 def doubling(times: int) -> str:

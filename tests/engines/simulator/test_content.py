@@ -16,7 +16,7 @@ from dragoman.engines.simulator.hashing import KeyedRandom
 from dragoman.engines.simulator.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman.engines.simulator.reply_tokens import fake_logprob
 from tests.pictures import data_url, png
-from tests.serving.house import scope
+from tests.serving.harness import scope
 from tests.serving.test_metrics import read
 
 from .serving import Twin, twin

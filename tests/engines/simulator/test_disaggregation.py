@@ -23,7 +23,7 @@ from dragoman.simulation.replay import DisaggregationConfig, ReplayResult, repla
 from dragoman.simulation.routing import ReplicaRouter
 from dragoman.simulation.workload import WorkloadRequest
 
-from .driving import sequence
+from .checked_scheduler import sequence
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
 COST = TransferCost(bytes_per_token=10.0, bandwidth=100.0, base_seconds=0.5)

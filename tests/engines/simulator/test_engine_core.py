@@ -8,7 +8,7 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost, add_noise, speed_up
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 
-from .driving import sample, sequence
+from .checked_scheduler import sample, sequence
 
 
 def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:

@@ -11,7 +11,7 @@ from dragoman.core.errors import RequestError
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.sequence import SequenceStatus
 
-from .driving import Driver, sequence
+from .checked_scheduler import Driver, sequence
 
 configs = st.builds(
     SimulatedSchedulerConfig,

@@ -7,7 +7,7 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
-from .driving import known_tokens, sample, sequence
+from .checked_scheduler import known_tokens, sample, sequence
 
 
 def scheduler(**settings: object) -> SimulatedScheduler:

@@ -14,7 +14,7 @@ from dragoman.engines.simulator.faults import Fault, FaultPlan, parse_faults
 from dragoman.launch import build_greeting, build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
-from tests.serving.house import scope
+from tests.serving.harness import scope
 from tests.serving.test_metrics import read
 
 from .serving import Twin, twin

@@ -28,7 +28,7 @@ from dragoman.engines.simulator.kv_events import KvNotifier, parse_kv_transfer_c
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
 
-from .driving import sequence
+from .checked_scheduler import sequence
 from .serving import Twin, twin
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)

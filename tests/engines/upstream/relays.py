@@ -17,7 +17,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import serving
-from tests.serving.house import Counting, Still
+from tests.serving.harness import Counting, Still
 
 VLLM = ServingOptions(
     profile=Profile.VLLM,

@@ -21,10 +21,10 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.far import Handle, far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import Handle, far_server
 from tests.http.wire import serving
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 

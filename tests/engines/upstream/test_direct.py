@@ -26,8 +26,8 @@ from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.http.wire import Wire, serving
-from tests.http_client.far import CHUNKED, Far, serve
-from tests.serving.house import Counting, Still, scope
+from tests.http_client.stub_server import CHUNKED, StubServer, serve
+from tests.serving.harness import Counting, Still, scope
 
 EVENT_STREAM = CHUNKED[:-2] + b"content-type: text/event-stream\r\n\r\n"
 
@@ -74,7 +74,7 @@ class Client:
 
 
 @asynccontextmanager
-async def front(far: Far, *, parses: bool) -> AsyncGenerator[ASGIApp]:
+async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     """parses: tool calls and reasoning are separated here."""
     upstream = engine(
         f"http://127.0.0.1:{far.port}", kind="openai", native_tools=not parses, native_reasoning=not parses
@@ -95,8 +95,10 @@ PATHS: dict[str, dict[str, Any]] = {
 }
 
 
-def sending(packets: list[bytes]) -> Callable[[Far, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def sending(
+    packets: list[bytes],
+) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await far.read_request(reader)
             if far.requests[-1].startswith(b"GET"):
@@ -259,7 +261,7 @@ async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
     """Nothing is buffered without limit between an upstream that sends and a client that does not read."""
     written, packet = 0, frame(chunk(delta={"content": "x" * 8000}))
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal written
         while True:
             await far.read_request(reader)

@@ -24,10 +24,10 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError
 from tests.engines.encoder.directories import SCORER, write_encoder
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.http.wire import serving
-from tests.serving.house import scope
+from tests.serving.harness import scope
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 LONG = "the cat " * 100

@@ -28,8 +28,8 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'

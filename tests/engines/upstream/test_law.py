@@ -21,7 +21,7 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.engines.upstream.relays import VLLM, direct, relay
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
 REPLIES = {

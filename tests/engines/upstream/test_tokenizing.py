@@ -14,8 +14,8 @@ from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.far import far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import far_server
 from tests.http.wire import serving
 
 HI = [{"role": "user", "content": "Say hi, 日本 😀, please."}]

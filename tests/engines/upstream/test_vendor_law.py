@@ -29,7 +29,7 @@ from tests.engines.upstream.test_law import chat, messages, plain, responses
 from tests.laws.anthropic_sdk import AnthropicSdk
 from tests.laws.responses_sdk import ResponsesSdk
 from tests.laws.sdk import OpenAiSdk
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 KINDS = ("anthropic", "responses")
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")

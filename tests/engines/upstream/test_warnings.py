@@ -17,8 +17,8 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import VLLM, direct, engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.serving.responses.test_websocket import serving as websocket_server
 
 NAME = "x-dragoman-warnings"

@@ -29,7 +29,7 @@ from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.test_systemd import activated
 from tests.loopback import served
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
 

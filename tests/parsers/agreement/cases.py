@@ -25,7 +25,7 @@ from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import REASONING_FAMILIES
 from dragoman.parsers.think import ThinkFormat
 
-from ..running import Shape, context, fold, parse, shape
+from ..parsing import Shape, context, fold, parse, shape
 
 HERE = Path(__file__).parent
 _MARK = re.compile(r"<[^<>\s=\"]+>|\[/?[A-Z_]+\]|◁/?think▷")

@@ -15,9 +15,9 @@ from dragoman.conformance.responses import check_object, check_stream
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, SqliteStore
-from tests.serving.house import ServerHarness, body, scope
+from tests.serving.harness import ServerHarness, body, scope
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 END = b"data: [DONE]\n\n"
 STORY = ScriptEntry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)

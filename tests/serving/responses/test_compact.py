@@ -7,8 +7,8 @@ from typing import Any
 from dragoman.conformance.responses import check_stream
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import build_server
-from tests.serving.responses.house import remembering
+from tests.serving.harness import build_server
+from tests.serving.responses.harness import remembering
 
 SUMMARY = ScriptEntry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
 INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]

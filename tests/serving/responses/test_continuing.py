@@ -16,9 +16,9 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.serving.house import ServerHarness
+from tests.serving.harness import ServerHarness
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 

@@ -10,9 +10,9 @@ import pytest
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry, Wait
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import build_server
+from tests.serving.harness import build_server
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]

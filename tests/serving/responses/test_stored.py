@@ -15,7 +15,7 @@ from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
 
-from .house import remembering
+from .harness import remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)

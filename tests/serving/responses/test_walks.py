@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dragoman.core.message import Text
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Say, ScriptEntry
-from tests.serving.house import ServerHarness
+from tests.serving.harness import ServerHarness
 
-from .house import remembering
+from .harness import remembering
 
 CREATE, CREATE_UNSTORED, DELETE, READ = "create", "create, not stored", "delete", "read"
 steps = st.lists(

@@ -24,7 +24,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 ANSWER = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]

@@ -8,7 +8,7 @@ WORDS = ["Hello", " world", "<", "end", ">", "é", "日本", "\n"]
 END, THINK = 256 + len(WORDS), 257 + len(WORDS)
 
 
-class Bytes:
+class ByteTokenizer:
     """A tokenizer of 256 bytes, a few words and two special tokens."""
 
     vocab_size = 258 + len(WORDS)
@@ -32,4 +32,4 @@ class Bytes:
         return b"".join(self._bytes[id] for id in visible).decode("utf-8", "replace")
 
 
-BYTES = Bytes()
+BYTES = ByteTokenizer()

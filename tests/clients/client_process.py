@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..docs.house import Server
+from ..docs.harness import Server
 
 PATIENCE = 240.0
 """Seconds: to import what they import takes some of them half a minute on a small machine."""

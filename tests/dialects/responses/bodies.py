@@ -17,11 +17,11 @@ from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.dialects.base import GenerationCall, Header, ReaderOptions
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 
-from ..wax import Wax
+from ..sealing_key import ReadableSealingKey
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
-SEALED = ReaderOptions(default_model="tiny", sealing_key=Wax())
+SEALED = ReaderOptions(default_model="tiny", sealing_key=ReadableSealingKey())
 HEADER = Header("resp_1", 1700000000, "tiny")
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 AGENTS: Json = {

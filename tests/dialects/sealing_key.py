@@ -8,7 +8,7 @@ from dragoman.dialects.base import Purpose, VerificationMode
 
 
 @dataclass(frozen=True)
-class Wax:
+class ReadableSealingKey:
     check: VerificationMode = VerificationMode.LENIENT
 
     def seal(self, purpose: Purpose, text: str) -> str:

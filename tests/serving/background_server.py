@@ -12,8 +12,8 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import Clock, RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import ServerHarness, Still, tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import ServerHarness, Still, tokenizer
+from tests.serving.responses.harness import lifespan
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import ServerHarness, Still, tokenizer
+from tests.serving.harness import ServerHarness, Still, tokenizer
 
 
 def remembering(

@@ -26,7 +26,7 @@ async def never(_: float) -> None:
     await asyncio.Event().wait()
 
 
-class Mortal:
+class FailingEngine:
     """A script whose engine can die: it says no more, and waits to be stopped, as a lost process would."""
 
     def __init__(self, lent: HfTokenizer) -> None:
