@@ -1,7 +1,7 @@
 """Greedy evaluation on unseen instances: `python -m training.tiny.evaluate FOLDER [FOLDER ...]` prints one table.
 
 Words, names, codes and tools are ones that training never saw (held-out words, another seed). An answer counts only
-when it is right to the last character and ends by itself; stories and made-up JSON have a checker instead.
+when it is right to the last character and ends by itself; stories and invented JSON have a checker instead.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Subject:
         self.model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def prompt(self, conversation: Conversation) -> str:
-        """Everything before the last turn, ready for the model to go on."""
+        """Everything before the last turn, ready for the model to continue."""
         thinking = bool(conversation.turns[-1].thought)
         messages = conversation.messages()[:-1]
         extras = {"tools": list(conversation.tools) or None, "enable_thinking": thinking}
@@ -205,7 +205,7 @@ class Subject:
 
     @torch.no_grad()
     def answers(self, prompts: list[str], limit: int = 200) -> list[str]:
-        """What the model says to each prompt; an answer that does not end by itself gets a mark at its end."""
+        """The answer to each prompt; an answer that does not end by itself gets a mark at its end."""
         found: dict[int, str] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for at in range(0, len(order), 25):

@@ -1,4 +1,4 @@
-"""Conversations with tools: choose one or several, or none; read the results; go on talking."""
+"""Conversations with tools: choose one or several, or none; read the results; continue the conversation."""
 
 from __future__ import annotations
 
