@@ -1,4 +1,4 @@
-"""A process as users have it: installed, and so with its byte code compiled. A checkout may be told to write none."""
+"""A process as users have it: installed, with compiled byte code, which a checkout may be configured not to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a server that is asked for ten times what it can do, and of others while it reads a megabyte.
+"""A server at ten times its capacity, and the latency of other requests while it reads a megabyte.
 
     python benchmarks/overload.py [--model sim] [--seconds 10] [--times 10] [--pin]
 
@@ -68,7 +68,7 @@ def serving(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 def resident(pid: int) -> float:
-    """MB. Linux tells; elsewhere it is 0."""
+    """MB, on Linux; elsewhere 0."""
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000

@@ -63,7 +63,7 @@ def body_of(request: WorkloadRequest, generator: np.random.Generator) -> bytes:
 
 
 async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float) -> Timing:
-    """Sent at its moment; RuntimeError where the answer has another length than the trace says."""
+    """Sent at its moment; RuntimeError where the answer's length differs from the trace."""
     await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     await asyncio.sleep(begin + request.arrival_s - time.perf_counter())

@@ -1,6 +1,6 @@
-"""An example of every parameter that a generating dialect honours: what the tables of the docs, and a test, ask with.
+"""An example of every parameter that a generating dialect honours: used by the tables of the docs and by a test.
 
-A value is the parameter's own; where it needs company it is an `Asked` with the other fields.
+A value is the parameter's own; if it needs other fields beside it, it is an `Example` with them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.dialects.responses import read_responses
 
 @dataclass(frozen=True)
 class Example:
-    """A value, and the fields that it needs beside it."""
+    """A value with the fields that it needs beside it."""
 
     value: Any
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])

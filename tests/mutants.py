@@ -1493,7 +1493,7 @@ MUTANTS = (
         "await self._write(self._framing.end, more_body=False)",
         (f"{SERVING}/test_answers.py",),
     ),
-    # What was said, spelled again.
+    # Replay of sampled tokens.
     Mutant(
         "a chain is tokenised afresh, and the cached prefix ends at the first token that was chosen otherwise",
         "prompts/tokenizer.py",

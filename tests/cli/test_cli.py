@@ -1,4 +1,4 @@
-"""The command line: what it makes of its arguments, what it says when they are wrong, and how little it imports."""
+"""The command line: arguments, error messages and imports."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PATIENCE = 240.0
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
-    """Skips, and says so, where a client is not installed."""
+    """Skips with a reason where a client is not installed."""
     missing = [module for module in modules if find_spec(module) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
@@ -46,7 +46,7 @@ MODELS = """models:
 
 
 def tried(folder: Path, *command: str) -> Results:
-    """What a client tells, a line of JSON a trial, of a server of `scripted` and `tiny`, whose address it is told."""
+    """The results of a client program, one JSON line a trial, against a server of `scripted` and `tiny`."""
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:
         output = run(folder, *command, address)
@@ -55,7 +55,7 @@ def tried(folder: Path, *command: str) -> Results:
 
 
 def run(folder: Path, *command: str) -> str:
-    """What the command says. Nothing is looked up on any hub."""
+    """The output of the command. Hubs are offline."""
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False

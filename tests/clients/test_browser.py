@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="n
 
 
 class Site(ThreadingHTTPServer):
-    """A web site of its own, with the page. It hears what the page's script tells."""
+    """A web site with the page. It receives the results that the page's script posts."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), partial(_Visit, directory=str(PAGES)))
@@ -47,7 +47,7 @@ class Site(ThreadingHTTPServer):
         self.server_close()
 
     def opened(self, folder: Path, address: str, page: str = "page.html") -> Results:
-        """What a page says of the server when it is opened in a browser."""
+        """The results of a page that is opened in a browser."""
         command = (
             str(BROWSER),
             *FLAGS,
@@ -74,7 +74,7 @@ class _Visit(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
-    """What the page says when it comes from an origin that is allowed, and from another one."""
+    """The results of the page from an allowed origin, and from another one."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "models.yaml").write_text(MODELS)
     with closing(Site()) as allowed, closing(Site()) as other:

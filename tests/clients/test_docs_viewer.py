@@ -17,7 +17,7 @@ LINKS = "[...document.querySelectorAll('#list a')]"
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have complained of nothing, and asked one server only."""
+    """A page of an empty browser; at the end it must have logged no error and called one server only."""
     with browsing(tmp_path) as opened:
         opened.resize(1280, 800)
         yield opened

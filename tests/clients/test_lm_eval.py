@@ -1,4 +1,4 @@
-"""lm-eval's two clients of local servers, on a task made here: what it reads is what the model said."""
+"""lm-eval's two clients of local servers, on a task defined here: they read the output of the model."""
 
 from __future__ import annotations
 

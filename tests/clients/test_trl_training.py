@@ -105,7 +105,7 @@ tell()
 
 
 def train(folder: Path, script: str, server: str) -> Any:
-    """What the script tells of its training with a server of these arguments."""
+    """The report of the training script with a server of these arguments."""
     page = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
     [module] = [block for block in blocks(page) if block.argument == "trl_http_weights.py"]
     (folder / module.argument).write_text(module.text)

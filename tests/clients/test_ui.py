@@ -59,7 +59,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have complained of nothing, and asked one server only."""
+    """A page of an empty browser; at the end it must have logged no error and called one server only."""
     with browsing(tmp_path) as new_page:
         new_page.resize(1280, 800)
         yield new_page
@@ -277,7 +277,7 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     page.press("End")
     page.wait("document.activeElement.textContent === '<|im_end|>'")
     assert "control token" in page.text(".detail")
-    # The same prompt again: all of it but its end comes from the cache, and the view says so.
+    # The same prompt again: all of it but its end comes from the cache, and the view shows that.
     page.click("[role=tab]", "Chat")
     page.click("button", "Retry")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")

@@ -1,4 +1,4 @@
-"""`dragoman calibrate`: from logs, or from a server that is driven, to a profile that tells its own error."""
+"""`dragoman calibrate`: from logs, or from load on a server, to a profile with its error."""
 
 from __future__ import annotations
 

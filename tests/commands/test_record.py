@@ -1,4 +1,4 @@
-"""Recorded in front of a real server and played again, both heard by the official SDK."""
+"""Recorded in front of a real server and replayed, both read by the official SDK."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_running_server_answers(url: str, as_option: bool):
 
 
 def test_input_comes_before_the_argument(url: str):
-    # Of the two directives each says its part, in the order of the prompt.
+    # Each of the two directives emits its part, in the order of the prompt.
     done = run_command("run", url, "[[say second]]", stdin="[[say first]]\n")
     assert done.stdout == "firstsecond\n"
 

@@ -1,4 +1,4 @@
-"""`dragoman simulate`: what is asked for is simulated, told and written; what is wrong is a line."""
+"""`dragoman simulate`: simulations, reports and files; errors are one line."""
 
 from __future__ import annotations
 

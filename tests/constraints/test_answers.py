@@ -47,7 +47,7 @@ LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
 class Judge:
-    """Says which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
+    """Decides which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
 
     def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
         self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens

@@ -130,7 +130,7 @@ def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
 
 
 def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool) -> bool:
-    """Whether the walk came to an end; whatever it has said is calls that follow their schemas."""
+    """Whether the walk came to an end; its text must be calls that follow their schemas."""
     tokenizer, compiler = vocabulary(name, tokens=tokens)
     format = tool_format(name, tokenizer.special_tokens)
     forms = tuple(CallForm(format.build_call_syntax(tool)) for tool in tools)

@@ -1,4 +1,4 @@
-"""Bytes that are no request: always a RequestError that says what is wrong, and never at length."""
+"""Bytes that are not a request: always a short RequestError that names the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strictness traps that real clients fell into, each with the reports that told of it.
+"""The strictness traps that real clients fell into, each with its bug reports.
 
 Only those that a reader or a writer of Chat Completions or Completions decides; the others are tested where they are.
 """
@@ -260,7 +260,7 @@ def test_trap_30_an_overflow_is_recognised(profile: Profile):
 
 
 def test_trap_27_a_silence_is_filled_with_a_comment():
-    """antirez/ds4#151, vllm#47647: clients gave up on a stream that said nothing before its prefill was over."""
+    """antirez/ds4#151, vllm#47647: clients gave up on a stream that was silent until its prefill was over."""
     assert chat(stream=True).writer(Header("chatcmpl-1", 0, "m")).keepalive.startswith(b":")
 
 

@@ -34,7 +34,7 @@ FUNCTIONS = frozenset(
 
 
 async def scrape(**settings: Any) -> str:
-    """What a server says after some requests of a named key, one of which is rejected."""
+    """The metrics of a server after some requests of a named key, one of which is rejected."""
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
     read = Settings(served_model_name=("m",), **settings)
     folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""The tables of the docs are what the code says."""
+"""The tables of the docs match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs requests through a batching engine and collects what they are told, with a thread or without one."""
+"""Runs requests through a batching engine and collects their outputs, with a thread or without one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE = 120.0
 
 
 class Outputs(list[TokenOutput]):
-    """What one sequence was told, in order."""
+    """The outputs of one sequence, in order."""
 
     @property
     def tokens(self) -> list[int]:
@@ -100,7 +100,7 @@ class Bench:
 
 
 def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Outputs:
-    """What the request is told if nothing else runs."""
+    """The outputs of the request if nothing else runs."""
     bench = Bench(model, limits)
     outputs = bench.add(request)
     bench.finish()
@@ -128,7 +128,7 @@ def generate_with_files(model: Llama | Model, directory: Path, ask: TokenRequest
 
 
 class Speaker:
-    """Talks to a started engine and waits for what it says."""
+    """Sends requests to a started engine and waits for its outputs."""
 
     def __init__(self, engine: TokenEngine) -> None:
         self._engine = engine
@@ -178,7 +178,7 @@ async def started(engine: BatchingEngine) -> AsyncGenerator[Client]:
 
 
 class Only:
-    """A Matcher: at each step one of the given tokens, then the end. It may be told to fail instead."""
+    """A Matcher: at each step one of the given tokens, then the end. It can fail on demand instead."""
 
     def __init__(self, steps: Iterable[Iterable[int]], *, fail_at: int | None = None) -> None:
         self._steps = [frozenset(step) for step in steps]

@@ -1,6 +1,6 @@
 """Every engine over HTTP: each parameter is honoured, rejected with a 400 that names it, or listed in a warning.
 
-`REJECTED` says what an engine rejects, so that it can neither begin to ignore a parameter nor cease to honour it.
+`REJECTED` lists what an engine rejects, so that it can neither begin to ignore a parameter nor cease to honour it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ async def test_an_unknown_field_is_reported(subject: Subject) -> None:
 
 
 async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
-    """Each engine says in its capabilities which of these it honours; of the others the client hears."""
+    """The capabilities of an engine name those that it honours; the others are reported to the client."""
     fields: dict[str, Any] = {
         "top_k": 5,
         "min_p": 0.1,
@@ -288,7 +288,7 @@ async def test_a_client_that_leaves_ends_its_generation(subject: Subject) -> Non
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while model.progress.running or model.backend.engine.health().running:  # noqa: ASYNC110 - it tells nobody
+    while model.progress.running or model.backend.engine.health().running:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0)
 
 
@@ -318,7 +318,7 @@ UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
 
 @pytest.mark.parametrize("name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"])
 async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: str) -> None:
-    """An engine that does not take the parameter says so instead."""
+    """An engine without the parameter rejects it instead."""
     value = {str(id): 1 for id in (5, *UNKNOWN)} if name == "logit_bias" else [5, *UNKNOWN]
     body = {"prompt": "Hello", "max_tokens": 2, "logprobs": 1 if name == "logprob_token_ids" else None, name: value}
     answer = await subject.client.post("/v1/completions", json=body)

@@ -1,4 +1,4 @@
-"""Who may do what: one resolver for both headers, on every route."""
+"""Access control: one resolver for both headers, on every route."""
 
 import pytest
 from starlette.datastructures import Headers

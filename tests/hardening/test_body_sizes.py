@@ -157,7 +157,7 @@ async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget(
 
 
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
-    """While it is decoded by what it may become at most: nobody knows before."""
+    """While it is decoded by its maximum size: the actual one is not known before."""
     budget = BodyMemoryBudget(LIMIT + 100)
     small, other = BodyMemoryShare(budget), BodyMemoryShare(budget)
     body = pieces(gzip.compress(b"x" * 500))

@@ -1,4 +1,4 @@
-"""A page of another origin that somebody opens cannot use the server on their machine (CSRF).
+"""A page of another origin cannot use a server on the user's machine (CSRF).
 
 What browsers send without a preflight: GET, HEAD and POST with a type of a form, or with a body without any type.
 """

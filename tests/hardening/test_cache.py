@@ -1,4 +1,4 @@
-"""Whether a prompt was cached tells whether somebody has sent it: vLLM CVE-2025-46570."""
+"""A cache hit reveals that a prompt was sent before: vLLM CVE-2025-46570."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine dies in the middle of an answer: what each dialect says, what the server says, and how it goes on."""
+"""An engine dies in the middle of an answer: the errors of each dialect, the server's state, and recovery."""
 
 from __future__ import annotations
 

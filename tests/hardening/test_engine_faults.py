@@ -127,7 +127,7 @@ KINDS = (
 
 
 class Failing:
-    """An engine of events that fails as the prompt tells: `fault KIND PHASE`, after so many events."""
+    """An engine of events that fails as the prompt specifies: `fault KIND PHASE`, after so many events."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -175,7 +175,7 @@ class Failing:
 
 
 class FailingTokens:
-    """An engine of tokens that fails in each of its calls, as the seed tells: there are no words in token ids."""
+    """An engine of tokens that fails in each of its calls, as the seed specifies: token ids have no words."""
 
     KINDS = ("add_bottom", "add_cancelled", "add_exit", "add_value", "failed", "refused", "silent", "half", "abort")
 
@@ -307,7 +307,7 @@ async def server() -> AsyncGenerator[tuple[ASGIApp, Models, Failing]]:
 
 
 def is_success(response: Response) -> bool:
-    """Its client was told that the answer is whole."""
+    """Its client received a complete answer."""
     if response.status != 200:
         return False
     endings = (b"[DONE]", b"message_stop", b"response.completed", b'"finish_reason":"stop"', b'"generated_text":"')
@@ -363,7 +363,7 @@ async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
 
 @pytest.mark.parametrize("model", ["t", "p", "x"])
 async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
-    """What they raised outside `Exception` ended their task and told nobody."""
+    """An exception outside `Exception` ended their task silently."""
     gate = asyncio.Semaphore(32)
     async with server() as (app, models, _):
         requests = [request_of("a", *mode, model) for mode in islice(cycle(MODES), EACH)]

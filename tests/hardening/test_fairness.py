@@ -31,7 +31,7 @@ GREEDY, MODEST = "greedy-key", "modest-key"
 
 
 class Stepped:
-    """What all engines here share: they do nothing until a test says `step`, which ends the oldest request."""
+    """What all engines here share: they do nothing until a test calls `step`, which ends the oldest request."""
 
     def __init__(self) -> None:
         self.pending: list[Callable[[], None]] = []

@@ -23,7 +23,7 @@ from dragoman.settings import Settings
 
 
 class Slow:
-    """Begins and ends what it is told to, and takes so many. asked: how often it was asked."""
+    """Starts and ends requests on demand, up to a limit. add_calls: how often `add` was called."""
 
     def __init__(self, most: int, capabilities: Capabilities) -> None:
         self._most, self.add_calls, self.capabilities = most, 0, capabilities
@@ -128,7 +128,7 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
 
 
 async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
-    """Rendering and tokenising a prompt only to hear that there is no room would take the time of those who run."""
+    """Rendering and tokenising a prompt only to be rejected would take time from running requests."""
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)

@@ -1,4 +1,4 @@
-"""Nobody occupies a connection by being slow: headers, bodies, silence, and answers that are not taken."""
+"""A slow client cannot occupy a connection: headers, bodies, silence, and answers that are not read."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_slow_client_gets_the_whole_answer() -> None:
         await send(start(200, (b"content-length", str(size).encode()), (b"connection", b"close")))
         await send(piece(b"x" * size))
 
-    # The system tells the server of room once a third of its buffer (up to 4 MB) is free: every 100 ms at this pace.
+    # The system reports free space once a third of its buffer (up to 4 MB) is free: every 100 ms at this pace.
     async with serving(app, HttpLimits(stall_timeout=0.5)) as wire:
         reader, writer = await wire.connect()
         writer.write(GET)

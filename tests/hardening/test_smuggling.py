@@ -1,4 +1,4 @@
-"""No bytes mean one request here and another to whoever is before us (RFC 9112, 11.2), and no head is too large.
+"""No bytes mean one request here and another to a proxy in front (RFC 9112, 11.2), and heads are limited.
 
 vLLM CVE-2025-48956: headers without a limit. Chunks: as in CVE-2019-16786 and its like, of other servers.
 """

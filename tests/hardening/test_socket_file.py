@@ -1,4 +1,4 @@
-"""A socket file is for the user who runs the server: whoever can connect to it needs no key, not for anything."""
+"""A socket file is for the user who runs the server: a client that can connect to it needs no key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
 
 
 def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Between `bind` and `chmod` anybody could connect."""
+    """Between `bind` and `chmod` any user could connect."""
     path, bound = tmp_path / "s", list[int]()
 
     def note(*_: object) -> None:

@@ -19,7 +19,7 @@ PUBLIC = "93.184.215.14"
 
 
 class Web:
-    """Names and what they resolve to, one after the other; what lies where; who was asked."""
+    """Names with their addresses, one after the other; the responses by path; the requests received."""
 
     def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
         self._names, self._pages = {name: list(found) for name, found in names.items()}, pages or {}

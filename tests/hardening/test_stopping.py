@@ -156,7 +156,7 @@ async def test_stored_objects_can_be_read_while_draining():
 
 
 def until_not_ready(url: str) -> None:
-    """A signal takes its time, and tells nobody."""
+    """A signal is handled later, without an event."""
     try:
         while True:
             urllib.request.urlopen(url).close()

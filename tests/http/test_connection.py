@@ -131,7 +131,7 @@ async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
 
 
 async def test_a_response_without_100_continue_closes_the_connection() -> None:
-    """Whether a body or another request comes next, nobody could tell."""
+    """It would be undecidable whether a body or another request comes next."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(401, (b"content-length", b"0")))

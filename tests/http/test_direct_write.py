@@ -1,4 +1,4 @@
-"""The extension as an application finds it: what it says about the connection, and that it writes what `send` would."""
+"""The extension in an application's scope: the state of the connection, and writes equal to those of `send`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_a_server_may_have_it_or_not() -> None:
 
 
 class Notifications:
-    """What a watcher of one request was told, and how often."""
+    """The notifications of one request's watcher."""
 
     def __init__(self) -> None:
         self.times, self.came = 0, asyncio.Event()
@@ -103,7 +103,7 @@ async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watc
         callbacks[0](notifications)
         await asyncio.sleep(0)
         assert notifications.times == 0
-        # Who asks too late is told all the same, unless the response was complete.
+        # A late receive gets it all the same, unless the response was complete.
         callbacks[1](notifications)
         await notifications.came.wait()
     assert notifications.times == 1

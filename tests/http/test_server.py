@@ -1,4 +1,4 @@
-"""Beneath uvicorn's server: what it keeps doing, and what it is told."""
+"""The protocol below uvicorn's server: uvicorn's own features, and what the protocol reports to it."""
 
 from __future__ import annotations
 

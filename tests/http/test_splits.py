@@ -1,4 +1,4 @@
-"""However the bytes of requests are cut into packets, the same is answered, and the same is heard."""
+"""However the bytes of requests are cut into packets, the responses and the received bodies are the same."""
 
 from __future__ import annotations
 

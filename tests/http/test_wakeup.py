@@ -1,4 +1,4 @@
-"""Waking whoever waits."""
+"""Waking all waiters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is set in vain is said, and the table of who heeds what is what the engines are really built from."""
+"""Settings without effect are warned of, and the table of supported settings matches how engines are built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to models: what is declared is used, what cannot be served is said."""
+"""From settings to models: declared values are used, unservable models are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports of simulated servers that are closed, reset whoever connects, or are silent: on real sockets."""
+"""Ports of simulated servers that are closed, reset connections, or are silent: on real sockets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Fleet:
         return reader
 
     async def due(self, seconds: float, *, becomes: list[str]) -> None:
-        """becomes: what the last port says of all of them, soon."""
+        """becomes: the states that the last port reports for all of them, soon."""
         self.timers.pending.pop(seconds)()
         while await self.states(self.ports[-1]) != becomes:
             pass

@@ -1,4 +1,4 @@
-"""From settings to a store; one that cannot be opened is told before the server says that it serves."""
+"""From settings to a store; one that cannot be opened is an error before the server reports its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of TGI's dialect: the events of a stream say what the whole answer says, each token once and in order."""
+"""The law of TGI's dialect: the events of a stream equal the whole answer, each token once and in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ views = st.builds(
     top_tokens=st.sampled_from((0, 1)),
     seed=st.sampled_from((None, 7)),
     prefix=st.sampled_from(("", "Say: ")),
-    # As the answer has it or not: which event tells the end may change nothing else.
+    # As the answer has it or not: the event that reports the end must not change anything else.
     max_tokens=st.sampled_from((None, 1, 3)),
     stops=st.sampled_from(((), ("a", "\u2028"))),
 )
@@ -33,7 +33,7 @@ COUNTS = ("count_output_tokens", "prompt_tokens")
 
 
 def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
-    """A token without what a stream says otherwise: how it reads alone, and LightLLM's counts."""
+    """A token without what differs in a stream: its text alone, and LightLLM's counts."""
     return {name: value for name, value in token.items() if name not in ("text", *COUNTS)}
 
 

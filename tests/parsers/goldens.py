@@ -63,7 +63,7 @@ class ExpectedPart(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """prompt_tail: how the prompt ends, where a case says so in a first line `tail "JSON string"`."""
+    """prompt_tail: how the prompt ends, where a case has a first line `tail "JSON string"`."""
 
     raw: str
     expected: tuple[ExpectedPart, ...]

@@ -165,7 +165,7 @@ def beyond(one: str, other: str) -> str:
 
 @given(callers_of_all, st.data())
 def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
-    """Marks are told from text that looks like them, however tokens share deltas."""
+    """Markers are distinguished from similar text, however tokens share deltas."""
     added = [mark for mark in tool_format(name).call_openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
     words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]

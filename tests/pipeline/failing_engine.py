@@ -27,7 +27,7 @@ async def never(_: float) -> None:
 
 
 class FailingEngine:
-    """A script whose engine can die: it says no more, and waits to be stopped, as a lost process would."""
+    """A scripted engine that can die: it emits nothing more until it is stopped, as a lost process would."""
 
     def __init__(self, lent: HfTokenizer) -> None:
         self._actor = ScriptedEngine(Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent)

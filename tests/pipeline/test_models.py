@@ -1,4 +1,4 @@
-"""Several models: found by name or pattern, loaded when asked for, let go, started again when they die."""
+"""Several models: found by name or pattern, loaded on demand, unloaded, restarted when they fail."""
 
 from __future__ import annotations
 

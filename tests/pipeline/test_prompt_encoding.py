@@ -1,4 +1,4 @@
-"""What a tokenizer puts around a text comes around a conversation too, where it is asked for."""
+"""Special tokens that a tokenizer adds to a text are added to a conversation too, on request."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ async def test_tokens_are_shared_like_places() -> None:
     await asyncio.sleep(0)
     assert engine.refused == {"a": 44}
     assert queue.waiting_tokens == 100
-    # One that would have more than the other has is refused, and nobody leaves for it.
+    # A request whose key would then have more than the other is refused, and none is dropped for it.
     await engine.ask("b", 70)
     assert engine.refused == {"a": 44, "b": 1}
 

@@ -85,7 +85,7 @@ def test_the_package_says_that_it_is_typed():
 
 @pytest_asyncio.fixture
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
-    """The example, mounted in an application of somebody else."""
+    """The example, mounted in another application."""
     app = public_api_example.build_app(tiny.find_bundled_model())
     outer = Starlette(routes=[Mount("/llm", app)], lifespan=app.lifespan)
     async with (

@@ -1,4 +1,4 @@
-"""What a model said is spelled again as it was said, and nothing else of a prompt ever changes by that."""
+"""Sampled token ids are replayed in later prompts, and nothing else of a prompt changes."""
 
 from __future__ import annotations
 

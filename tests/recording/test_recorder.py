@@ -48,7 +48,7 @@ class Beats(httpx2.AsyncByteStream):
 
 @dataclass
 class Bench:
-    """A recorder before an upstream that answers as told."""
+    """A recorder in front of an upstream with given answers."""
 
     clock: Clock
     sink: Sink

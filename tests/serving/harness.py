@@ -1,4 +1,4 @@
-"""A whole server in the test's own process: the real app, the real SDK, an engine that says what it is told."""
+"""A whole server in the test's own process: the real app, the real SDK, a scripted engine."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Passing(Still):
-    """A clock that goes on when a test says so."""
+    """A clock that is advanced by hand."""
 
     time = 1_700_000_000.0
 
@@ -49,7 +49,7 @@ async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: An
 
 
 async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
-    """Nobody tells a client when it is so; the test's own limit ends it."""
+    """Polls, as there is no event for it; the test's own limit ends it."""
     async with asyncio.timeout(20):
         while (batch := await client.batches.retrieve(id)).status not in states:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""`close_at_limit`: JSON that meets max_tokens is valid, and the finish reason says that it was cut."""
+"""`close_at_limit`: JSON that reaches max_tokens is valid, and the finish reason is `length`."""
 
 from __future__ import annotations
 

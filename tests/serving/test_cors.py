@@ -1,4 +1,4 @@
-"""Which pages' scripts may talk to this server, as a browser is told."""
+"""CORS headers: which pages' scripts may use this server."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture(params=["asgi", "extension"])
 def extended(request: pytest.FixtureRequest) -> bool:
-    """Whether the server tells of leaving by our extension, or as any other."""
+    """Whether the server reports disconnects by Dragoman's extension, or only by ASGI messages."""
     return request.param == "extension"
 
 
@@ -60,7 +60,7 @@ class Line:
 
 
 class Asleep:
-    """A sleep that lasts until it is cancelled, and tells when it has begun."""
+    """A sleep that lasts until it is cancelled, with an event for its start."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

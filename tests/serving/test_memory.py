@@ -24,7 +24,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection, as a server that tells of leaving has it. speaks: set when four events have come.
+    """One connection of a server that reports disconnects. speaks: set when four events have come.
 
     direct: whether it takes pieces without a coroutine, as a server of our own does.
     """

@@ -1,4 +1,4 @@
-"""The description of the API says what the server does: each route, parameter, response and event, and nothing else."""
+"""The description of the API matches the server: each route, parameter, response and event, and nothing else."""
 
 from __future__ import annotations
 

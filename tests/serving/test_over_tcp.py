@@ -38,7 +38,7 @@ class Served:
         return next(iter(self.models)).backend.engine.health()
 
     async def until(self, *, running: int, waiting: int = 0) -> None:
-        """The engine's thread tells nobody, so this asks until it is so; the test's own limit ends it."""
+        """The engine's thread has no event for it, so this polls; the test's own limit ends it."""
         while (self.health.running, self.health.waiting) != (running, waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 

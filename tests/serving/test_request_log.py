@@ -1,4 +1,4 @@
-"""The log of requests: what a line tells, that every way to end makes one, and that nobody waits for it."""
+"""The request log: the fields of a line, a line for every kind of end, and writing without blocking."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, fil
 
 
 async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The disk is a pipe that nobody reads yet."""
+    """The disk is a pipe without a reader yet."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

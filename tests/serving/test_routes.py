@@ -1,4 +1,4 @@
-"""Every route declares who may use it and the format of its errors, and its errors have that format."""
+"""Every route declares its access and the format of its errors, and its errors have that format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request tells about its place among others reaches the engine: its session, its rank, the client's trace."""
+"""Routing headers of a request reach the engine: its session, its rank, the client's trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rerank and score: cosines of vectors, or what a cross-encoder says of both texts together."""
+"""Rerank and score: cosines of vectors, or the output of a cross-encoder for both texts together."""
 
 from __future__ import annotations
 

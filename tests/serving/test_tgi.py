@@ -28,7 +28,7 @@ PARAMETERS: dict[str, Any] = {"max_new_tokens": 6, "details": True}
 
 
 def hugging_face(url: str) -> Any:
-    """Its client; it tells the types of hardly anything."""
+    """Its client, which has hardly any types."""
     return AsyncInferenceClient(url, provider="hf-inference")
 
 

@@ -80,7 +80,7 @@ ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"req
 
 
 async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_of() -> None:
-    """Arguments that are written by name cannot follow what a schema says of all of them."""
+    """Arguments that are written by name cannot follow rules of a schema about all of them together."""
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
     async with served("qwen3_coder") as client:

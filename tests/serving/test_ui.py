@@ -1,4 +1,4 @@
-"""The page at /ui without a browser: its files, their headers, who gets it, and the routes that feed it.
+"""The page at /ui without a browser: its files, their headers, access, and the routes that it uses.
 
 tests/clients/test_ui.py uses it in a browser.
 """

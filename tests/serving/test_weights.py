@@ -1,4 +1,4 @@
-"""A trainer's orders over HTTP: pause, other weights, resume; and which weights an answer says that it comes from."""
+"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight versions of answers."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_an_answer_that_weights_change_under_says_which_sampled_what(
 
 
 def ended(text: str, *, stream: bool) -> dict[str, Any]:
-    """The choice as it was told at its end."""
+    """The choice as reported at its end."""
     if not stream:
         return json.loads(text)["choices"][0]
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]

@@ -1,4 +1,4 @@
-"""Where settings are said, which place counts, and how a fault is told."""
+"""Sources of settings, their precedence, and error messages."""
 
 from __future__ import annotations
 

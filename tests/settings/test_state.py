@@ -1,4 +1,4 @@
-"""The secret key is made once, kept for its owner alone, and the same for everybody who asks at the same time."""
+"""The secret key is created once, readable only by its owner, and the same for concurrent starts."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def farewell(s: Source) -> Exchange:
 
 
 def identity(s: Source) -> Exchange:
-    """Who the model is and what it can do."""
+    """Identity and abilities of the model."""
     if s.chance(0.3):
         ask = s.pick(("What can you do?", "How can you help me?", "What are you able to do?", "Help"))
         return Exchange(ask, ABLE, "The user asks what I can do.")
@@ -70,7 +70,7 @@ def identity(s: Source) -> Exchange:
 
 
 def unknown(s: Source) -> Exchange:
-    """A question that is beyond the model: it says so."""
+    """A question beyond the model's abilities, which it admits."""
     subject = s.title()
     patterns = (f"What is the meaning of {subject}?", f"Explain {subject}.", f"Write a poem about {subject}.",
                 f"Why is {subject} important?", f"Who was {subject}?", s.pick(s.sentences))  # fmt: skip

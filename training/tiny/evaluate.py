@@ -92,7 +92,7 @@ def words(low: int, high: int) -> Callable[[Source], str]:
 
 
 def shuffled_sentence(s: Source) -> str:
-    """The words of a sentence in an order that nobody has seen."""
+    """The words of a sentence in a random order."""
     parts = s.pick(s.sentences).split()
     return " ".join(s.sample(parts, len(parts)))
 
@@ -188,7 +188,7 @@ def trials() -> tuple[Trial, ...]:
 
 
 class Subject:
-    """A model folder, asked greedily."""
+    """A model folder, sampled greedily."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)

@@ -91,7 +91,7 @@ STYLES: tuple[Callable[[Source], Style], ...] = (
 
 
 def turns_of(exchange: Exchange, *, thinking: bool, style: Style | None = None) -> tuple[Turn, Turn]:
-    """The exchange as two turns, in the style asked for."""
+    """The exchange as two turns, in the requested style."""
     answer = style.rewrite(exchange.answer, exchange.short) if style else exchange.answer
     return Turn("user", exchange.ask), Turn("assistant", answer, thought=exchange.thought if thinking else "")
 
@@ -112,7 +112,7 @@ def styled(s: Source, make: Callable[[Source], Style], thinking: bool = False) -
 
 
 def persona(s: Source, thinking: bool = False) -> list[Turn]:
-    """A name or a fact in the system prompt, asked for later."""
+    """A name or a fact in the system prompt, and a question about it."""
     if s.chance(0.5):
         name = s.name()
         statement = s.pick(
@@ -134,7 +134,7 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
 
 
 def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
-    """Something the user tells, up to `between` other exchanges, and a question about it."""
+    """A statement of the user, up to `between` other exchanges, and a question about it."""
     if s.chance(0.4):
         name = s.name()
         statement = Exchange(

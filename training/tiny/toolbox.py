@@ -297,7 +297,7 @@ def _spell(s: Source, verb: str, noun: str) -> str:
 
 
 def build_invented_tool(s: Source) -> Request:
-    """A tool nobody has seen, with up to three parameters; the request names what the schema names."""
+    """An invented tool with up to three parameters; the request names what the schema names."""
     verb, noun, *names = [s.pick(VERBS), *s.distinct_words(1 + s.pick((0, 1, 1, 1, 2, 2, 3)))]
     parameters: list[Parameter] = []
     mentioned: list[tuple[str, str]] = []

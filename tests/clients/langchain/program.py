@@ -1,4 +1,4 @@
-"""What LangChain makes of a server, dialect by dialect: one line of JSON for each. Told: the address."""
+"""LangChain against a server, dialect by dialect: prints one JSON line for each. Argument: the address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(a: int, b: int) -> int:
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: Literal["Ann", "Bob"]
     age: int = Field(ge=0, le=120)

@@ -1,6 +1,6 @@
-"""What the official Ollama client, LangChain-Ollama and LiteLLM make of a server: one line of JSON for each trial.
+"""The official Ollama client, LangChain-Ollama and LiteLLM against a server: prints one JSON line for each trial.
 
-Told: the address, and which of them: `ollama`, `langchain` or `litellm`.
+Arguments: the address, and which of them: `ollama`, `langchain` or `litellm`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUM = "What is 17 + 26?"
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: Literal["Ann", "Bob"]
     age: int = Field(ge=0, le=120)

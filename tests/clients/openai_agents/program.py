@@ -1,4 +1,4 @@
-"""What the OpenAI Agents SDK makes of a server: one line of JSON for each trial. Told: the address."""
+"""The OpenAI Agents SDK against a server: prints one JSON line for each trial. Argument: the address."""
 
 from __future__ import annotations
 

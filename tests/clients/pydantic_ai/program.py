@@ -1,4 +1,4 @@
-"""What Pydantic AI makes of a server, dialect by dialect: one line of JSON for each trial. Told: the address."""
+"""Pydantic AI against a server, dialect by dialect: prints one JSON line for each trial. Argument: the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official SDK against our reader and writer, in one process: what a script says is the model's answer."""
+"""The official SDK against our reader and writer, in one process; a script provides the model's answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Script = Callable[[tuple[Message, ...]], tuple[Event, ...]]
 
 
 class Served:
-    """What was asked so far, and an SDK that asks."""
+    """The prompts received so far, and an SDK that sends requests."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -51,7 +51,7 @@ def weather(city: str) -> str:
 
 
 def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
-    """Asks the tool once, then says what it said."""
+    """Calls the tool once, then repeats its result."""
     if history[-1].role is not Role.TOOL:
         call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
         return (Started(5), *call, STOP, DONE)
@@ -139,7 +139,7 @@ def test_client_09_usage_is_where_vercel_looks_for_it():
 
 
 def test_usage_counts_cached_tokens_apart():
-    """vLLM's test: what message_start says adds up to the prompt."""
+    """vLLM's test: the counts of message_start add up to the prompt."""
     events = check_stream(streamed(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)

@@ -1,4 +1,4 @@
-"""The table of parameters says what the readers do: a row for every field, and every row is true."""
+"""The table of parameters matches the readers: a row for every field, and every row is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thoughts that come back: whose they are, and what becomes of those that are nobody's."""
+"""Thinking blocks that clients send back: ownership, and blocks without an owner."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_examples_are_added_to_the_description():
 
 
 def test_deferred_tools_are_in_the_prompt():
-    """Nobody here searches for them, and the prefix of the prompt stays the same."""
+    """No client searches for them, and the prefix of the prompt stays the same."""
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     call = messages(tools=[search, {**WEATHER, "defer_loading": True}])
     assert [one.name for one in conversation(tools=[search, {**WEATHER, "defer_loading": True}]).tools] == ["weather"]

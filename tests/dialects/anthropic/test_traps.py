@@ -1,4 +1,4 @@
-"""The strictness traps of Messages that real clients fell into, each with the reports that told of it.
+"""The strictness traps of Messages that real clients fell into, each with its bug reports.
 
 Headers and keys (20, 23) are the serving path's.
 """

@@ -101,7 +101,7 @@ class Served:
 
 
 def reporter(prompt: Conversation) -> tuple[Event, ...]:
-    """Thinks and asks the tool once, then says what it said."""
+    """Thinks and calls the tool once, then repeats its result."""
     if prompt.messages[-1].role is Role.TOOL:
         return (Started(5), TextDelta(0, "It is sunny."), STOP, DONE)
     tool_call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))

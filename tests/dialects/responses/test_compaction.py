@@ -1,4 +1,4 @@
-"""Compaction: what is asked, what its item is, and what it stands for when it comes back."""
+"""Compaction: its request to the model, its item, and what replaces it when a client sends it back."""
 
 from __future__ import annotations
 

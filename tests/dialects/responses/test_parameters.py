@@ -1,4 +1,4 @@
-"""The table of parameters says what the reader does: a row for every field, and every row is true."""
+"""The table of parameters matches the reader: a row for every field, and every row is true."""
 
 from __future__ import annotations
 

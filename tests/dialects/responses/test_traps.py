@@ -1,4 +1,4 @@
-"""The strictness traps that real clients of Responses fell into, each with the reports that told of it."""
+"""The strictness traps that real clients of Responses fell into, each with its bug reports."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_trap_08_parallel_calls_have_items_of_their_own():
 
 
 def test_trap_09_the_name_of_a_call_is_whole_from_its_first_event_on():
-    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are said again and again."""
+    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are repeated in each chunk."""
     stream = events(call(), *ANSWER, STOP, DONE)
     named = [event["item"]["name"] for event in stream if "name" in event.get("item", {})]
     assert named == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "run", "run"]

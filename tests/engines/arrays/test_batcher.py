@@ -22,7 +22,7 @@ async def running(compute: Callable[[list[int]], list[int]], **bounds: int) -> A
 
 
 class Gate:
-    """Computes when it is told to, and remembers what came together."""
+    """Computes on demand, and records the batches."""
 
     def __init__(self) -> None:
         self.open, self.busy = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""A step that never ends: those who wait for it are told, and the engine starts again without its thread."""
+"""A step that never ends: its requests fail, and the engine restarts without its thread."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, Sampli
 
 VOCAB = 24
 PROMPT = (1, 2, 3, 2)
-# Sixteenths: what is nearer than float32 can tell apart after exp() is a tie to the engine and none to the reference.
+# Sixteenths: values closer than float32 can distinguish after exp() are a tie to the engine but not to the reference.
 LOGITS = st.lists(st.integers(-96, 96).map(lambda sixteenths: sixteenths / 16), min_size=VOCAB, max_size=VOCAB)
 TIED = st.lists(st.sampled_from([-1.0, 0.5, 0.75, 3.0]), min_size=VOCAB, max_size=VOCAB)
 SAMPLINGS = st.builds(
@@ -261,6 +261,6 @@ def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int,
         created = SamplingState(request, LARGE, always(chance))
         (token,) = sample(logits[None], [created], [None])
         expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
-        # What float32 cannot tell from the boundary moves it by so many tokens.
+        # Values that float32 cannot distinguish from the boundary move it by this many tokens.
         most = int(near.sum()) if top_p < 1 else 0
         assert token in nucleus[max(expected - most, 0) : expected + most + 1]

@@ -1,4 +1,4 @@
-"""Scheduling: who runs, in what pieces, who gives way. No model is needed for it."""
+"""Scheduling: admission, chunked prefill, preemption. Needs no model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 200
 
 
 class Plan:
-    """A scheduler, its pool, and a model that says 1 for ever.
+    """A scheduler, its pool, and a model that always emits token 1.
 
     slots: for a model with state beside keys and values.
     """

@@ -1,4 +1,4 @@
-"""Step by step, without a thread: what sequences are told, how they end, what a broken one does to others."""
+"""Step by step, without a thread: outputs of sequences, their ends, and that a broken one does not affect others."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:
-    """One token's embedding is no number. Neither who runs beside it nor who gets its blocks later is touched."""
+    """One token's embedding is NaN. Neither concurrent sequences nor later owners of its blocks are affected."""
     model = make_model(tmp_path, Shape(tied=False), broken_token=95)
     ask = replace(ASK, sampling=replace(GREEDY, allowed_token_ids=tuple(range(95))))
     asks = [replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist())) for key in range(4)]

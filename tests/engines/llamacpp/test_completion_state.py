@@ -1,4 +1,4 @@
-"""What is asked of llama.cpp, and what is made of its words."""
+"""Requests to llama.cpp, and the translation of its chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, and what is no such file."""
+"""The metadata of GGUF files, and files that are not GGUF."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def talk(text: str) -> tuple[int, ...]:
 
 
 def prompts() -> list[tuple[int, ...]]:
-    """What people say, and what nobody says."""
+    """Common and unusual texts."""
     rng = np.random.default_rng(5)
     texts = [
         talk(f"{verb} {thing}.")
@@ -272,7 +272,7 @@ async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None
 
 
 async def test_random_bytes_are_reported_completely(file: Path) -> None:
-    """Hot enough that much of it is no UTF-8: what cannot be known is asked for again."""
+    """A temperature at which much of the output is not UTF-8: unknown tokens are requested again."""
     hot = Sampling(temperature=1e6, seed=5)
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=300, sampling=hot)
     async with serving(file) as client:
@@ -347,7 +347,7 @@ async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(
         os.kill(engine.pid, signal.SIGKILL)
         await client.ends(outputs)
         assert isinstance(outputs.end, Failed)
-        while not engine.health().failed:  # noqa: ASYNC110 - nobody tells when the system has noticed
+        while not engine.health().failed:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         await engine.stop()
         await engine.start()

@@ -1,4 +1,4 @@
-"""A slot is used again by who can use what it holds, and may."""
+"""A slot is reused by requests that share its prefix and its owner."""
 
 from __future__ import annotations
 

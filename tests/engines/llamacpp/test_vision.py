@@ -151,7 +151,7 @@ async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
 
 
 async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Path) -> None:
-    """No end comes before the tenth token: that is another question, with what was said as text."""
+    """No end comes before the tenth token: that is another request, with the earlier output as text."""
     async with serving(directory) as http:
         short, long = (
             await get_token_ids(http, "What is it?", GREEN),
@@ -161,7 +161,7 @@ async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Pat
 
 
 async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
-    """It says the same letter again and again, which it would read as longer tokens."""
+    """It repeats one letter, which it would read as longer tokens."""
     async with serving(directory) as http:
         found = (await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})).json()["tokens"]
         forced = {"logit_bias": {str(found[0]): 100}, "ignore_eos": True, "max_tokens": 6}

@@ -1,4 +1,4 @@
-"""RL executors behind the contract of engines: what they are asked, what becomes of what they give."""
+"""RL executors behind the contract of engines: their requests and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts as files: what they may say, and how a fault in one is told."""
+"""Scripts as files: their contents, and error messages."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def known_tokens(sequence: SimulatedSequence) -> MutableSequence[int]:
 
 
 def sample(sequence: SimulatedSequence) -> None:
-    """A number that nobody else uses at this place."""
+    """A number that no other sequence uses at this position."""
     known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
 
 

@@ -1,4 +1,4 @@
-"""What the simulator says, asked on the wire: repeatable, in the model's own syntax, and as it was told."""
+"""Replies of the simulator on the wire: repeatable, in the model's own syntax, and as configured."""
 
 from __future__ import annotations
 

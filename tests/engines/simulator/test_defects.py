@@ -1,4 +1,4 @@
-"""Defects that other simulators have: none of them here. Asked on the wire, where the wire shows them."""
+"""Defects that other simulators have: none of them here. Tested on the wire, where they are visible there."""
 
 from __future__ import annotations
 

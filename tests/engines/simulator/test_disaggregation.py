@@ -1,4 +1,4 @@
-"""Prefill here, decode there: blocks are kept and come back, transfers share a link, nobody starves."""
+"""Prefill here, decode there: blocks are held and freed, transfers share a link, no request starves."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
 
 
 def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
-    """When who got a token, and who was finished by it."""
+    """When each sequence got a token, and which ones finished."""
     steps: list[tuple[float, list[str], list[str]]] = []
     while tested.next_step_end is not None and tested.next_step_end <= until:
         outcome = tested.commit(tested.next_step_end)

@@ -1,4 +1,4 @@
-"""Events of the prefix cache: whoever hears them all knows what the pool holds."""
+"""Events of the prefix cache: a subscriber that receives all of them knows the contents of the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is asked in whatever order, the laws of scheduler and blocks hold after every step."""
+"""For any requests in any order, the laws of scheduler and blocks hold after every step."""
 
 from __future__ import annotations
 

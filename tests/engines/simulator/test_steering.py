@@ -1,4 +1,4 @@
-"""Orders to a running simulator: faults, sleep and pause, replies, adapters; and that metrics tell of them."""
+"""Control of a running simulator: faults, sleep and pause, replies, adapters, and their metrics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_hang_is_a_silence_before_the_first_token():
 async def test_a_crash_fails_all_requests_and_ends():
     async with twin(time_scale=1.0) as sim:
         running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
-        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+        while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         await put_faults(sim, {"request": 1, "crash": 0.5})
         assert await statuses(sim, 1) == [500]
@@ -231,7 +231,7 @@ async def test_a_router_may_name_the_rank():
 
 
 async def test_a_full_cache_queues_and_the_gauges_follow():
-    """While streams run, /metrics says so; who does not fit waits and is answered."""
+    """/metrics counts running streams; requests that do not fit wait and are answered."""
     async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
         await sim.engine.pause("keep")
         requests = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
@@ -344,7 +344,7 @@ async def test_the_state_of_the_replicas_is_exposed():
 async def test_the_time_scale_changes_while_it_runs():
     async with twin(time_scale=0.02) as sim:
         asking = asyncio.create_task(sim.chat(max_tokens=20, ignore_eos=True))
-        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+        while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0.001)
         async with sim.http() as client:
             answer = await client.put("/dragoman/simulator", json={"time_scale": 1e6})

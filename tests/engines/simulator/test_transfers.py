@@ -195,7 +195,7 @@ def usage(sim: Twin) -> float:
 async def until_free(sim: Twin) -> None:
     """A report takes its way through a socket."""
     async with asyncio.timeout(10):
-        while usage(sim):  # noqa: ASYNC110 - nothing tells of it
+        while usage(sim):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
 
@@ -281,7 +281,7 @@ async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]
     params = (await prefill.post("/v1/completions", body | prefill_body)).json()["kv_transfer_params"]
     waiting = asyncio.create_task(decode.post("/v1/completions", body | {"kv_transfer_params": params}))
     async with asyncio.timeout(10):
-        while not usage(decode):  # noqa: ASYNC110 - nothing tells of it
+        while not usage(decode):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     return waiting
 

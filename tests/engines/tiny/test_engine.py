@@ -38,7 +38,7 @@ ONE = SchedulerConfig(max_num_seqs=1)
 
 
 class Gate(Only):
-    """Holds the engine's thread inside a step until it is opened. Says when it is reached."""
+    """Holds the engine's thread inside a step until it is opened. Sets an event when it is reached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tokens: int) -> None:
         super().__init__([range(96)] * tokens)
@@ -56,7 +56,7 @@ class Gate(Only):
 
 
 class Counting(Only):
-    """Knows how many steps it was asked for."""
+    """Counts its steps."""
 
     steps = 0
 

@@ -27,7 +27,7 @@ SAMPLINGS = [
 
 
 def request(number: int, vocab: int) -> TokenRequest:
-    """Every request differs in length, parameters and what is asked of it; some share their beginning."""
+    """Every request differs in length and parameters; some share their prefix."""
     rng = np.random.default_rng(number)
     length = int(rng.choice([1, 2, 15, 16, 17, 40, 127, 128, 129, 300]))
     shared = np.random.default_rng(99).integers(0, vocab, length // 2)

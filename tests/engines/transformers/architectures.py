@@ -173,7 +173,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What docs/transformers.md tells."""
+    """The table in docs/transformers.md."""
 
     date: str
     versions: dict[str, str]

@@ -46,7 +46,7 @@ ATTENTION, ALL = ["q_proj", "v_proj"], "all-linear"
 
 
 def written(base: Any, directory: Path, seed: int, **options: Any) -> Any:
-    """An adapter in a directory, as PEFT saves one, with weights that change what is said. PEFT's own model of it."""
+    """An adapter in a directory, as PEFT saves one, with weights that change the output, and PEFT's own model of it."""
     peft: Any = import_module("peft")
     torch.manual_seed(seed)
     options = {"r": 4, "lora_alpha": 16, "target_modules": ATTENTION} | options

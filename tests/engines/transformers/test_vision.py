@@ -1,4 +1,4 @@
-"""Models that see say over HTTP, batched and in pieces, what transformers' own `generate` says of the same images."""
+"""Vision models over HTTP, batched and in chunks, equal transformers' own `generate` for the same images."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def generated(directory: Path, *parts: str | bytes) -> tuple[int, list[int]]:
-    """Tokens of the prompt, and what the library itself says to one message of these parts."""
+    """Tokens of the prompt, and the library's own output for one message of these parts."""
     network = library.AutoModelForImageTextToText.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     ).eval()

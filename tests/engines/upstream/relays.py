@@ -27,7 +27,7 @@ VLLM = ServingOptions(
 
 
 async def asleep(_: float) -> None:
-    """Never wakes: nobody is looked after while a test does not want it."""
+    """Never wakes, so that no health check runs unless a test wants it."""
     await asyncio.Event().wait()
 
 

@@ -38,7 +38,7 @@ def build_front(*addresses: str, key: str | None = None) -> Models:
 
 
 class Loader:
-    """What an engine is told of its adapters."""
+    """The adapters that an engine receives."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}

@@ -270,7 +270,7 @@ async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() 
     assert not it.health().ready
     async with far_server(healthy(good), port):
         woken.set()
-        while not it.health().ready:  # noqa: ASYNC110 - the next look tells nobody
+        while not it.health().ready:  # noqa: ASYNC110 - there is no event for the next check
             await asyncio.sleep(0)
         woken.clear()
         await it.stop()

@@ -1,4 +1,4 @@
-"""What an upstream says of its own failures stays in the log; what it says of a request reaches the client."""
+"""An upstream's messages about its own failures stay in the log; those about a request reach the client."""
 
 from __future__ import annotations
 

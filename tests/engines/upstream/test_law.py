@@ -1,4 +1,4 @@
-"""The law of the upstream engine: through it a server says, byte for byte, what it says itself.
+"""The law of the upstream engine: through it a server's output is the same, byte for byte.
 
 In every dialect, streamed and whole, although the only one that the two servers speak between them is Chat (and
 Completions for prompts that are texts). Of calls only the ids may differ where each dialect makes its own.

@@ -1,4 +1,4 @@
-"""The law of upstreams that speak a vendor's own API: through them a server says what it says itself.
+"""The law of upstreams with a vendor's own API: through them a server's output is the same.
 
 The server behind is Dragoman with all of its routes; the one in front uses only those of the vendor's API. What the
 two dialects cannot carry (logprobs, ids, a refusal as such) is no part of what is compared.

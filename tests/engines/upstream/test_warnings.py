@@ -1,4 +1,4 @@
-"""What an upstream ignores is reported to our client, however the upstream says it and whichever dialect asks."""
+"""Parameters that an upstream ignores are reported to the client, in any form and dialect."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_warning_has_the_clients_name_of_the_field() -> None:
 
 
 async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
-    # The headers wait for nothing, and this client has not asked for the comment.
+    # The headers wait for nothing, and this client did not request the comment.
     timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
     options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
     async with relaying(streaming(COMMENT, CHUNKS), options) as it:

@@ -30,7 +30,7 @@ ARGUMENTS = {
 
 @contextmanager
 def without_accelerator() -> Generator[None]:
-    """vLLM is told so before it is imported; its processes inherit it."""
+    """Set before vLLM is imported; its processes inherit it."""
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM")
     with pytest.MonkeyPatch.context() as patch:

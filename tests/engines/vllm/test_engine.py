@@ -1,4 +1,4 @@
-"""What vLLM is told, and what it says: against its real front, scheduler and processes."""
+"""vLLM's requests and outputs, with its real front end, scheduler and processes."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def write_changed_weights(directory: Path) -> Path:
 
 
 async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, packaged: Llama, tmp_path: Path) -> None:
-    """Its tokens until then are the old weights', all others the new ones'; and it says from where on."""
+    """Its tokens until then are the old weights', all others the new ones'; and the answer reports where they begin."""
     trainable = asker.model.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
@@ -409,7 +409,7 @@ async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
 
 
 class Hours:
-    """A clock that is put forward by hand, and nobody who looks at it."""
+    """A clock that is advanced by hand, without a watchdog."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -60,7 +60,7 @@ async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, h
 
 
 async def ask_both(directory: Path, kind: str, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[Any, Any]]:
-    """What this engine says, and what another one says of the same directory."""
+    """The output of this engine, and that of another one for the same directory."""
     answers: list[list[Any]] = []
     for model in (f"vllm:{directory}", f"{kind}:{directory}"):
         async with serving(model) as (_, client):

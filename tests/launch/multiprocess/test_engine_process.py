@@ -35,7 +35,7 @@ ENDLESS: dict[str, Any] = {"max_tokens": 20_000, "ignore_eos": True, "temperatur
 
 
 class FrontEnds(Workers):
-    """A server with an engine process. Its access log tells which worker a connection belongs to."""
+    """A server with an engine process. Its access log shows which worker a connection belongs to."""
 
     @property
     def engine_pid(self) -> int:
@@ -47,7 +47,7 @@ class FrontEnds(Workers):
         return pid
 
     def is_ready(self) -> bool:
-        """Whether all front ends are ready, as far as eight connections tell."""
+        """Whether all front ends are ready, as far as eight connections can show."""
         return all(self.get("/health")[0] == 200 for _ in range(8))
 
     def connect_to(self, number: int) -> HTTPConnection:

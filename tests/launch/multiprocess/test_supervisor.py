@@ -262,7 +262,7 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait(TIMEOUT)
         host, port = running.address.split(":")
-        # They may stay as zombies where no process waits for orphans, so the port tells.
+        # They may stay as zombies where no process waits for orphans, so the port is checked.
         for _ in range(10**5):
             with socket.socket() as client:
                 if client.connect_ex((host, int(port))):

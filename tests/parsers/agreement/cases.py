@@ -99,7 +99,7 @@ def load_cases(kind: str) -> list[Case]:
 
 
 class Difference(Struct, frozen=True):
-    """Texts that are deliberately read differently, as docs/parsers.md tells: what vLLM reads, what Dragoman, and why.
+    """Texts that are deliberately read differently, as docs/parsers.md lists: what vLLM reads, what Dragoman, and why.
 
     kind: tools or reasoning. text: what the cases have in common. cases: their ids.
     """

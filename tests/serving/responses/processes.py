@@ -36,7 +36,7 @@ class Process:
 
 @asynccontextmanager
 async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
-    """A server that answers. It is told to stop at the end, unless it was killed before."""
+    """A running server. It is stopped at the end, unless it was killed before."""
     script = folder / "script.yaml"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "dragoman", "serve", f"scripted:{script}", "--port", "0", "--store", store]

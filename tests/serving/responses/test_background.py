@@ -25,7 +25,7 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
 class Gate:
-    """A clock's sleep that ends when the test says so."""
+    """A clock's sleep that ends on demand."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Event()
@@ -46,7 +46,7 @@ async def start(it: ServerHarness, **more: Any) -> str:
 
 
 async def ended(it: ServerHarness, id: str) -> dict[str, Any]:
-    """The object once the response has ended; its events tell when."""
+    """The object once the response has ended, as its events show."""
     await it.get(f"/v1/responses/{id}?stream=true")
     return (await it.get(f"/v1/responses/{id}")).json()
 

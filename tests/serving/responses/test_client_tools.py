@@ -35,7 +35,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 
 class Machine:
-    """What the SDK is asked to run. Nothing is run."""
+    """The calls that the SDK receives. None is run."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []

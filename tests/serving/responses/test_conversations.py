@@ -139,7 +139,7 @@ async def test_without_a_store_there_are_none() -> None:
 
 
 class Gate:
-    """A clock's sleep that ends when the test says so."""
+    """A clock's sleep that ends on demand."""
 
     def __init__(self) -> None:
         self.begun, self.opened = asyncio.Event(), asyncio.Event()

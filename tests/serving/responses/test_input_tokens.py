@@ -1,4 +1,4 @@
-"""What is counted beforehand is what the call counts, and what does not fit is left out in whole turns, and told."""
+"""Counts equal those of the call; input that does not fit is truncated by whole turns with a warning."""
 
 from __future__ import annotations
 

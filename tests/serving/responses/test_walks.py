@@ -1,4 +1,4 @@
-"""Walks through the operations: every prompt is what a plain model of the memory says."""
+"""Walks through the operations: every prompt equals that of a plain model of the memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ steps = st.lists(
 
 @dataclass
 class Turn:
-    """What a response was asked, and what it continued."""
+    """The input of a response, and the response that it continued."""
 
     id: str
     text: str

@@ -69,7 +69,7 @@ def client(where: str, key: str = "none") -> openai.AsyncOpenAI:
 
 
 def raw_connection(where: str) -> connect:
-    """It reads all that comes, also when nobody asks: else its own closing would wait for that."""
+    """It reads everything, even unrequested frames: otherwise its own close would wait for them."""
     return connect(f"ws://{where}/v1/responses", max_queue=None)
 
 

@@ -1,4 +1,4 @@
-"""Every tool's log of the same requests is the same log; what one lacks is said, and how to have it."""
+"""Every tool's log of the same requests is the same log; missing columns are reported with a remedy."""
 
 from __future__ import annotations
 
